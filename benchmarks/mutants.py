@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "schedule": (
         (
             "simulator/cost/schedule/*.py",
-            "simulator/cost/memory/rank_activations.py",
+            "simulator/cost/memory/activations.py",
             "simulator/cost/timing/pipeline.py",
         ),
         ("tests/timing", "tests/memory"),

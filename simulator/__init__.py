@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from simulator.answers.availability import Availability
     from simulator.answers.compare import Comparison
     from simulator.answers.explain import Explanation
-    from simulator.answers.offers import Offer
-    from simulator.answers.plan import Plan
+    from simulator.answers.plan import Offer, Plan
     from simulator.answers.sweep import Sweep, sweep
     from simulator.api import check, compare, emit, estimate, explain, plan, rank
     from simulator.cost.pricing.estimate import Estimate
@@ -59,8 +58,7 @@ _HOMES = {
     "answers.availability": "Availability",
     "answers.compare": "Comparison",
     "answers.explain": "Explanation",
-    "answers.offers": "Offer",
-    "answers.plan": "Plan",
+    "answers.plan": "Offer Plan",
     "answers.sweep": "Sweep sweep",
     "api": "check compare emit estimate explain plan rank",
     "cost.pricing.estimate": "Estimate",
@@ -69,7 +67,7 @@ _HOMES = {
     "question.scenario.layout": "Layout",
     "question.specs.catalogue": "load_hardware load_model",
     "recipes.check.verdict": "Checks",
-    "search.result": "Ranking",
+    "search.query": "Ranking",
     "search.space": "Space",
 }
 """Public names by the module that they live in."""

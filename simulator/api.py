@@ -16,8 +16,7 @@ from simulator.answers.compare import compare as compare_cases
 from simulator.answers.explain import Explanation
 from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import CheckOutcome, Gates
-from simulator.answers.offers import Offer
-from simulator.answers.plan import Plan
+from simulator.answers.plan import Offer, Plan
 from simulator.answers.plan import plan as plan_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError, did_you_mean

@@ -29,9 +29,9 @@ import yaml
 from simulator.errors import SimulateError
 from simulator.frameworks import models, registry
 from simulator.frameworks.arguments import Arguments, finished
-from simulator.frameworks.home import reading_within
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python, variants
+from simulator.frameworks.values import reading_within
 from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe

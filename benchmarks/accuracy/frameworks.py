@@ -10,7 +10,7 @@ from benchmarks.accuracy.draws import few_error
 from benchmarks.accuracy.judge import FEW
 from benchmarks.accuracy.rows import JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, PublishedLayout
-from simulator.evidence.calibration.judged import summary
+from simulator.evidence.calibration.own import summary
 from simulator.show.report.tables import Section
 
 ASCEND: Final = "MindSpeed, MindFormers"

@@ -18,8 +18,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.evidence.calibration.gauss import Gauss, Message
-from simulator.evidence.calibration.linear import HUBER, Design, Linearization, design_of, linearised, names_of, sort_of
+from simulator.evidence.calibration.linear import (
+    HUBER,
+    Design,
+    Gauss,
+    Linearization,
+    Message,
+    design_of,
+    linearised,
+    names_of,
+    sort_of,
+)
 from simulator.evidence.calibration.sample import Sample
 from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients import Coefficients

@@ -20,10 +20,10 @@ from benchmarks.accuracy.hierarchy import (
     unseen_scatter,
 )
 from benchmarks.accuracy.sizes import fitted_sizes, level_of
-from simulator.evidence.calibration.contributions import DIFFERENCE, Unit, difference_unit
-from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
-from simulator.evidence.calibration.gauss import Gauss
+from simulator.evidence.calibration.apply import DIFFERENCE, Unit, difference_unit
+from simulator.evidence.calibration.linear import Gauss
 from simulator.evidence.calibration.sample import Sample
+from simulator.evidence.calibration.uncertainty import RowsCoverage, coverage_of, features
 from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients.values import CoefficientKind
 

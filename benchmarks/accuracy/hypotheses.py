@@ -12,7 +12,7 @@ from benchmarks.accuracy.own import CLUSTER, OWN
 from benchmarks.accuracy.rows import Judgement, samples
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import price
-from simulator.cost.timing.flops import model_flops_per_token
+from simulator.cost.timing.products import model_flops_per_token
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.ranges import signature
 from simulator.evidence.calibration.sample import Sample

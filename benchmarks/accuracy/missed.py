@@ -15,7 +15,7 @@ from benchmarks.accuracy.holdouts import RELEARNED
 from benchmarks.accuracy.rows import Judgement, fitted_sources
 from benchmarks.accuracy.tables import percent
 from benchmarks.accuracy.targets import own_lines, target_lines
-from simulator.evidence.calibration.judged import summary
+from simulator.evidence.calibration.own import summary
 from simulator.show.report.tables import Section
 
 REASONS: Final = Path(__file__).with_name("missed.csv")

@@ -19,7 +19,7 @@ from simulator.evidence.calibration.cluster import ClusterFit, Known
 from simulator.evidence.calibration.own import OwnFit, fit_own
 from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.calibration.store import FittedPart
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.arrays import Mask
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced

@@ -10,7 +10,7 @@ from benchmarks.accuracy.hierarchy import SORTS, Hierarchy, unseen_scatter
 from benchmarks.accuracy.holdouts import family_coverage
 from benchmarks.accuracy.judge import SourcesJudged
 from simulator._version import __version__
-from simulator.evidence.calibration.gauss import Gauss
+from simulator.evidence.calibration.linear import Gauss
 from simulator.evidence.calibration.ranges import range_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from benchmarks.accuracy.rows import KINDS, ROOT, Judgement
 from benchmarks.accuracy.targets import own_lines, target_lines
-from simulator.evidence.calibration.judged import summary
+from simulator.evidence.calibration.own import summary
 
 RECORD: Final = ROOT / "calibration" / "accuracy.json"
 UP: Final = ("tau", "pairs_right", "pairs_told", "own_order", "own_ran", "own_out_of_memory")

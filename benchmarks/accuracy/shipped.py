@@ -18,7 +18,7 @@ from benchmarks.accuracy.record import RECORD, figures, recorded
 from benchmarks.accuracy.rows import ROOT, fitted_sources, judgement, samples
 from benchmarks.ascend_runs import FOLDER as ASCEND_RUNS
 from benchmarks.ascend_runs import runs, summed_up
-from simulator.evidence.calibration.judged import COLUMNS
+from simulator.evidence.calibration.own import COLUMNS
 from simulator.evidence.calibration.store import Calibration, calibration_text, shipped_calibration
 from simulator.show.report.text import dumps
 

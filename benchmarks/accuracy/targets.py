@@ -19,7 +19,7 @@ from benchmarks.accuracy.own import CLUSTER, OWN, OwnRow, in_order, mean, own_ve
 from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement
 from benchmarks.accuracy.tables import percent
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.judged import summary
+from simulator.evidence.calibration.own import summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.show.report.calibration import TITLES

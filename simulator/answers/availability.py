@@ -1,4 +1,4 @@
-"""Goodput: the share of paid time that trains beside failures, checkpoints and evaluation. Prices no step."""
+"""Goodput: the share of paid time that trains beside failures, checkpoints and evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences of two estimates in bytes and seconds, by part and by input. Writes no table."""
+"""Differences of two estimates in bytes and seconds, by part and by input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanation of a layout's memory: causes, changes that make it fit, how far it goes. Writes no table."""
+"""Explanation of a layout's memory: causes, changes that make it fit, how far it goes."""
 
 from __future__ import annotations
 

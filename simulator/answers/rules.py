@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from simulator.cost.operations.sums import total_parameters
-from simulator.cost.pricing.violation import Violation
+from simulator.cost.pricing.estimate import Violation
 from simulator.question.origin import Place, RecipeFlag, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, default_cut

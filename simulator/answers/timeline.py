@@ -1,4 +1,4 @@
-"""The passes and the memory of every pipeline rank over one step of an estimate. Draws nothing."""
+"""The passes and the memory of every pipeline rank over one step of an estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters from text: one kind of hardware and a size, or node groups. Prices nothing."""
+"""Clusters from text: one kind of hardware and a size, or node groups."""
 
 from __future__ import annotations
 

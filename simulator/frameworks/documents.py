@@ -1,4 +1,4 @@
-"""Configuration files (YAML, JSON, TOML) as flat keys with their lines. Interprets no key."""
+"""Configuration files (YAML, JSON, TOML) as flat keys with their lines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError, NoRecipeError
-from simulator.frameworks.home import path_set_by_user, require_inside, root_of
-from simulator.frameworks.values import EMPTY, PlainValue, known_value
+from simulator.frameworks.values import EMPTY, PlainValue, known_value, path_set_by_user, require_inside, root_of
 from simulator.question.origin import option_for
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
-from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm, StepLogForm
 from simulator.frameworks.values import PlainValue
 from simulator.frameworks.write import Head, WordPair

@@ -13,10 +13,9 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import NoRecipeError
-from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
-from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.names import plain
+from simulator.frameworks.flags import plain
 from simulator.frameworks.values import PlainValue
 
 _TRAINS: Final = re.compile(

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError
-from simulator.frameworks.home import root_of
-from simulator.frameworks.python_expressions import STEP, WRONG, Default, Expressions, Scopes
-from simulator.frameworks.python_values import (
+from simulator.frameworks.python_expressions import (
+    STEP,
+    WRONG,
     Class,
+    Default,
+    Expressions,
     Instance,
     LeftError,
     Module,
@@ -25,7 +27,9 @@ from simulator.frameworks.python_values import (
     PythonFunction,
     RaisedError,
     ReturnedError,
+    Scopes,
 )
+from simulator.frameworks.values import root_of
 from simulator.question.origin import Place
 from simulator.question.specs.documents import read_limited
 

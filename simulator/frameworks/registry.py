@@ -6,11 +6,10 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 
-from simulator.frameworks.arguments import Arguments, finished
+from simulator.frameworks.arguments import Arguments, LaunchCommand, finished
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import FOLDER, FlagTable, table_of
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, RecipeWriter
-from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm, StepLogForm
 from simulator.question.recipe import Recipe
 from simulator.question.vocabulary import FrameworkName

@@ -1,4 +1,4 @@
-"""Writing a question in a framework's words: the rows of its table, reversed. Chooses no layout.
+"""Writing a question in a framework's words: the rows of its table, reversed.
 
 `take` reads ``--tensor-model-parallel-size 2`` as ``{"layout.tensor_parallel": 2}``; `Writing.word` turns the target
 and its value back into the flag. Flags that a framework's code reads by name it also writes by name.

@@ -19,15 +19,13 @@ from typing import Any, Final
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, SimulateError, one_line
-from simulator.evidence.measurements.columns import recipe_columns
-from simulator.evidence.measurements.question import flops_per_token
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.shapes import LoggedFields, Match, match_shape
+from simulator.evidence.measurements.question import LoggedFields, Match, flops_per_token, match_shape, recipe_columns
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.frameworks import registry
-from simulator.frameworks.logged_config import LoggedConfig
 from simulator.frameworks.logs import (
     OUT_OF_MEMORY,
     LogForm,
+    LoggedConfig,
     LoggedRun,
     LogLine,
     StepLogForm,

@@ -1,4 +1,4 @@
-"""Columns of a measured row, taken from a log, a recipe or a saved estimate. Fits nothing."""
+"""Columns of a measured row, taken from a log, a recipe or a saved estimate."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any, Final
 from simulator.answers.cases import Case, case_of_recipe, priceable
 from simulator.answers.saved import is_answer, saved_case
 from simulator.errors import InputError
-from simulator.evidence.measurements.columns import case_columns
-from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
-from simulator.evidence.measurements.shapes import spec_text
+from simulator.evidence.measurements.question import case_columns, spec_text
+from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.question.origin import Origin
 from simulator.question.question import Question, question_of
 from simulator.question.specs.catalogue import load_model, model_names

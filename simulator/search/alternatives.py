@@ -1,7 +1,7 @@
-"""Answers next to an answer: another precision, another stack, and, where nothing fits, what would and why.
+"""Alternatives to a ranking: another precision or stack, and single changes that would make something fit.
 
-A ranking in bf16 on H100 also names the best layout in fp8; one without a fitting layout names single changes that make
-something fit, such as `--offload optimizer` or twice the nodes.
+A ranking in bf16 on H100 also names the best layout in fp8; one without a fitting layout names changes such as
+`--offload optimizer` or twice the nodes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.cost.derived import pricing_of
-from simulator.cost.pricing.estimate import AssumedSwitch, Estimate
+from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
-from simulator.cost.pricing.violation import Violation
 from simulator.question.frameworks.profile import SwitchEffect, switches
 from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks, suggested
 from simulator.question.frameworks.stacks import framework as framework_profile

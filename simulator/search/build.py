@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.derived import pricing_of, pricings_of
+from simulator.cost.memory.activations import recompute_plan
 from simulator.cost.memory.host import host_capacity_bytes, host_memory, uses_host
-from simulator.cost.memory.rank_activations import recompute_plan
 from simulator.cost.pricing.estimate import (
     ChunkTime,
     Estimate,
@@ -20,11 +20,11 @@ from simulator.cost.pricing.estimate import (
     StageTime,
     ThroughputEstimate,
     Verdict,
+    Violation,
 )
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.pricing.violation import Violation
-from simulator.cost.schedule.registry import schedule_of
-from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token, shared_flops_per_token
+from simulator.cost.schedule.orders import schedule_of
+from simulator.cost.timing.products import model_flops_per_token, repeated_flops_per_token, shared_flops_per_token
 from simulator.question.arrays import Matrix
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario

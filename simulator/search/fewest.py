@@ -1,4 +1,4 @@
-"""Search for the fewest nodes on which a layout fits or meets a deadline. Repeats searches; has no formula."""
+"""Search for the fewest nodes on which a layout fits or meets a deadline."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from simulator.cost.pricing.estimate import Estimate
-from simulator.cost.pricing.violation import Violation
+from simulator.cost.pricing.estimate import Estimate, Violation
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout, layout_object
 from simulator.question.scenario.scenario import Scenario

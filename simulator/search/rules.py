@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from simulator.cost.derived import Pricing
-from simulator.cost.operations.extents import inner_context, sequence_split
+from simulator.cost.operations.sums import inner_context, micro_batches, sequence_split
+from simulator.cost.schedule.orders import schedule_of
 from simulator.question.arrays import Mask
-from simulator.question.scenario.layout import BY_NAME, Layout
+from simulator.question.scenario.layout import BY_NAME, ROUND, Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import read_table
-from simulator.question.specs.model import TRAITS, UNDIVIDED
+from simulator.question.specs.model import LATENT, TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
-from simulator.search import pipelines
-from simulator.search import space as offloads
-from simulator.search.space import every, mask
 
 Masks = Callable[[Pricing], Mask]
 """Function that returns which layouts of a block break a rule."""
@@ -55,15 +53,15 @@ def _divisors(number: int) -> str:
 def _devices(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     used = block.tensor_parallel * block.context_parallel * block.data_parallel * block.pipeline_parallel
-    return mask(used != scenario.devices)
+    return _mask(used != scenario.devices)
 
 
 def _heads(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
-    broken = every(pricing, broken=False)
+    broken = _every(pricing, broken=False)
     for heads in _head_counts(scenario):
         broken = broken | (heads % block.tensor_parallel != 0)
-    return mask(broken)
+    return _mask(broken)
 
 
 def _head_counts(scenario: Scenario) -> tuple[int, ...]:
@@ -77,8 +75,8 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
 def _undivided(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if UNDIVIDED.isdisjoint(kind.mixer for kind in scenario.model.layer_kinds):
-        return every(pricing, broken=False)
-    return mask((block.tensor_parallel > 1) | (block.context_parallel > 1))
+        return _every(pricing, broken=False)
+    return _mask((block.tensor_parallel > 1) | (block.context_parallel > 1))
 
 
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
@@ -90,11 +88,11 @@ def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
 
 def _kv_heads(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
-    t, broken = block.tensor_parallel, every(pricing, broken=False)
+    t, broken = block.tensor_parallel, _every(pricing, broken=False)
     for shared in _kv_head_counts(scenario):
         copied = (t % shared == 0) & scenario.framework.limits.replicates_kv_heads
         broken = broken | ((shared % t != 0) & ~copied)
-    return mask(broken)
+    return _mask(broken)
 
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
@@ -105,12 +103,12 @@ def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
 
 def _ffn(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
-    broken = every(pricing, broken=False)
+    broken = _every(pricing, broken=False)
     for width in _ffn_widths(scenario):
         broken = broken | (width % block.tensor_parallel != 0)
     if scenario.model.is_moe:
         broken = broken | (scenario.model.moe_intermediate_size % block.expert_tensor_parallel != 0)
-    return mask(broken)
+    return _mask(broken)
 
 
 def _refused_widths(scenario: Scenario, layout: Layout) -> str:
@@ -125,14 +123,14 @@ def _refused_widths(scenario: Scenario, layout: Layout) -> str:
 
 def _batch(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
-    return mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
+    return _mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
 
 
 def _sequence(pricing: Pricing) -> Mask:
     # Causal balancing gives every context-parallel rank two pieces of the sequence.
     scenario, block = pricing.scenario, pricing.block
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
-    return mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
+    return _mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 
 
 def _exchanged_heads(scenario: Scenario) -> int:
@@ -144,18 +142,18 @@ def _exchanged_heads(scenario: Scenario) -> int:
 def _context(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
-        return every(pricing, broken=False)
+        return _every(pricing, broken=False)
     inner = inner_context(pricing)
     undivided = (_exchanged_heads(scenario) % (block.tensor_parallel * inner) != 0) & (inner > 1)
-    return mask(undivided | (block.context_parallel % inner != 0))
+    return _mask(undivided | (block.context_parallel % inner != 0))
 
 
 def _experts(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if not scenario.model.is_moe:
-        return mask(block.expert_ranks > 1)
+        return _mask(block.expert_ranks > 1)
     ranks = block.tensor_parallel * block.replicas
-    return mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % block.expert_ranks != 0))
+    return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % block.expert_ranks != 0))
 
 
 def _sequence_parallel(pricing: Pricing) -> Mask:
@@ -163,8 +161,8 @@ def _sequence_parallel(pricing: Pricing) -> Mask:
     alone = (block.sequence_parallel > 0) & (block.tensor_parallel == 1)
     needed = (block.sequence_parallel == 0) & (block.tensor_parallel > 1)
     if scenario.model.is_moe and scenario.framework.limits.experts_need_sequence_parallel:
-        return mask(alone | needed)
-    return mask(alone)
+        return _mask(alone | needed)
+    return _mask(alone)
 
 
 def _zero_stage(pricing: Pricing) -> Mask:
@@ -174,17 +172,17 @@ def _zero_stage(pricing: Pricing) -> Mask:
     if scenario.framework.fully_shard:
         # FSDP2 shards everything, whatever the framework's own optimizer shards.
         highest = 3
-    return mask(block.zero_stage > highest)
+    return _mask(block.zero_stage > highest)
 
 
 def _sharding_degree(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_replicas
     if groups > 1:
-        return mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
+        return _mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
     if not degree:
-        return every(pricing, broken=False)
-    return mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
+        return _every(pricing, broken=False)
+    return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
 
 
 def _fp4_of_device(scenario: Scenario) -> str:
@@ -194,34 +192,34 @@ def _fp4_of_device(scenario: Scenario) -> str:
 def _fp4_recipe(pricing: Pricing) -> Mask:
     scenario = pricing.scenario
     foreign = scenario.framework.fp4_recipe != _fp4_of_device(scenario)
-    return every(pricing, broken=scenario.precision == "fp4" and foreign)
+    return _every(pricing, broken=scenario.precision == "fp4" and foreign)
 
 
 def _recompute_layers(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
-        return every(pricing, broken=True)
+        return _every(pricing, broken=True)
     counted = pricing.recomputes("full") & ~pricing.recomputes_by("list")
     per_chunk = max(block.chunk_layers) if block.chunk_layers else max(block.stage_layers) / block.virtual_stages
-    return mask(counted & (block.recompute_layers > per_chunk))
+    return _mask(counted & (block.recompute_layers > per_chunk))
 
 
 def _recompute_modules(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     selective = pricing.recomputes("selective")
     if not selective.any():
-        return every(pricing, broken=False)
+        return _every(pricing, broken=False)
     encoded = BY_NAME["recompute_modules"].encoded
     foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
     foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
     foreign |= set() if scenario.model.is_moe else {"moe_act", "moe_gate_up"}
     refused = int(encoded(tuple(foreign)))
-    return mask(selective & ((block.recompute_modules.astype(np.intp) & refused) > 0))
+    return _mask(selective & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
 def _recompute_operations(pricing: Pricing) -> Mask:
     scenario = pricing.scenario
-    return mask(pricing.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
+    return _mask(pricing.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
 
 
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
@@ -237,7 +235,7 @@ def _vocabulary(pricing: Pricing) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
     scenario, block = pricing.scenario, pricing.block
     padded = scenario.framework.limits.pads_vocabulary
-    return mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded))
+    return _mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded))
 
 
 def _uneven_chunks(scenario: Scenario, layout: Layout) -> str:
@@ -282,11 +280,202 @@ def _sharding_groups(scenario: Scenario, _: Layout) -> str:
 def tensor_parallel_across_nodes(pricing: Pricing) -> Mask:
     """Return the layouts whose (expert-)tensor-parallel group leaves a node, or nodes joined by links."""
     scenario, block = pricing.scenario, pricing.block
-    across = every(pricing, broken=False)
+    across = _every(pricing, broken=False)
     for hardware in scenario.kinds_of_device:
         joined = hardware.joined_devices(scenario.devices)
-        across |= mask((joined % block.tensor_parallel != 0) | (joined % block.expert_tensor_parallel != 0))
+        across |= _mask((joined % block.tensor_parallel != 0) | (joined % block.expert_tensor_parallel != 0))
     return across
+
+
+def _mask(condition: Any) -> Mask:
+    """Return a condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
+    return np.asarray(condition, dtype=np.bool_)
+
+
+def _every(pricing: Pricing, *, broken: bool) -> Mask:
+    """Return the same value for every layout of a block."""
+    return np.full(len(pricing), broken)
+
+
+def _cut(pricing: Pricing) -> Mask:
+    """Return whether a rank lacks a layer or the cut does not add up."""
+    scenario, block = pricing.scenario, pricing.block
+    layers = block.stage_layers
+    total, listed = scenario.model.num_hidden_layers, block.chunk_layers
+    if listed and (
+        len(listed) != block.pipeline_parallel * block.first_virtual_stages
+        or rank_layers(listed, block.pipeline_parallel, block.schedule) != layers
+    ):
+        return _every(pricing, broken=True)
+    fewest = 0 if listed and scenario.framework.limits.unequal_chunks else 1
+    return _every(
+        pricing,
+        broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < fewest,
+    )
+
+
+def _node_groups(pricing: Pricing) -> Mask:
+    """Return whether a pipeline rank has devices of several kinds: speed and memory of a rank must be uniform."""
+    scenario, block = pricing.scenario, pricing.block
+    if len(scenario.groups) < 2:
+        return _every(pricing, broken=False)
+    p = block.pipeline_parallel
+    ends, end = [], 0
+    for group in scenario.groups:
+        end += group.devices
+        ends.append(end)
+    straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
+    return _every(pricing, broken=straddles)
+
+
+def _virtual_stages(pricing: Pricing) -> Mask:
+    """Return the layouts with virtual stages but no pipeline, or layers or micro batches that do not divide."""
+    block = pricing.block
+    several = block.virtual_stages > 1.0
+    if not several.any():
+        return _every(pricing, broken=False)
+    if block.pipeline_parallel < 2 or not _divides(pricing):
+        return _mask(several)
+    if block.shape == "there_and_back":
+        return _every(pricing, broken=False)
+    return _mask(several & (micro_batches(pricing) % block.pipeline_parallel != 0))
+
+
+def _divides(pricing: Pricing) -> bool:
+    """Return whether every rank has its virtual stages, of equal layers unless the framework has unequal ones."""
+    scenario, block = pricing.scenario, pricing.block
+    if pricing.chunks_alike:
+        return True
+    chunks = model_chunks(block.stage_layers, block.first_virtual_stages, block.chunk_layers, block.schedule)
+    sizes = {layers for of_rank in chunks for _, layers in of_rank}
+    return len(chunks[0]) == block.first_virtual_stages and (
+        len(sizes) == 1 or scenario.framework.limits.unequal_chunks
+    )
+
+
+def _schedule(pricing: Pricing) -> Mask:
+    """Return the layouts whose framework, ranks, chunks or micro batches do not match their schedule."""
+    scenario, block = pricing.scenario, pricing.block
+    p, name = block.pipeline_parallel, block.schedule
+    if name == BY_NAME["schedule"].default:
+        return _every(pricing, broken=False)
+    shape = block.shape
+    if name not in scenario.framework.limits.schedules or p == 1 or (shape == "round" and name not in ROUND):
+        return _every(pricing, broken=True)
+    m = micro_batches(pricing)
+    odd = (m % 2 != 0) & (shape == "both_ends")
+    return _mask((m < schedule_of(pricing).min_micro_batches(p)) | odd)
+
+
+def _refused_schedule(scenario: Scenario, layout: Layout) -> str:
+    """Return why a schedule is refused."""
+    profile, name = scenario.framework, layout.schedule
+    if name not in profile.limits.schedules:
+        stack = "" if profile.stack == "default" else f" ({profile.stack})"
+        return f"schedule {name}: {profile.name}{stack} has {', '.join(profile.limits.schedules)}"
+    count = scenario.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
+    needs = {
+        "zb_v": "2 virtual stages",
+        "dualpipev": "2 virtual stages and micro batches of twice the pipeline ranks",
+        "dualpipe": "an even number of ranks without virtual stages, and of micro batches, twice the ranks or more",
+    }.get(name, "no more")
+    return (
+        f"schedule {name} needs 2 pipeline ranks and {needs}; the layout has pipeline parallel "
+        f"{layout.pipeline_parallel}, virtual stages {layout.virtual_stages}, {count:g} micro batches"
+    )
+
+
+def _two_stages(pricing: Pricing) -> Mask:
+    """Return the layouts that interleave chunks on two ranks without overlapped sends."""
+    scenario, block = pricing.scenario, pricing.block
+    profile = scenario.framework
+    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
+    return _mask((block.virtual_stages > 1.0) & (not allowed and block.pipeline_parallel == 2))
+
+
+def _expert_overlap(pricing: Pricing) -> Mask:
+    """Return the layouts without another micro batch's compute to hide the exchange: one chunk, or full recompute."""
+    scenario, block = pricing.scenario, pricing.block
+    if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
+        return _every(pricing, broken=False)
+    alone = (block.chunks == 1.0) & (block.pipeline_parallel > 1)
+    return _mask((block.expert_parallel > 1) & (alone | pricing.recomputes("full")))
+
+
+_EXPERTS: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
+_NORMS: Final = ("attn_norm", "mlp_norm")
+_MIXERS: Final = LATENT | {"grouped_query", "sliding"}
+"""Mixers whose saved tensors are known by module."""
+_BY_MODULE: Final = ("none", "selective")
+"""Recompute modes under which layers still save tensors by module."""
+
+
+def _parameters_on_host(pricing: Pricing) -> Mask:
+    """Return the layouts with parameters on the host below ZeRO 3."""
+    return _mask((pricing.block.zero_stage < 3) & pricing.scenario.framework.offload_parameters)
+
+
+def _offload_with_pipeline(pricing: Pricing) -> Mask:
+    """Return the layouts that offload whole layers with a pipeline, where the framework cannot."""
+    scenario, block = pricing.scenario, pricing.block
+    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
+    return _mask(pricing.offloads("activations") & refused)
+
+
+def _offload_with_recompute(pricing: Pricing) -> Mask:
+    """Return the layouts that offload whole layers with recompute, where the framework cannot."""
+    if pricing.scenario.framework.limits.activation_offload_with_recompute:
+        return _every(pricing, broken=False)
+    return _mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
+
+
+def _offloaded_modules(pricing: Pricing) -> Mask:
+    """Return the layouts that offload modules which stack, graphs or recompute exclude."""
+    scenario, block = pricing.scenario, pricing.block
+    offloaded = scenario.framework.offloaded_modules
+    if not offloaded or any(_offload_problems(scenario)):
+        return _every(pricing, broken=bool(offloaded))
+    experts = int(BY_NAME["recompute_modules"].encoded(("moe",))) if set(_EXPERTS) & set(offloaded) else 0
+    again = pricing.recomputes("selective") & ((block.recompute_modules.astype(np.intp) & experts) > 0)
+    return _mask(~pricing.recomputes(*_BY_MODULE) | pricing.offloads("activations") | again)
+
+
+def _refused_offload(scenario: Scenario, layout: Layout) -> str:
+    """Return why a layout may not offload the modules of its stack."""
+    stated = f"offloaded modules {','.join(scenario.framework.offloaded_modules)}"
+    if reason := next(_offload_problems(scenario), None):
+        return f"{stated}: {reason}"
+    if layout.recompute not in _BY_MODULE:
+        if layout.recompute_method != "uniform":
+            return f"{stated} beside full recompute of some layers: the mixture is not priced"
+        return f"{stated} beside recompute {layout.recompute}: of layers that are done again nothing is left to move"
+    if layout.offload == "activations":
+        return f"{stated}: 'fine_grained_activation_offloading cannot be enabled with cpu_offloading.'"
+    return (
+        f"{stated} beside recompute module moe: 'offloading activations inside it is redundant and will cause errors'"
+    )
+
+
+def _offload_problems(scenario: Scenario) -> Iterator[str]:
+    """Yield why no layout may offload the modules (Megatron-LM d98e8a6, core/transformer/transformer_config.py)."""
+    profile, chosen = scenario.framework, set(scenario.framework.offloaded_modules)
+    if not profile.limits.offloads_modules:
+        yield "only Megatron-LM offloads parts of layers"
+    if "attn_proj" in chosen and "core_attn" not in chosen:
+        yield "'attn_proj cannot be set to offload_modules alone without core_attn'"
+    if "fused_group_mlp" in chosen and not profile.fused_experts:
+        yield "'fused_group_mlp requires use_transformer_engine_op_fuser.' (--option fused_experts=true)"
+    if "fused_group_mlp" in chosen and chosen & {"expert_fc1", "moe_act"}:
+        yield "fused_group_mlp offloads the whole network of experts, expert_fc1 and moe_act with it"
+    if profile.expert_stash > 1.0 and chosen & set(_EXPERTS):
+        yield "'paged stash covers those activations' (--option expert_stash=1)"
+    graphs = profile.cuda_graphs
+    allowed = {"attention_router": chosen - set(_NORMS), "full_iteration": chosen & set(_EXPERTS)}
+    if graphs != "none" and chosen - allowed.get(graphs, set()):
+        yield f"CUDA graphs {graphs} hold {', '.join(sorted(chosen - allowed.get(graphs, set())))}"
+    foreign = {kind.mixer for kind in scenario.model.layer_kinds} - _MIXERS
+    if foreign and chosen - {"mlp_norm", *_EXPERTS}:
+        yield f"what layers with {', '.join(sorted(foreign))} save by module is not known"
 
 
 _BROKEN: Mapping[str, Masks] = {
@@ -296,11 +485,11 @@ _BROKEN: Mapping[str, Masks] = {
     "kv_heads": _kv_heads,
     "ffn": _ffn,
     "vocabulary": _vocabulary,
-    "layers": pipelines.cut,
-    "expert_overlap": pipelines.expert_overlap,
-    "node_groups": pipelines.node_groups,
-    "schedule": pipelines.schedule,
-    "virtual_stages": pipelines.virtual_stages,
+    "layers": _cut,
+    "expert_overlap": _expert_overlap,
+    "node_groups": _node_groups,
+    "schedule": _schedule,
+    "virtual_stages": _virtual_stages,
     "batch": _batch,
     "sequence": _sequence,
     "context_heads": _context,
@@ -309,11 +498,11 @@ _BROKEN: Mapping[str, Masks] = {
     "zero_stage": _zero_stage,
     "sharding_groups": _sharding_degree,
     "fp4_recipe": _fp4_recipe,
-    "parameters_on_host": offloads.parameters,
-    "offload_pipeline": offloads.activations,
-    "offload_recompute": offloads.beside_recompute,
-    "offloaded_modules": offloads.modules,
-    "two_stages": pipelines.two_stages,
+    "parameters_on_host": _parameters_on_host,
+    "offload_pipeline": _offload_with_pipeline,
+    "offload_recompute": _offload_with_recompute,
+    "offloaded_modules": _offloaded_modules,
+    "two_stages": _two_stages,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
     "recompute_operations": _recompute_operations,
@@ -334,7 +523,7 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "ranks_of_cut": lambda _, x: len(x.stage_layers),
     "devices_of_groups": lambda s, _: ", ".join(str(group.devices) for group in s.groups),
     "devices_of_node": lambda s, _: s.hardware.joined_devices(s.devices),
-    "schedule_refused": pipelines.refused_schedule,
+    "schedule_refused": _refused_schedule,
     "schedules": lambda s, _: " or ".join(s.framework.limits.schedules),
     "chunks": _uneven_chunks,
     "batch_piece": lambda _, x: x.micro_batch_size * x.data_parallel,
@@ -349,7 +538,7 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "fp4_of_device": lambda s, _: _fp4_of_device(s),
     "layers_recomputed": _refused_layers,
     "modules": _refused_modules,
-    "offloaded_modules": offloads.refused_modules,
+    "offloaded_modules": _refused_offload,
 }
 """Figures in messages beside the fields of the layout."""
 

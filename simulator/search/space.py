@@ -1,38 +1,32 @@
-"""Space of a search: axes of values, and blocks of layouts generated from them, with what a pipeline and offload allow."""
+"""Space of a search: axes of values, and blocks of layouts generated from them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from simulator.cost.derived import Alike, Pricing, alike
-from simulator.cost.operations.extents import micro_batches
-from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.stages import cuts_alike
-from simulator.cost.timing.flops import forward_flops_per_token
+from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError
-from simulator.question.arrays import Index, Mask
+from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.complete import default_chunks
 from simulator.question.scenario.inputs import GROUPS, InputSetting, check_count
 from simulator.question.scenario.layout import (
     BY_NAME,
     COLUMNS,
-    ROUND,
     SEARCHED_RECOMPUTE_MODES,
     SETTINGS,
-    Layout,
     default_cut,
-    model_chunks,
     rank_layers,
 )
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import Axes
-from simulator.question.specs.model import LATENT
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName
 
 CHUNK = 8192
@@ -401,194 +395,3 @@ def _of_work(choices: Sequence[Choices], start: Index, index: Sequence[Index]) -
         if axis.of_work:
             code = code * len(axis.values) + chosen
     return code
-
-
-def mask(condition: Any) -> Mask:
-    """Return a condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
-    return np.asarray(condition, dtype=np.bool_)
-
-
-def every(pricing: Pricing, *, broken: bool) -> Mask:
-    """Return the same value for every layout of a block."""
-    return np.full(len(pricing), broken)
-
-
-def cut(pricing: Pricing) -> Mask:
-    """Return whether a rank lacks a layer or the cut does not add up."""
-    scenario, block = pricing.scenario, pricing.block
-    layers = block.stage_layers
-    total, listed = scenario.model.num_hidden_layers, block.chunk_layers
-    if listed and (
-        len(listed) != block.pipeline_parallel * block.first_virtual_stages
-        or rank_layers(listed, block.pipeline_parallel, block.schedule) != layers
-    ):
-        return every(pricing, broken=True)
-    fewest = 0 if listed and scenario.framework.limits.unequal_chunks else 1
-    return every(
-        pricing,
-        broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < fewest,
-    )
-
-
-def node_groups(pricing: Pricing) -> Mask:
-    """Return whether a pipeline rank has devices of several kinds: speed and memory of a rank must be uniform."""
-    scenario, block = pricing.scenario, pricing.block
-    if len(scenario.groups) < 2:
-        return every(pricing, broken=False)
-    p = block.pipeline_parallel
-    ends, end = [], 0
-    for group in scenario.groups:
-        end += group.devices
-        ends.append(end)
-    straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
-    return every(pricing, broken=straddles)
-
-
-def virtual_stages(pricing: Pricing) -> Mask:
-    """Return the layouts with virtual stages but no pipeline, or layers or micro batches that do not divide."""
-    block = pricing.block
-    several = block.virtual_stages > 1.0
-    if not several.any():
-        return every(pricing, broken=False)
-    if block.pipeline_parallel < 2 or not _divides(pricing):
-        return mask(several)
-    if block.shape == "there_and_back":
-        return every(pricing, broken=False)
-    return mask(several & (micro_batches(pricing) % block.pipeline_parallel != 0))
-
-
-def _divides(pricing: Pricing) -> bool:
-    """Return whether every rank has its virtual stages, of equal layers unless the framework has unequal ones."""
-    scenario, block = pricing.scenario, pricing.block
-    if pricing.chunks_alike:
-        return True
-    chunks = model_chunks(block.stage_layers, block.first_virtual_stages, block.chunk_layers, block.schedule)
-    sizes = {layers for of_rank in chunks for _, layers in of_rank}
-    return len(chunks[0]) == block.first_virtual_stages and (
-        len(sizes) == 1 or scenario.framework.limits.unequal_chunks
-    )
-
-
-def schedule(pricing: Pricing) -> Mask:
-    """Return the layouts whose framework, ranks, chunks or micro batches do not match their schedule."""
-    scenario, block = pricing.scenario, pricing.block
-    p, name = block.pipeline_parallel, block.schedule
-    if name == BY_NAME["schedule"].default:
-        return every(pricing, broken=False)
-    shape = block.shape
-    if name not in scenario.framework.limits.schedules or p == 1 or (shape == "round" and name not in ROUND):
-        return every(pricing, broken=True)
-    m = micro_batches(pricing)
-    odd = (m % 2 != 0) & (shape == "both_ends")
-    return mask((m < schedule_of(pricing).min_micro_batches(p)) | odd)
-
-
-def refused_schedule(scenario: Scenario, layout: Layout) -> str:
-    """Return why a schedule is refused."""
-    profile, name = scenario.framework, layout.schedule
-    if name not in profile.limits.schedules:
-        stack = "" if profile.stack == "default" else f" ({profile.stack})"
-        return f"schedule {name}: {profile.name}{stack} has {', '.join(profile.limits.schedules)}"
-    count = scenario.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
-    needs = {
-        "zb_v": "2 virtual stages",
-        "dualpipev": "2 virtual stages and micro batches of twice the pipeline ranks",
-        "dualpipe": "an even number of ranks without virtual stages, and of micro batches, twice the ranks or more",
-    }.get(name, "no more")
-    return (
-        f"schedule {name} needs 2 pipeline ranks and {needs}; the layout has pipeline parallel "
-        f"{layout.pipeline_parallel}, virtual stages {layout.virtual_stages}, {count:g} micro batches"
-    )
-
-
-def two_stages(pricing: Pricing) -> Mask:
-    """Return the layouts that interleave chunks on two ranks without overlapped sends."""
-    scenario, block = pricing.scenario, pricing.block
-    profile = scenario.framework
-    allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
-    return mask((block.virtual_stages > 1.0) & (not allowed and block.pipeline_parallel == 2))
-
-
-def expert_overlap(pricing: Pricing) -> Mask:
-    """Return the layouts without another micro batch's compute to hide the exchange: one chunk, or full recompute."""
-    scenario, block = pricing.scenario, pricing.block
-    if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
-        return every(pricing, broken=False)
-    alone = (block.chunks == 1.0) & (block.pipeline_parallel > 1)
-    return mask((block.expert_parallel > 1) & (alone | pricing.recomputes("full")))
-
-
-_EXPERTS: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
-_NORMS: Final = ("attn_norm", "mlp_norm")
-_MIXERS: Final = LATENT | {"grouped_query", "sliding"}
-"""Mixers whose saved tensors are known by module."""
-_BY_MODULE: Final = ("none", "selective")
-"""Recompute modes under which layers still save tensors by module."""
-
-
-def parameters(pricing: Pricing) -> Mask:
-    """Return the layouts with parameters on the host below ZeRO 3."""
-    return mask((pricing.block.zero_stage < 3) & pricing.scenario.framework.offload_parameters)
-
-
-def activations(pricing: Pricing) -> Mask:
-    """Return the layouts that offload whole layers with a pipeline, where the framework cannot."""
-    scenario, block = pricing.scenario, pricing.block
-    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
-    return mask(pricing.offloads("activations") & refused)
-
-
-def beside_recompute(pricing: Pricing) -> Mask:
-    """Return the layouts that offload whole layers with recompute, where the framework cannot."""
-    if pricing.scenario.framework.limits.activation_offload_with_recompute:
-        return every(pricing, broken=False)
-    return mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
-
-
-def modules(pricing: Pricing) -> Mask:
-    """Return the layouts that offload modules which stack, graphs or recompute exclude."""
-    scenario, block = pricing.scenario, pricing.block
-    offloaded = scenario.framework.offloaded_modules
-    if not offloaded or any(_refused(scenario)):
-        return every(pricing, broken=bool(offloaded))
-    experts = int(BY_NAME["recompute_modules"].encoded(("moe",))) if set(_EXPERTS) & set(offloaded) else 0
-    again = pricing.recomputes("selective") & ((block.recompute_modules.astype(np.intp) & experts) > 0)
-    return mask(~pricing.recomputes(*_BY_MODULE) | pricing.offloads("activations") | again)
-
-
-def refused_modules(scenario: Scenario, layout: Layout) -> str:
-    """Return why a layout may not offload the modules of its stack."""
-    stated = f"offloaded modules {','.join(scenario.framework.offloaded_modules)}"
-    if reason := next(_refused(scenario), None):
-        return f"{stated}: {reason}"
-    if layout.recompute not in _BY_MODULE:
-        if layout.recompute_method != "uniform":
-            return f"{stated} beside full recompute of some layers: the mixture is not priced"
-        return f"{stated} beside recompute {layout.recompute}: of layers that are done again nothing is left to move"
-    if layout.offload == "activations":
-        return f"{stated}: 'fine_grained_activation_offloading cannot be enabled with cpu_offloading.'"
-    return (
-        f"{stated} beside recompute module moe: 'offloading activations inside it is redundant and will cause errors'"
-    )
-
-
-def _refused(scenario: Scenario) -> Iterator[str]:
-    """Yield why no layout may offload the modules (Megatron-LM d98e8a6, core/transformer/transformer_config.py)."""
-    profile, chosen = scenario.framework, set(scenario.framework.offloaded_modules)
-    if not profile.limits.offloads_modules:
-        yield "only Megatron-LM offloads parts of layers"
-    if "attn_proj" in chosen and "core_attn" not in chosen:
-        yield "'attn_proj cannot be set to offload_modules alone without core_attn'"
-    if "fused_group_mlp" in chosen and not profile.fused_experts:
-        yield "'fused_group_mlp requires use_transformer_engine_op_fuser.' (--option fused_experts=true)"
-    if "fused_group_mlp" in chosen and chosen & {"expert_fc1", "moe_act"}:
-        yield "fused_group_mlp offloads the whole network of experts, expert_fc1 and moe_act with it"
-    if profile.expert_stash > 1.0 and chosen & set(_EXPERTS):
-        yield "'paged stash covers those activations' (--option expert_stash=1)"
-    graphs = profile.cuda_graphs
-    allowed = {"attention_router": chosen - set(_NORMS), "full_iteration": chosen & set(_EXPERTS)}
-    if graphs != "none" and chosen - allowed.get(graphs, set()):
-        yield f"CUDA graphs {graphs} hold {', '.join(sorted(chosen - allowed.get(graphs, set())))}"
-    foreign = {kind.mixer for kind in scenario.model.layer_kinds} - _MIXERS
-    if foreign and chosen - {"mlp_norm", *_EXPERTS}:
-        yield f"what layers with {', '.join(sorted(foreign))} save by module is not known"

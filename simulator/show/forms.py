@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from simulator.answers.plan import Plan
     from simulator.answers.sweep import Sweep
     from simulator.cost.pricing.estimate import Estimate
-    from simulator.evidence.calibration.judged import JudgedRun
-    from simulator.evidence.calibration.own import OwnError
+    from simulator.evidence.calibration.own import JudgedRun, OwnError
     from simulator.evidence.calibration.store import Calibration
     from simulator.lab.probe.run import Prepared, Probed
     from simulator.lab.trace.tracing import TraceComparison

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator import api
-from simulator.answers.command import estimate_command
+from simulator.answers.run import estimate_command
 from simulator.question.scenario.layout import Layout, layout_of_object
 from simulator.search.space import Space
 from tests.cli.running import run

@@ -16,10 +16,9 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
-from simulator.answers import questions as questions_module
+from simulator.answers import sweep as questions_module
 from simulator.answers import sweep as sweeping
-from simulator.answers.questions import questions_of, read_questions
-from simulator.answers.sweep import COLUMNS, OUTCOMES, read_table
+from simulator.answers.sweep import COLUMNS, OUTCOMES, questions_of, read_questions, read_table
 from simulator.show.report.schema import schema
 from tests.answers.sweeps import FEW, MANY, answered, started, swept, written
 from tests.cli.running import refusal

@@ -14,7 +14,7 @@ from benchmarks.accuracy.missed import missed
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
-from simulator.evidence.calibration.judged import summary
+from simulator.evidence.calibration.own import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
 from simulator.show.report.calibration import TITLES
 from simulator.show.report.tables import Section, grid

@@ -29,7 +29,7 @@ from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.own import OwnFit, fit_own
 from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import read_calibration
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from tests.calibration.measured import blank, contradictory, row, shipped_rows
 from tests.calibration.pages import ANEW_HINT
 

@@ -17,8 +17,7 @@ from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.own import fit_own, own_errors, shipped_knowledge, unused
 from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import calibration_text
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import read_rows
+from simulator.evidence.measurements.rows import MeasuredRow, read_rows
 from tests.cli.running import run
 
 ASKED: dict[str, Any] = {

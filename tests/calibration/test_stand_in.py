@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import read_rows
+from simulator.evidence.measurements.rows import MeasuredRow, read_rows
 from simulator.recipes.stated_rows import stand_in
 from tests.cli.running import refusal, run
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import simulator
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import read_rows, shipped_tables
+from simulator.evidence.measurements.rows import MeasuredRow, read_rows, shipped_tables
 from simulator.question.question import question_of
 from tests.check.recipes import checked, judged
 from tests.recipes.seeds import scripts

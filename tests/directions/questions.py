@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.host import host_memory, uses_host
 from simulator.cost.pricing.price import price
-from simulator.cost.timing.flops import model_flops_per_token
+from simulator.cost.timing.products import model_flops_per_token
 from simulator.question.frameworks.stacks import framework
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.scenario import Scenario

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.frameworks import registry
-from simulator.frameworks.flags import Flag, table_file, table_names, table_of
-from simulator.frameworks.names import plain
+from simulator.frameworks.flags import Flag, plain, table_file, table_names, table_of
 from simulator.frameworks.take import type_of
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.recipe import Recipe

@@ -5,9 +5,8 @@ import re
 import typing
 from itertools import pairwise
 
-from simulator.evidence.measurements import row as module
-from simulator.evidence.measurements.row import STATUSES, MeasuredRow, RunOutcome
-from simulator.evidence.measurements.rows import COLUMNS
+from simulator.evidence.measurements import rows as module
+from simulator.evidence.measurements.rows import COLUMNS, STATUSES, MeasuredRow, RunOutcome
 from tests.measurements.shared_tables import ANNOTATIONS, ROOT, ROWS
 
 PAGE = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8")
@@ -17,7 +16,7 @@ def documented() -> dict[str, str]:
     """The text under each field."""
     (body,) = (
         node.body
-        for node in ast.parse((ROOT / "simulator/evidence/measurements/row.py").read_text(encoding="utf-8")).body
+        for node in ast.parse((ROOT / "simulator/evidence/measurements/rows.py").read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == MeasuredRow.__name__
     )
     texts = {}

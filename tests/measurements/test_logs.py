@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import figures_devices, measured_tflops_per_device, question
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import read_rows, write_rows
+from simulator.evidence.measurements.rows import MeasuredRow, read_rows, write_rows
 from simulator.recipes.logs import read_log
 
 DATA = Path(__file__).parent / "data"

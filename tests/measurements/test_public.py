@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.evidence.measurements.question import question
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import public_tables, read_rows
+from simulator.evidence.measurements.rows import MeasuredRow, public_tables, read_rows
 from simulator.search.build import estimate_layout
 from tests.measurements.shared_tables import FOLDER, ROOT, cells, measurement
 

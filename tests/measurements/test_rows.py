@@ -16,8 +16,7 @@ from simulator.evidence.measurements.question import (
     measured_tokens_per_second_per_device,
     question,
 )
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import COLUMNS, read_rows, shipped_tables, write_rows
+from simulator.evidence.measurements.rows import COLUMNS, MeasuredRow, read_rows, shipped_tables, write_rows
 from simulator.question.units import GIB, MIB
 
 ROW = MeasuredRow(

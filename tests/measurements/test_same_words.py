@@ -7,7 +7,7 @@ import pytest
 
 from simulator.answers.cases import Case, case_of_recipe
 from simulator.evidence.measurements.question import question
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.frameworks import registry
 from simulator.frameworks.flags import Flag, table_of
 from simulator.question.frameworks.profile import switches

@@ -5,8 +5,15 @@ from pathlib import Path
 import pytest
 
 from simulator.evidence.measurements.question import figures_devices, question
-from simulator.evidence.measurements.row import STATUSES, MeasuredRow
-from simulator.evidence.measurements.rows import COLUMNS, public_tables, read_rows, shipped_tables, write_rows
+from simulator.evidence.measurements.rows import (
+    COLUMNS,
+    STATUSES,
+    MeasuredRow,
+    public_tables,
+    read_rows,
+    shipped_tables,
+    write_rows,
+)
 from simulator.question.specs.catalogue import hardware_names, model_names
 from simulator.search.build import estimate_layout
 from tests.measurements.shared_tables import ANNOTATIONS, FOLDER, ROOT, ROWS, cells, expected, measurement

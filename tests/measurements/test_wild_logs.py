@@ -7,7 +7,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import question
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.recipes.logs import read_log
 
 HARDWARE = "a100-sxm-80g"

@@ -13,7 +13,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import returning_bytes, sent_bytes
 from simulator.cost.memory.host import host_memory
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.timing.flops import layer_flops_per_token, shared_flops_per_token
+from simulator.cost.timing.products import layer_flops_per_token, shared_flops_per_token
 from simulator.search.build import estimate_layout
 from tests.pricing.test_memory_arithmetic import ATTENTION, DENSE, T, question
 from tests.scenario.cases import block, layout_of, only, small_dense, small_mla, small_moe

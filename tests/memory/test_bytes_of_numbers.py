@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from simulator.cost import dtypes
-from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.record import Conditions
 from simulator.question.frameworks.stacks import framework
 from tests.scenario.cases import small_dense
 

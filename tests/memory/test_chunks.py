@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.memory.rank_activations import recompute_plan
+from simulator.cost.memory.activations import recompute_plan
 from tests.scenario.cases import held_layers, priced, pricing, recomputed_layers, scenario_of, small_dense, small_moe
 
 

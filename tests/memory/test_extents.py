@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations.extents import expected_islands, extent, inner_context
+from simulator.cost.operations.sums import expected_islands, extent, inner_context
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import load_model, only, pricing, scenario_of, small_dense, small_moe
 

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 
 from simulator.cost.memory.activations import delayed_bytes, layer_bytes
-from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import MIXERS, layer_operations
+from simulator.cost.operations.record import Conditions
 from simulator.cost.operations.sums import total_parameters, weights_of
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import TRAITS, FeedForward, LayerKind, Mixer, ModelSpec

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Amount, Collective, Operation, Saved
-from simulator.cost.operations.work import layer_work
+from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved
+from simulator.cost.operations.sums import layer_work
 from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.model import LayerKind, ModelSpec
 from tests.memory.test_families import DELTA, INDEX, MAMBA

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
+from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Operation
-from simulator.cost.operations.sums import weights_of
-from simulator.cost.operations.work import Product, layer_work
+from simulator.cost.operations.record import Conditions, Operation
+from simulator.cost.operations.sums import Product, layer_work, weights_of
 from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA, INDEX, MAMBA

@@ -9,7 +9,7 @@ import pytest
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.outside import communicator_groups, outside_allocator, stranded_logits
-from simulator.cost.operations.extents import micro_batches
+from simulator.cost.operations.sums import micro_batches
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.units import MIB
 from tests.scenario.cases import block, only, pricing, scenario_of, small_dense, small_moe

@@ -9,8 +9,14 @@ import pytest
 
 import simulator
 from simulator.cost.derived import pricing_of
-from simulator.cost.memory.matrices import gathered_bytes, largest_matrix, orthogonal_bytes, orthogonal_flops
-from simulator.cost.memory.state import orthogonal_step, training_state
+from simulator.cost.memory.state import (
+    gathered_bytes,
+    largest_matrix,
+    orthogonal_bytes,
+    orthogonal_flops,
+    orthogonal_step,
+    training_state,
+)
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.question.specs import optimizers

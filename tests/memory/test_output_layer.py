@@ -4,8 +4,8 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import deferred_head_bytes, head_input_bytes, labelled_tokens, loss_bytes
-from simulator.cost.operations.extents import micro_batches
-from simulator.cost.timing.flops import forward_flops_per_token
+from simulator.cost.operations.sums import micro_batches
+from simulator.cost.timing.products import forward_flops_per_token
 from tests.scenario.cases import ROUND, block, only, priced, pricing, scenario_of, small_dense
 
 T, V = 64, 1000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.memory.parameters import device_parameters, linear_parameters
+from simulator.cost.memory.state import device_parameters, linear_parameters
 from simulator.cost.operations.sums import mtp_parameters, total_parameters
 from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import block_of

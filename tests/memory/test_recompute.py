@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import pricing_of
-from simulator.cost.memory.rank_activations import StageActivations, recompute_plan, stage_activations
+from simulator.cost.memory.activations import StageActivations, recompute_plan, stage_activations
 from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import (

@@ -7,9 +7,9 @@ import pytest
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.activations import layer_bytes, repeated_working_set
 from simulator.cost.memory.outside import stranded_logits
-from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import freed, repeated
+from simulator.cost.operations.record import conditions_of
 from simulator.cost.operations.sums import saved_amounts, weights_of
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario

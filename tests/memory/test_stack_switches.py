@@ -14,8 +14,8 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.memory.state import training_state
-from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import conditions_of
 from simulator.question.specs.model import ModelSpec
 from tests.pricing.test_memory_arithmetic import ATTENTION, DENSE, MOE, NORMS, NOTHING, T, question, stage
 from tests.scenario.cases import block, load_model, pricing, scenario_of, small_dense, small_moe

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from simulator.cost.memory.activations import layer_bytes
-from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Operation
+from simulator.cost.operations.record import Conditions, Operation
 from simulator.cost.operations.sums import attended_share, total_parameters, weights_of
-from simulator.cost.timing.flops import forward_flops_per_token, layer_flops_per_token
+from simulator.cost.timing.products import forward_flops_per_token, layer_flops_per_token
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.search.query import Query
 from simulator.search.rank import search

@@ -7,9 +7,8 @@ import pytest
 from simulator.cost.derived import Pricing
 from simulator.cost.dtypes import optimizer_bytes_per_parameter
 from simulator.cost.memory.fully_shard import shards_by_unit
-from simulator.cost.memory.parameters import device_parameters, linear_parameters
 from simulator.cost.memory.peak import embedding_gradient_bytes, layer_gradient_bytes, memory_by_stage
-from simulator.cost.memory.state import largest_state_tensor, training_state
+from simulator.cost.memory.state import device_parameters, largest_state_tensor, linear_parameters, training_state
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import block, only, priced, pricing, scenario_of, small_dense, small_moe
 

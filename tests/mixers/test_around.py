@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.operations.conditions import Conditions, conditions_of
-from simulator.cost.operations.extents import total
 from simulator.cost.operations.layer import FEED_FORWARDS, MIXERS, whole_operations
-from simulator.cost.operations.record import Operation, summed
-from simulator.cost.operations.work import layer_work
+from simulator.cost.operations.record import Conditions, Operation, conditions_of, summed
+from simulator.cost.operations.sums import layer_work, total
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import FeedForward, Mixer, ModelSpec
 from tests.mixers import by_hand

@@ -3,11 +3,10 @@
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import extent, total
 from simulator.cost.operations.layer import FEED_FORWARDS, MIXERS
-from simulator.cost.operations.record import Collective, Operation, summed
-from simulator.cost.timing.flops import layer_flops_per_token
+from simulator.cost.operations.record import Collective, Operation, conditions_of, summed
+from simulator.cost.operations.sums import extent, total
+from simulator.cost.timing.products import layer_flops_per_token
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 from tests.mixers import by_hand
 from tests.mixers.by_hand import SPLIT, ByHand, Figures

@@ -12,7 +12,7 @@ import pytest
 from simulator import api
 from simulator.answers.compare import PartDifference
 from simulator.api import plan
-from simulator.evidence.calibration.judged import judged_runs
+from simulator.evidence.calibration.own import judged_runs
 from simulator.question.units import to_gib
 from simulator.search.space import Space
 from simulator.show.pages import layouts

@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.memory.parameters import device_parameters
-from simulator.cost.memory.rank_activations import activations_in_flight
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.work import layer_work
+from simulator.cost.memory.activations import activations_in_flight
+from simulator.cost.memory.state import device_parameters
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import layer_work
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import stage_contents
-from simulator.cost.timing.layer_exchanges import collective_seconds
-from simulator.cost.timing.parts import Parts
+from simulator.cost.timing.layers import collective_seconds
 from simulator.cost.timing.pipeline import pieces_of
+from simulator.cost.timing.step import Parts
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search.build import estimate_layout

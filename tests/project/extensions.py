@@ -61,7 +61,7 @@ WORKLOAD_FIELD = Extension(
                 f"{_COPIES}\n    @property\n    def workload(self)",
             ),
         ),
-        "simulator/cost/operations/extents.py": (
+        "simulator/cost/operations/sums.py": (
             (
                 "return pricing.scenario.global_batch_size / (",
                 "return pricing.scenario.sequence_copies * pricing.scenario.global_batch_size / (",
@@ -144,8 +144,8 @@ from __future__ import annotations
 
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.attention import output_projection
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.linear import input_projection, scan_exchange
+from simulator.cost.operations.record import Conditions
+from simulator.cost.operations.recurrent import input_projection, scan_exchange
 from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
@@ -225,10 +225,10 @@ class GPipe(Schedule):
 '''
     },
     edits={
-        "simulator/cost/schedule/registry.py": (
+        "simulator/cost/schedule/orders.py": (
             (
-                "from simulator.cost.schedule.interleaved",
-                "from simulator.cost.schedule.gpipe import GPipe\nfrom simulator.cost.schedule.interleaved",
+                "from simulator.cost.schedule.orders",
+                "from simulator.cost.schedule.gpipe import GPipe\nfrom simulator.cost.schedule.orders",
             ),
             (
                 "    match name:\n",

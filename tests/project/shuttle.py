@@ -42,8 +42,8 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.framework import Framework, LaunchForm, RecipeWriter
-from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.named import named_model
+from simulator.frameworks.arguments import LaunchCommand
+from simulator.frameworks.models import named_model
 from simulator.question.recipe import Recipe
 from simulator.frameworks.shuttle.write import shuttle_script, shuttle_words
 from simulator.frameworks.take import part, take

@@ -152,8 +152,8 @@ _DIFFERENTIAL = '''"""Differential attention: the difference of two maps of scor
 
 from __future__ import annotations
 
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.grouped_query import grouped_query
+from simulator.cost.operations.record import Conditions
+from simulator.cost.operations.attention import grouped_query
 from simulator.cost.operations.record import Operation
 
 

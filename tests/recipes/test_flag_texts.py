@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.gates import Gates
-from simulator.frameworks.names import is_irrelevant, misspelled
+from simulator.frameworks.flags import is_irrelevant, misspelled
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files

@@ -7,9 +7,9 @@ import pytest
 
 from simulator.budget import limited
 from simulator.errors import InputError, UnsupportedError
-from simulator.frameworks.home import reading_within
 from simulator.frameworks.python import PythonReader
-from simulator.frameworks.python_values import Instance, OpenValue, Outside
+from simulator.frameworks.python_expressions import Instance, OpenValue, Outside
+from simulator.frameworks.values import reading_within
 from simulator.recipes.readers.read import read_recipe
 
 BASE = '''

@@ -14,8 +14,8 @@ from simulator.cost.pricing.estimate import (
     StageTime,
     ThroughputEstimate,
     Verdict,
+    Violation,
 )
-from simulator.cost.pricing.violation import Violation
 from simulator.question.scenario.layout import Layout
 from simulator.question.units import GIB
 from simulator.search.query import Counts, Ranking, Remedy

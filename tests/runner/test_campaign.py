@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.lab.runner import reference
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Record, Wanted, run, run_folder, shared_folder
 from simulator.lab.runner.compare import LayoutComparison

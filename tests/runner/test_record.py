@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import read_rows
+from simulator.evidence.measurements.rows import MeasuredRow, read_rows
 from simulator.lab.runner.campaign import Record, launches_of
 from simulator.lab.runner.engine import launched_row
 from simulator.lab.runner.processes import with_package

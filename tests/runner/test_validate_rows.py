@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.lab.runner.campaign import Record
 from simulator.show.cli import lab
 from tests.cli.running import run

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory import activations
-from simulator.cost.memory.rank_activations import RecomputePlan
+from simulator.cost.memory.activations import RecomputePlan
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import StageContents
 from simulator.question.coefficients import Coefficients, TimeCoefficients

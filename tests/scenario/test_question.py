@@ -13,7 +13,7 @@ from simulator.answers.ranking import estimate_of
 from simulator.answers.saved import question_object, saved_case
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import row_question
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.origin import ARGUMENT, NOBODY, OPTION, Origin, Place
 from simulator.question.question import Question, question_of
 from simulator.question.recipe import Recipe

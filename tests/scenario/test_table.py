@@ -5,7 +5,7 @@ from typing import get_type_hints
 
 import pytest
 
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.scenario.inputs import InputSetting
 from simulator.question.scenario.layout import (
     COLUMNS,

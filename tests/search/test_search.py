@@ -20,7 +20,7 @@ from simulator.question.scenario.layout import (
 )
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule, ScheduleName
-from simulator.search import walk as walk_module
+from simulator.search import rank as walk_module
 from simulator.search.build import bare_estimates, estimate_layout
 from simulator.search.rank import walk
 from simulator.search.rules import ACROSS_NODES, RULES

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.ends import embedding, output_layer, prediction
+from simulator.cost.operations.blocks import embedding, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import Conditions
 from simulator.cost.operations.sums import active_parameters, mtp_parameters, total_parameters, weights_of
 from simulator.errors import InputError, SimulateError
 from simulator.question.specs.catalogue import load_model, model_names

@@ -6,12 +6,10 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import bytes_per_logit
-from simulator.cost.operations.extents import extent
 from simulator.cost.operations.record import Window
-from simulator.cost.operations.sums import attended_share
-from simulator.cost.timing.flops import layer_flops_per_token
+from simulator.cost.operations.sums import attended_share, extent
 from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.rates import attention_rate
+from simulator.cost.timing.products import attention_rate, layer_flops_per_token
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA, INDEX, MAMBA

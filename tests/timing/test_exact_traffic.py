@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import extent, routed_tokens
 from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import extent, routed_tokens
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.collectives import RankGroup, gather_seconds, once_seconds
-from simulator.cost.timing.flops import expert_launches
 from simulator.cost.timing.layers import layer_seconds
 from simulator.cost.timing.pipeline import pipeline_seconds, stage_work, with_waits
+from simulator.cost.timing.products import expert_launches
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from tests.scenario.cases import (
     ROUND,

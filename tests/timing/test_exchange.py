@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import expected_islands, total
-from simulator.cost.operations.work import layer_work
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import expected_islands, layer_work, total
 from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.parts import sum_parts
+from simulator.cost.timing.step import sum_parts
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import ROUND, load_model, only, pricing, scenario_of

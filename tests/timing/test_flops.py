@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.work import layer_work
-from simulator.cost.timing.flops import forward_flops_per_token, model_flops_per_token
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import layer_work
 from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.products import product_flops
-from simulator.cost.timing.rates import attention_rate
+from simulator.cost.timing.products import attention_rate, forward_flops_per_token, model_flops_per_token, product_flops
 from tests.memory.test_families import DELTA, INDEX, MAMBA
 from tests.scenario.cases import layer_kind, only, pricing, scenario_of, small_dense, small_mla, small_moe
 

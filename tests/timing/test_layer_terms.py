@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.work import layer_work
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import layer_work
 from simulator.cost.pricing.price import price
-from simulator.cost.schedule.zero_bubble import ZeroBubbleH1
-from simulator.cost.timing.flops import (
+from simulator.cost.schedule.orders import ZeroBubbleH1
+from simulator.cost.timing.layers import head_seconds, layer_seconds, projection_seconds
+from simulator.cost.timing.products import (
+    ProductShape,
+    attention_rate,
     forward_flops_per_token,
     head_parameters,
     model_flops_per_token,
     prediction_projection,
+    product_seconds,
+    shaped_seconds,
 )
-from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.output_layer import head_seconds, projection_seconds
-from simulator.cost.timing.parts import PassSeconds
-from simulator.cost.timing.products import ProductShape, product_seconds, shaped_seconds
-from simulator.cost.timing.rates import attention_rate
-from simulator.cost.timing.waits import host_seconds
+from simulator.cost.timing.step import PassSeconds, host_seconds
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layout_of, only, pricing, scenario_of, small_dense, small_moe

@@ -10,10 +10,9 @@ import pytest
 
 from simulator.cost.memory.activations import layer_bytes
 from simulator.cost.operations.blocks import cast
-from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import summed
-from simulator.cost.operations.work import Work, layer_work
+from simulator.cost.operations.record import conditions_of, summed
+from simulator.cost.operations.sums import Work, layer_work
 from simulator.question.scenario.scenario import Scenario
 from tests.memory.test_families import DELTA, MAMBA
 from tests.memory.test_this_years_mixers import KIMI

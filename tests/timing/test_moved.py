@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import total
-from simulator.cost.operations.work import layer_work
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import layer_work, total
 from simulator.cost.timing.layers import layer_seconds
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA

@@ -6,8 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.timing.products import ProductShape, roofline, shape_factor, shaped_seconds
-from simulator.cost.timing.rates import attention_kernel, attention_rate
+from simulator.cost.timing.products import (
+    ProductShape,
+    attention_kernel,
+    attention_rate,
+    roofline,
+    shape_factor,
+    shaped_seconds,
+)
 from simulator.question.coefficients.values import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import Precision

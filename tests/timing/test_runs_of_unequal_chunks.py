@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.rank_activations import activations_in_flight
+from simulator.cost.memory.activations import activations_in_flight
 from simulator.cost.pricing.price import price, size, timed
 from simulator.cost.schedule.events import PipelineWork
-from simulator.cost.schedule.interleaved import Interleaved
+from simulator.cost.schedule.orders import Interleaved, ZeroBubbleV
 from simulator.cost.schedule.schedule import Schedule
-from simulator.cost.schedule.zero_bubble import ZeroBubbleV
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, run_fill_seconds
 from simulator.question.scenario.block import block_of

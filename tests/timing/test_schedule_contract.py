@@ -8,12 +8,16 @@ import pytest
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
-from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
 from simulator.cost.schedule.events import PipelineWork, run
-from simulator.cost.schedule.interleaved import Interleaved
-from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
+from simulator.cost.schedule.orders import (
+    DualPipe,
+    DualPipeV,
+    Interleaved,
+    OneForwardOneBackward,
+    ZeroBubbleH1,
+    ZeroBubbleV,
+)
 from simulator.cost.schedule.schedule import Schedule
-from simulator.cost.schedule.zero_bubble import ZeroBubbleH1, ZeroBubbleV
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.search.build import bare_estimate

@@ -7,8 +7,7 @@ import pytest
 
 from simulator.cost.schedule import events
 from simulator.cost.schedule.events import PipelineWork, kinds_of_pass, makespan_seconds, run
-from simulator.cost.schedule.interleaved import Interleaved
-from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
+from simulator.cost.schedule.orders import Interleaved, OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
 from simulator.question.scenario.block import Array
 from tests.timing import pipeline_run

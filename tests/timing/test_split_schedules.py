@@ -10,12 +10,16 @@ import pytest
 from simulator.answers.timeline import timeline
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
-from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
 from simulator.cost.schedule.events import EventRun, PipelineWork, run
-from simulator.cost.schedule.interleaved import Interleaved
-from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
+from simulator.cost.schedule.orders import (
+    DualPipe,
+    DualPipeV,
+    Interleaved,
+    OneForwardOneBackward,
+    ZeroBubbleH1,
+    ZeroBubbleV,
+)
 from simulator.cost.schedule.schedule import Pass, Schedule
-from simulator.cost.schedule.zero_bubble import ZeroBubbleH1, ZeroBubbleV
 from simulator.cost.stages import stage_contents
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import framework

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.parameters import device_parameters
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import total
-from simulator.cost.operations.work import layer_work
+from simulator.cost.memory.state import device_parameters
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import layer_work, total
 from simulator.cost.pricing.price import Priced
 from simulator.cost.timing.collectives import RankGroup, gather_seconds
 from simulator.cost.timing.step import min_step_seconds

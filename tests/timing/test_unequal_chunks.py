@@ -8,10 +8,10 @@ import pytest
 from simulator import api
 from simulator.answers.timeline import timeline
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.memory.rank_activations import activations_in_flight
+from simulator.cost.memory.activations import activations_in_flight
 from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
-from simulator.cost.schedule.registry import schedule_of
+from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, _run_by_pass
 from simulator.errors import InputError

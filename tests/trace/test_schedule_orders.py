@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.schedule.dual_pipe import DualPipeV
+from simulator.cost.schedule.orders import DualPipeV, ZeroBubbleH1, ZeroBubbleV
 from simulator.cost.schedule.schedule import Schedule
-from simulator.cost.schedule.zero_bubble import ZeroBubbleH1, ZeroBubbleV
 
 WORDS = {"FORWARD": "forward", "FULL_BACKWARD": "backward", "BACKWARD_INPUT": "input_gradient"}
 WORDS["BACKWARD_WEIGHT"] = "weight_gradient"

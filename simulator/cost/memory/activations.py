@@ -1,30 +1,33 @@
-"""Activations that one decoder layer saves for its backward pass, summed over the layer's operations.
+"""Activations that layers save for their backward pass: of one layer by recompute policy, and of a rank in flight.
 
 `cost.operations` states what each operation saves; `cost.schedule`, how many micro batches a pipeline rank holds at
-once. Figures are per micro batch, layer and device. In formulas T is tokens on the device (micro batch x sequence /
+once. Figures of a layer are per micro batch and device. In formulas T is tokens on the device (micro batch x sequence /
 context parallel), t tensor parallel and h hidden size; bytes are those of 16-bit training (an fp32 element takes four).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.cost.derived import Pricing, of_work, recomputed_inside
+from simulator.cost.derived import Pricing, derived, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import element_bytes
-from simulator.cost.operations.conditions import Conditions, conditions_of
-from simulator.cost.operations.ends import inputs
-from simulator.cost.operations.extents import extent, total
+from simulator.cost.operations.blocks import inputs
 from simulator.cost.operations.layer import layer_operations, whole_operations
-from simulator.cost.operations.offload import moved, sent
-from simulator.cost.operations.recompute import Modules, freed, parts, returning
-from simulator.cost.operations.record import Amount, Operation, Saved, Spread, summed
-from simulator.cost.operations.sums import saved_amounts
+from simulator.cost.operations.recompute import Modules, freed, moved, parts, returning, sent
+from simulator.cost.operations.record import Amount, Conditions, Operation, Saved, Spread, conditions_of, summed
+from simulator.cost.operations.sums import extent, micro_batches, saved_amounts, total
+from simulator.cost.schedule.orders import schedule_of
+from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
+from simulator.question.arrays import largest
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.scenario.block import Array, KindArray
+from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 
@@ -200,3 +203,247 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     return total(
         pricing, summed(tensor for operation in operations for tensor in operation.saved if tensor.spread == "scores")
     )
+
+
+@of_sizes
+def in_flight(pricing: Pricing) -> StageArray:
+    """Return the micro batches that a rank holds at its peak, in fractions for chunks, (pipeline_parallel, n) (M8)."""
+    ranks, chunks = pricing.block.pipeline_parallel, pricing.block.chunks
+    return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputePlan:
+    """Layers recomputed in full, by distinct chunk."""
+
+    layers: NDArray[np.float64]
+    """Layers recomputed, shape (distinct chunks, layer kinds, rank kinds, n or 1)."""
+    unit: Array
+    """Layers between two saved inputs, shape (n,); the backward pass holds one unit in full."""
+    inputs: NDArray[np.float64]
+    """Layer inputs saved, shape (distinct chunks, rank kinds, n or 1)."""
+    on_rank: NDArray[np.float64]
+    """Layers recomputed on each kind of rank, shape (layer kinds, rank kinds, n or 1)."""
+
+
+@derived
+def recompute_plan(pricing: Pricing) -> RecomputePlan:
+    """Return which layers are recomputed in full (M6).
+
+    `uniform` recomputes all and saves the input of every `recompute_layers`-th; `block` recomputes the first
+    `recompute_layers` of every chunk; `list` those named (Megatron's and Paddle's three methods).
+    """
+    block, contents, chunks = pricing.block, pricing.contents, pricing.chunk_layers
+    full = pricing.recomputes("full")
+    if not full.any():
+        none = np.zeros_like(chunks)
+        return RecomputePlan(none, np.ones(len(pricing)), none[:, 0], none[0])
+    uniform = full & pricing.recomputes_by("uniform")
+    leading = full & pricing.recomputes_by("block")
+    listed = full & pricing.recomputes_by("list")
+    unit = np.where(uniform, block.recompute_layers, 1.0)
+    if pricing.chunks_alike:
+        recomputed = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
+        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), recomputed[:, 0])
+        return RecomputePlan(recomputed, unit, inputs, block.virtual_stages * recomputed[0])
+    # Index of each layout's choice: the first 0, 1, ... layers of a chunk, all of them, or the listed ones.
+    every = contents.leading.shape[-1] - 1
+    first = np.minimum(block.recompute_layers, every).astype(np.intp)
+    choice = np.where(leading, first, every * uniform + (every + 1) * listed)
+    recomputed = contents.choices_in_chunk.take(choice, axis=-1)
+    return RecomputePlan(
+        layers=contents.recompute_choices.take(choice, axis=-1),
+        unit=unit,
+        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), recomputed),
+        on_rank=contents.choices_on_rank.take(choice, axis=-1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StageActivations:
+    """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
+
+    by_chunk: tuple[KindArray, ...]
+    """Bytes on the device that one micro batch saves in each distinct chunk."""
+    one_micro_batch: KindArray
+    """Bytes that one micro batch saves in all chunks."""
+    embedded: KindArray
+    """Bytes that one micro batch saves before the first layer, on the rank with the input table."""
+    offloaded: NDArray[np.bool_]
+    """Layouts that offload activations, shape (n,): bytes on the device do not grow with micro batches in flight."""
+    recompute_working_set: KindArray
+    """Bytes that recompute adds to a backward pass: one unit in full, or the largest recomputed module."""
+    offload_traffic: KindArray
+    """Bytes copied to the host per micro batch; as many come back."""
+
+    def first_chunk(self, pricing: Pricing) -> KindArray:
+        """Return the bytes that one micro batch saves in a rank's first chunk, freed last in backward."""
+        share = self.one_micro_batch / sum(pricing.chunk_repeats)
+        return self.embedded + np.where(self.offloaded, share, self.by_chunk[pricing.contents.chunk[0]])
+
+
+@derived
+def stage_activations(pricing: Pricing) -> StageActivations:
+    """Price the layers of each kind of rank, with full recompute and offload.
+
+    Offloaded activations leave two layers on the device: one computed and one copied. Where all are recomputed their
+    inputs are all that travels (pytorch/torchtune 05cda5e, training/_activation_offloading.py: what autograd saves,
+    brought back for a node and freed behind the next).
+    """
+    contents, plan = pricing.contents, recompute_plan(pricing)
+    of_kind = [layer_bytes(pricing, kind) for kind in contents.layer_kinds]
+    unlisted = _unlisted(pricing)
+    boundary = layer_input_bytes(pricing)
+    predicted = contents.prediction_layers * of_kind[contents.prediction_index]
+    by_chunk: list[KindArray] = []
+    for index, (chunk, full, saved_inputs) in enumerate(
+        zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)
+    ):
+        saved = saved_inputs * boundary
+        for kind, size in enumerate(of_kind):
+            saved = saved + (chunk[kind] - full[kind]) * size
+            if unlisted:
+                saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
+        # Prediction modules follow the last layers.
+        by_chunk.append(saved + predicted if index == contents.chunk[-1] else saved)
+    whole = np.asarray(sum(times * saved for times, saved in zip(pricing.chunk_repeats, by_chunk, strict=True)))
+    layer = largest(of_kind)
+    offloaded = pricing.offloads("activations")
+    recomputed = plan.on_rank.sum(axis=0)
+    copied = np.where(recomputed < contents.num_layers + contents.prediction_layers, layer, boundary)
+    in_layers = [
+        repeated_working_set(pricing, kind) + _returned(pricing, at) for at, kind in enumerate(contents.layer_kinds)
+    ]
+    return StageActivations(
+        by_chunk=tuple(by_chunk),
+        embedded=contents.embeddings * embedded_bytes(pricing),
+        one_micro_batch=np.where(offloaded, np.minimum(2.0 * copied, whole), whole),
+        offloaded=offloaded,
+        recompute_working_set=np.where(recomputed > 0.0, plan.unit * layer, largest(in_layers)),
+        offload_traffic=np.where(offloaded, whole, 0.0),
+    )
+
+
+def _returned(pricing: Pricing, index: int) -> KindArray | Array:
+    """Return the bytes that layers of one kind hold for a moment, brought back by offload or recompute.
+
+    Shape (kinds, n) or (n,): of a few layers at once, and of no more than the rank has in flight.
+    """
+    contents, layers = pricing.contents, returning_layers(pricing.scenario.framework)
+    each = returning_bytes(pricing, contents.layer_kinds[index])
+    if not layers:
+        return each
+    passes = in_flight(pricing)
+    most = np.array([passes[contents.kind == kind].max(axis=0) for kind in range(len(contents.ranks))])
+    at_once: KindArray = np.minimum(layers, contents.with_prediction[index] * most)
+    return at_once * each
+
+
+def _unlisted(pricing: Pricing) -> list[Array]:
+    """Return the bytes that a layer of each kind saves more if not listed for selective recompute; empty if all are."""
+    some = pricing.recomputes("selective") & pricing.recomputes_by("list")
+    if not some.any():
+        return []
+    freed = (saved_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
+    return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
+
+
+def activations_in_flight(pricing: Pricing) -> StageArray:
+    """Return the bytes that all micro batches in flight save on every rank, shape (pipeline_parallel, n) (M9)."""
+    block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
+    saved_of_one = contents.on_ranks(activations.one_micro_batch)
+    flight = in_flight(pricing)
+    if len(activations.by_chunk) == 1:
+        held = saved_of_one * np.where(activations.offloaded, 1.0, flight)
+    else:
+        held = np.where(activations.offloaded, saved_of_one, _uneven_in_flight(pricing, flight))
+    if pricing.scenario.framework.overlap_expert_exchange and pricing.scenario.model.is_moe:
+        # Overlapped forward and backward passes hold a layer of both at once.
+        held = held + saved_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
+    if pricing.scenario.framework.delayed_weight_gradients and pricing.scenario.model.is_moe:
+        held = held + np.max([delayed_bytes(pricing, kind) for kind in contents.layer_kinds], axis=0)
+    if not activations.embedded.any():
+        return held
+    schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
+    return held + contents.on_ranks(activations.embedded) * schedule.of_chunk(flight * chunks, 0, ranks, chunks)
+
+
+def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
+    """Return the bytes in flight where a rank's chunks differ, from the passes of each that have begun.
+
+    With chunks of unequal layers the peak is the maximum over all moments of the schedule.
+    """
+    block, contents = pricing.block, pricing.contents
+    schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
+    if contents.unequal or (schedule.by_run and np.all(chunks == len(contents.chunk))):
+        return _most_in_flight(pricing)
+    by_chunk = [contents.on_ranks(saved) for saved in stage_activations(pricing).by_chunk]
+    passes = flight * chunks
+    held = np.zeros_like(flight)
+    for chunk, distinct in enumerate(contents.chunk):
+        held = held + schedule.of_chunk(passes, chunk, ranks, chunks) * by_chunk[distinct]
+    return held
+
+
+def before_backward(pricing: Pricing, chunk: int) -> StageArray:
+    """Return the most bytes that a rank's layers hold when a backward pass of its first (0) or last (-1) chunk begins.
+
+    Shape (pipeline_parallel, n), for chunks of unequal layers that stay on the device.
+    """
+    return _most_in_flight(pricing, chunk % len(pricing.contents.chunk))
+
+
+def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
+    """Return the most bytes that passes in flight hold at once, shape (pipeline_parallel, n).
+
+    With `chunk`, only moments at which a backward pass of that chunk begins count.
+    """
+    block, contents = pricing.block, pricing.contents
+    schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, tuple(map(int, contents.chunk))
+    run = np.maximum(micro_batches(pricing), schedule.min_micro_batches(ranks))
+    cycles = np.minimum(np.ceil(run / ranks), STEADY)
+    shape = len(contents.ranks), len(pricing)
+    by_chunk = [np.broadcast_to(saved, shape) for saved in stage_activations(pricing).by_chunk]
+    held = np.empty((ranks, len(pricing)))
+    for count in np.unique(cycles):
+        of_count = np.flatnonzero(cycles == count)
+        for rank, kind in enumerate(contents.kind):
+            saved = [chunk[kind, of_count] for chunk in by_chunk]
+            alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
+            now = alive[:, 0, None] * saved[0]
+            for number, size in zip(alive.T[1:], saved[1:], strict=True):
+                now += number[:, None] * size
+            held[rank, of_count] = np.max(now, axis=0)
+    return held
+
+
+class _Place(NamedTuple):
+    """A rank of a pipeline, the pipeline's ranks, and the rank's micro batches."""
+
+    rank: int
+    ranks: int
+    micro_batches: int
+
+
+@lru_cache(maxsize=4096)
+def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: int | None) -> NDArray[np.float64]:
+    """Return the passes of each distinct chunk in flight on a rank, at every moment that no other dominates.
+
+    `chunks` maps each model chunk to a distinct one; shape (moments, distinct chunks). With `before`, only moments
+    before a backward pass of that chunk count.
+    """
+    rank, ranks, micro_batches = place
+    kind, _, chunk = schedule.turns(rank, ranks, len(chunks), micro_batches).T
+    begun = np.zeros((len(kind), max(chunks) + 1))
+    begun[np.arange(len(kind)), np.array(chunks)[chunk]] = HELD[kind]
+    if before is not None:
+        begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before)
+        return np.unique(np.cumsum(begun, axis=0)[np.append(begins[1:], False)], axis=0)
+    backward = schedule.together(rank, ranks, len(chunks), micro_batches)
+    # An overlapped forward pass takes the memory that the backward pass frees.
+    beside = np.zeros(len(kind), dtype=np.bool_) if backward is None else np.append(backward[1:], False)
+    alone = (kind == FORWARD) & ~beside
+    most = alone & ~np.append(alone[1:], False)
+    moments = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
+    as_much = np.count_nonzero((moments[:, None] <= moments).all(axis=2), axis=1)
+    return np.asarray(moments[as_much == 1])

@@ -25,22 +25,29 @@ from simulator.cost.dtypes import (
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
-from simulator.cost.memory.activations import layer_bytes, layer_input_bytes
-from simulator.cost.memory.layer_backward import layer_backward_bytes
+from simulator.cost.memory.activations import (
+    before_backward,
+    in_flight,
+    layer_bytes,
+    layer_input_bytes,
+    recompute_plan,
+    stage_activations,
+)
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
-from simulator.cost.memory.moment import Moment, MomentName
-from simulator.cost.memory.parameters import (
+from simulator.cost.memory.peak import Moment, MomentName, layer_backward_bytes
+from simulator.cost.memory.state import (
     device_parameters,
     largest_linear_layer,
     linear_parameters,
     local_count,
     model_totals,
+    optimizer_on_device,
+    orthogonal_step,
     shard,
     shard_degrees,
+    state_by_class,
 )
-from simulator.cost.memory.rank_activations import before_backward, in_flight, recompute_plan, stage_activations
-from simulator.cost.memory.state import optimizer_on_device, orthogonal_step, state_by_class
-from simulator.cost.operations.extents import micro_batches
+from simulator.cost.operations.sums import micro_batches
 from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario

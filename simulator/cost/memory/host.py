@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.activations import sent_bytes
-from simulator.cost.memory.parameters import device_parameters, local_count, model_totals, shard
+from simulator.cost.memory.activations import in_flight, sent_bytes
 from simulator.cost.memory.peak import MemoryByStage
-from simulator.cost.memory.rank_activations import in_flight
-from simulator.cost.memory.state import resident_optimizer
-from simulator.cost.operations.extents import micro_batches
+from simulator.cost.memory.state import device_parameters, local_count, model_totals, resident_optimizer, shard
+from simulator.cost.operations.sums import micro_batches
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
 

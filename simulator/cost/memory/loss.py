@@ -6,10 +6,9 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work
 from simulator.cost.dtypes import FP32, element_bytes
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.ends import output_layer
-from simulator.cost.operations.extents import micro_batches, tokens_per_device, total
-from simulator.cost.operations.record import summed
+from simulator.cost.operations.blocks import output_layer
+from simulator.cost.operations.record import conditions_of, summed
+from simulator.cost.operations.sums import micro_batches, tokens_per_device, total
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.memory.loss import logits_per_micro_batch
-from simulator.cost.operations.extents import inner_context, tokens_per_device
+from simulator.cost.operations.sums import inner_context, tokens_per_device
 from simulator.question.scenario.block import Array, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB

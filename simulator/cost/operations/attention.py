@@ -1,6 +1,7 @@
-"""Operations shared by all kinds of attention: core, context-parallel exchanges, output projection.
+"""Softmax attention: the operations of every mixer that scores keys, and what they share.
 
-The module of each kind, such as latent attention, lists its operations.
+Grouped queries, layers that reuse keys, latent attention, indexed and compressed keys each have one function that lists
+their operations; core, context-parallel exchanges and output projection stand before them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from typing import Final, Literal, assert_never
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
-from simulator.cost.operations.blocks import cast, tensor_collective, vector
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Spread, Weight, Window
-from simulator.question.specs.model import Heads, Mixer
+from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients, tensor_collective, vector
+from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
+from simulator.question.specs.model import TRAITS, Heads, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
 
 _SLIDING: Final = ("sliding", "reused_sliding")
@@ -210,4 +210,413 @@ def output_projection(conditions: Conditions, width: int) -> Operation:
         saved=copy,
         moved=cast(conditions, float(width), "tensor"),
         collectives=(tensor_collective(conditions, "reduce"),),
+    )
+
+
+def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
+    """Return the operations between norm and residual addition: projections, head norms, positions, core, output.
+
+    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, beside rotated q and k;
+    beside a repeated v only if another view of it is saved: unrotated queries, a norm's input, a gate. With fewer
+    key-value heads than tensor-parallel ranks, the ranks gather the projection and take their parts.
+    """
+    model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
+    heads = conditions.model.heads(mixer)
+    query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
+    own = 0.0 if _values_from_keys(conditions, mixer) else value
+    expanded = query if profile.repeat_kv else key
+    output: tuple[Saved, ...] = ()
+    viewed = not profile.repeat_kv or not model.rotary or model.qk_norm or model.attention_gate == "element"
+    if profile.keep_qkv_output and viewed:
+        gated = float(heads.output_width) if model.attention_gate == "element" else 0.0
+        output = (Saved("qkv_output", element * (query + gated + key + own), shared_spread(mixer, "projection")),)
+    if profile.repeat_kv or not profile.keep_qkv_output or model.value_norm:
+        repeated = float(heads.output_width) if profile.repeat_kv else value
+        output = (*output, Saved("value", element * repeated, shared_spread(mixer, "key_value")))
+    joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
+    projection = Operation(
+        name="query_key_value",
+        group="attention_projection",
+        weights=_weights(conditions, mixer),
+        saved=output,
+        moved=cast(conditions, float(model.hidden_size), "sequence"),
+        moved_backward=summed_gradients(conditions, 3),
+        collectives=(
+            tensor_collective(conditions, "gather"),
+            *((joined,) if profile.limits.replicates_kv_heads else ()),
+        ),
+        calls=0.5,
+    )
+    rotated = (
+        Saved("rotated_query", element * query, "tensor"),
+        Saved("rotated_key", element * expanded, shared_spread(mixer, "key_value")),
+    )
+    return (
+        projection,
+        *((_head_norms(conditions, mixer),) if model.qk_norm else ()),
+        *_positions(conditions, mixer, rotated),
+        context_exchange(conditions, mixer, expanded + (query if profile.repeat_kv else value)),
+        *(indexer(conditions) if TRAITS[mixer].context == "chosen" else ()),
+        core_attention(conditions, mixer),
+        *output_gate(conditions, mixer),
+        output_projection(conditions, heads.output_width),
+    )
+
+
+def _values_from_keys(conditions: Conditions, mixer: Mixer) -> bool:
+    """Return whether values come from the keys' projection."""
+    return conditions.model.keys_as_values and mixer != "sliding"
+
+
+def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Saved, ...]) -> tuple[Operation, ...]:
+    """Return the rotation, if any; without one the core reads projected or normed queries and keys."""
+    if conditions.model.rotary:
+        return (rotation(conditions, mixer, rotated),)
+    if conditions.framework.keep_qkv_output and not conditions.model.qk_norm:
+        return ()
+    return (Operation(name="query_key", group="position", saved=rotated),)
+
+
+def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
+    model, heads = conditions.model, conditions.model.heads(mixer)
+    hidden = model.hidden_size
+    widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
+    if _values_from_keys(conditions, mixer):
+        del widths["v"]
+    if model.attention_gate != "none":
+        widths["g"] = heads.queries if model.attention_gate == "head" else heads.output_width
+    weights = tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
+    if not model.attention_bias:
+        return weights
+    biased = {name: width for name, width in widths.items() if name != "g" or model.attention_gate == "element"}
+    return (*weights, *(vector(f"{name}_bias", length, "column") for name, length in biased.items()))
+
+
+def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
+    """Return the norms of queries and keys: save a number per head or projection, and an input not saved elsewhere."""
+    heads, span = conditions.model.heads(mixer), conditions.model.qk_norm_span
+    normed = 2 if conditions.model.value_norm else 1
+    statistics = (
+        Saved("qk_norm_statistics", 2.0 * FP32, "whole")
+        if span == "projection"
+        else Saved("qk_norm_statistics", FP32 * float(heads.queries + normed * heads.shared), "tensor")
+    )
+    saved = [statistics]
+    if not conditions.framework.keep_qkv_output:
+        value = heads.value_width if normed > 1 and not _values_from_keys(conditions, mixer) else 0
+        width = float(heads.query_width + heads.key_width + value)
+        saved.append(Saved("qk_norm_input", element_bytes(conditions) * width, "tensor"))
+    weights = {
+        "head": (vector("q_norm", heads.size), vector("k_norm", heads.size)),
+        "projection": (vector("q_norm", heads.query_width, "column"), vector("k_norm", heads.key_width, "column")),
+        "unweighted": (),
+    }[span]
+    passed = norm_bytes(conditions) * float(heads.query_width + heads.key_width)
+    return Operation(
+        name="query_key_norm",
+        group="attention_projection",
+        weights=weights,
+        saved=tuple(saved),
+        moved=(Amount(passed, "tensor"),),
+    )
+
+
+def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Return the operations between norm and residual addition; the layer that made keys and values saves them.
+
+    transformers 5.23.0, models/gemma4/modeling_gemma4.py: the last layer of each kind before the first that reuses.
+    """
+    model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
+    query = float(heads.query_width)
+    projection = Operation(
+        name="query",
+        group="attention_projection",
+        weights=(Weight("q", model.hidden_size, heads.query_width, "column"),),
+        saved=(Saved("query_projection", element * query, "tensor"),) if model.qk_norm else (),
+        moved=cast(conditions, float(model.hidden_size), "sequence"),
+        collectives=(tensor_collective(conditions, "gather"),),
+        calls=0.5,
+    )
+    norm = Operation(
+        name="query_norm",
+        group="attention_projection",
+        weights=(vector("q_norm", heads.size),),
+        saved=(Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),),
+        moved=(Amount(norm_bytes(conditions) * query, "tensor"),),
+    )
+    return (
+        projection,
+        *((norm,) if model.qk_norm else ()),
+        rotation(conditions, mixer, (Saved("rotated_query", element * query, "tensor"),), keys=False),
+        context_exchange(conditions, mixer, float(heads.key_width + heads.value_width)),
+        core_attention(conditions, mixer),
+        output_projection(conditions, heads.output_width),
+    )
+
+
+def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
+    """Return the operations between norm and residual addition: projections down and up, positions, core, output.
+
+    Operations are split as in Megatron. The compressed latents and their norms are saved. One projection expands keys
+    and values; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
+    well, and the projection's output is freed; without, it stays alive through v.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
+    normed = rank + (model.q_lora_rank or 0)
+    down = Operation(
+        name="latent_down",
+        group="attention_projection",
+        weights=_down_weights(conditions),
+        saved=(
+            Saved("latents", element * (normed + rope), "sequence"),
+            *_norm_statistics(conditions),
+            Saved("latent_norm_outputs", element * normed, "sequence"),
+        ),
+        moved=cast(conditions, float(model.hidden_size), "sequence"),
+        collectives=(tensor_collective(conditions, "gather"),),
+        calls=0.5,
+    )
+    query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
+    expansion = Saved("latent_value", element * heads * value, "tensor")
+    if not conditions.framework.copy_latent_value:
+        expansion = Saved("key_value_projection", element * heads * (no_rope + value), "tensor")
+    up = Operation(
+        name="latent_up",
+        group="attention_projection",
+        weights=(*query, Weight("kv_b", rank, heads * (no_rope + value), "column")),
+        saved=(expansion,),
+    )
+    rotated = tuple(Saved(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
+    return (
+        down,
+        up,
+        _latent_positions(conditions, mixer, rotated),
+        context_exchange(conditions, mixer, heads * (no_rope + rope + value)),
+        *(indexer(conditions) if TRAITS[mixer].context == "chosen" else ()),
+        core_attention(conditions, mixer),
+        *output_gate(conditions, mixer),
+        output_projection(conditions, model.value_width),
+    )
+
+
+def _latent_positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Saved, ...]) -> Operation:
+    """Return the rotation; without one, keys are still joined with their shared part, and queries stay as projected."""
+    if conditions.model.rotary:
+        return rotation(conditions, mixer, rotated)
+    return Operation(name="rotation", group="position", saved=rotated)
+
+
+def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
+    """Return the latent's rank, and a head's features without rotation, with rotation, and of its values."""
+    conditions = model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
+    return as_type("tuple[int, int, int, int]", conditions)
+
+
+def _norm_statistics(conditions: Conditions) -> tuple[Saved, ...]:
+    """Return one fp32 number per token for the norm of each latent."""
+    norms = 1.0 if conditions.model.q_lora_rank is None else 2.0
+    return (Saved("latent_norm_statistics", FP32 * norms, "sequence"),)
+
+
+def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:
+    """Return the compressions, replicated on every rank, and their norms; without a query rank the query's projection.
+
+    A gate on attention's output is one more product of the same input.
+    """
+    model = conditions.model
+    hidden, (rank, _, rope, _) = model.hidden_size, _sizes(model)
+    compressed: tuple[Weight, ...] = (
+        Weight("kv_a", hidden, rank + rope, "replicated"),
+        vector("kv_a_norm", rank),
+    )
+    if model.attention_gate != "none":
+        gates = model.num_attention_heads if model.attention_gate == "head" else model.value_width
+        compressed = (*compressed, Weight("g", hidden, gates, "column"))
+    if model.q_lora_rank is None:
+        return (Weight("q", hidden, model.query_width, "column"), *compressed)
+    query = (Weight("q_a", hidden, model.q_lora_rank, "replicated"), vector("q_a_norm", model.q_lora_rank))
+    return (*query, *compressed)
+
+
+INDEX_BYTES = 4.0
+"""Bytes of the index of a chosen key."""
+
+
+def indexer(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the projections of queries and one key head, and the scores of all earlier tokens; the choice is saved.
+
+    Latent attention projects the compressed queries, and weights heads by a projection of its own (DeepSeek-V3.2);
+    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). The indexer is trained
+    with the model, so every pass counts. Its scores are one product, half of attention's two; they are not saved.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    hidden, size, heads = model.hidden_size, model.index_head_dim, model.index_heads
+    width = heads * size
+    key = Weight("index_k", hidden, size, "replicated")
+    weights: tuple[Weight, ...]
+    if model.attention == "mla":
+        weights = (
+            Weight("index_q", model.q_lora_rank or hidden, width, "replicated"),
+            Weight("index_weights", hidden, heads, "replicated"),
+            *(vector(name, size) for name in ("index_k_norm", "index_k_norm_bias")),
+        )
+    else:
+        query = Weight("index_q", hidden, width, "replicated")
+        weights = (query, *(vector(name, size) for name in ("index_q_norm", "index_k_norm")))
+    return (
+        Operation(
+            name="indexer",
+            group="indexer",
+            weights=(key, *weights),
+            saved=(
+                Saved("index_query_key", element * (width + size), "whole"),
+                Saved("index_weights", FP32 * heads, "whole"),
+                Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+            ),
+            core_width=width / 2.0,
+        ),
+    )
+
+
+def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Return the operations between norm and residual: low-rank queries, one key-value head, compressed keys, output.
+
+    A token attends to a window, and to one key per `compression` tokens if an indexer chooses it (`compressed_sparse`),
+    or to all keys of `heavy_compression` tokens each (`heavily_compressed`).
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    heads, rank = model.heads(mixer), as_type("int", model.q_lora_rank)
+    hidden, size, query = model.hidden_size, heads.size, heads.query_width
+    down = Operation(
+        name="shared_down",
+        group="attention_projection",
+        weights=(
+            Weight("q_a", hidden, rank, "replicated"),
+            vector("q_a_norm", rank),
+            Weight("shared_key_value", hidden, size, "replicated"),
+            vector("shared_norm", size),
+        ),
+        saved=(
+            Saved("latents", element * (rank + size), "sequence"),
+            Saved("latent_norm_statistics", 2.0 * FP32, "sequence"),
+            Saved("latent_norm_outputs", element * rank, "sequence"),
+        ),
+        moved=cast(conditions, float(hidden), "sequence"),
+        calls=0.5,
+    )
+    up = Operation(
+        name="shared_up",
+        group="attention_projection",
+        weights=(Weight("q_b", rank, query, "column"),),
+        # Queries are normalised without weights: the input is saved, and one number per head.
+        saved=(
+            Saved("query_projection", element * query, "tensor"),
+            Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),
+        ),
+    )
+    rotated = (Saved("query", element * query, "tensor"), Saved("shared_key", element * size, "whole"))
+    core = core_attention(conditions, mixer)._replace(core_window=Window(as_type("int", model.sliding_window)))
+    return (
+        down,
+        up,
+        rotation(conditions, mixer, rotated),
+        *_compressed_keys(conditions, mixer),
+        core,
+        *_compressed_core(conditions, mixer),
+        *_output(conditions, query),
+    )
+
+
+def _tokens(conditions: Conditions, mixer: Mixer) -> int:
+    """Return the tokens per compressed key; 0 without such keys."""
+    model = conditions.model
+    return {"compressed_sparse": model.compression, "heavily_compressed": model.heavy_compression}.get(mixer, 0)
+
+
+def _compressor(conditions: Conditions, prefix: str, size: int, width: int, tokens: int) -> Operation:
+    """Return the keys of several tokens as their gated mean: two products, a bias per position, and a norm.
+
+    It saves values and softmaxed gates, in fp32 and cast, `8` bytes a feature; and per key, one in `tokens`, the norm's
+    input, its output, and the rotated key.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    saved = (2.0 * element + FP32) * width + (3.0 * element * size + FP32) / tokens
+    return Operation(
+        name=f"{prefix}compressor",
+        group="indexer" if prefix else "attention_projection",
+        weights=(
+            Weight(f"{prefix}compressed", model.hidden_size, width, "replicated"),
+            Weight(f"{prefix}compressed_gate", model.hidden_size, width, "replicated"),
+            Weight(f"{prefix}compressed_bias", tokens, width, "replicated", matmul=False),
+            vector(f"{prefix}compressed_norm", size),
+        ),
+        saved=(Saved(f"{prefix}compressed_states", saved, "whole"),),
+    )
+
+
+def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Return the compressed keys, and the indexer that chooses among them and compresses keys of its own."""
+    model, element, tokens = conditions.model, element_bytes(conditions), _tokens(conditions, mixer)
+    if not tokens:
+        return ()
+    size = model.head_dim
+    if mixer == "heavily_compressed":
+        return (_compressor(conditions, "", size, size, tokens),)
+    # Neighbouring windows overlap: every token contributes to its own key and to the next.
+    queries = model.index_heads * model.index_head_dim
+    indexer = Operation(
+        name="indexer",
+        group="indexer",
+        weights=(
+            Weight("index_q", as_type("int", model.q_lora_rank), queries, "replicated"),
+            Weight("index_weights", model.hidden_size, model.index_heads, "replicated"),
+        ),
+        saved=(
+            Saved("index_query_key", element * queries, "whole"),
+            Saved("index_weights", FP32 * model.index_heads, "whole"),
+            Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+        ),
+        # One product of scores, over the compressed keys.
+        core_width=queries / 2.0 / tokens,
+    )
+    return (
+        _compressor(conditions, "", size, 2 * size, tokens),
+        _compressor(conditions, "index_", model.index_head_dim, 2 * model.index_head_dim, tokens),
+        indexer,
+    )
+
+
+def _compressed_core(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Return the attention to compressed keys, all or chosen, which the window's kernel computes too."""
+    model, tokens = conditions.model, _tokens(conditions, mixer)
+    if not tokens:
+        return ()
+    width = model.heads(mixer).query_width / tokens
+    chosen = Window(tokens * model.index_topk) if mixer == "compressed_sparse" else None
+    return (
+        Operation(name="compressed_attention", group="core_attention", core_width=float(width), core_window=chosen),
+    )
+
+
+def _output(conditions: Conditions, query: int) -> tuple[Operation, ...]:
+    """Return the inverse rotation and the output: every group of heads to a narrow width, all to the hidden size."""
+    model, element = conditions.model, element_bytes(conditions)
+    narrow = model.output_groups * model.output_lora_rank
+    fused = conditions.framework.fused_rotary
+    undone = () if fused else (Saved("unrotated_output", element * query, "tensor"),)
+    return (
+        Operation(
+            name="grouped_output",
+            group="attention_projection",
+            weights=(Weight("o_a", query // model.output_groups, narrow, "column"),),
+            saved=undone,
+        ),
+        Operation(
+            name="output_projection",
+            group="attention_projection",
+            weights=(Weight("o", narrow, model.hidden_size, "row"),),
+            saved=(Saved("grouped_output", element * narrow, "tensor"),),
+            moved=cast(conditions, float(narrow), "tensor"),
+        ),
     )

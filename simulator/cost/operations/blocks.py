@@ -1,7 +1,8 @@
-"""Operations shared by layers of every kind: norms, additions, activations, casts and gathers. Sums nothing."""
+"""Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from simulator.cost.dtypes import (
@@ -12,8 +13,17 @@ from simulator.cost.dtypes import (
     fp4_bytes,
     narrow_element_bytes,
 )
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Operation, OperationGroup, Saved, Split, Spread, Weight
+from simulator.cost.operations.record import (
+    Amount,
+    Collective,
+    Conditions,
+    Operation,
+    OperationGroup,
+    Saved,
+    Split,
+    Spread,
+    Weight,
+)
 
 
 def vector(name: str, length: int, split: Split = "replicated") -> Weight:
@@ -223,4 +233,214 @@ def gated_activation(
             Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread),
             *cast(conditions, width, spread),
         ),
+    )
+
+
+def collapsed(conditions: Conditions, name: str) -> Operation:
+    """Return the streams joined into a block's input, weighted per token by a product with all streams.
+
+    The streams are saved for that product, the sum and the residual; of the `n + n + n^2` weights, the product's output
+    and the input of sigmoid and Sinkhorn iterations. Norm, product and sum each read the streams; the sum writes one.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    streams = model.residual_streams
+    mixed = (2 + streams) * streams
+    return Operation(
+        name=f"{name}_streams",
+        group="residual",
+        weights=(
+            Weight(f"{name}_mixing", model.stream_width, mixed, "replicated"),
+            vector(f"{name}_mixing_bias", mixed),
+            vector(f"{name}_mixing_scale", 3),
+        ),
+        saved=(
+            Saved(f"{name}_streams", element * model.stream_width, "sequence"),
+            Saved(f"{name}_stream_weights", 2.0 * FP32 * mixed, "sequence"),
+        ),
+        moved=(Amount(element * (3.0 * model.stream_width + model.hidden_size), "sequence"),),
+    )
+
+
+def expanded(conditions: Conditions, name: str) -> Operation:
+    """Return a block's output added to every stream, and the streams mixed; the block's output is saved.
+
+    The mix reads and writes the streams, the expansion writes them, and the sum reads both and writes one.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    return Operation(
+        name=f"{name}_residual",
+        group="residual",
+        saved=(Saved(f"{name}_block_output", element * model.hidden_size, "sequence"),),
+        moved=(Amount(element * (6.0 * model.stream_width + model.hidden_size), "sequence"),),
+    )
+
+
+def last_streams(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the streams joined before the final norm; empty for one stream."""
+    model, streams = conditions.model, conditions.model.residual_streams
+    if streams == 1:
+        return ()
+    width = model.stream_width
+    return (
+        Operation(
+            name="last_streams",
+            group="output",
+            weights=(
+                Weight("head_mixing", width, streams, "replicated"),
+                vector("head_mixing_bias", streams),
+                vector("head_mixing_scale", 1),
+            ),
+            saved=(Saved("last_streams", element_bytes(conditions) * width, "sequence"),),
+        ),
+    )
+
+
+def aggregated(conditions: Conditions, name: str) -> Operation:
+    """Return a block's input under residual blocks: a softmax over the stream and those of earlier blocks.
+
+    The stream and tensors made of it are saved; the earlier streams are copied together once a block. That bank grows
+    by a row per block: the mean over all layers counts.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    hidden, blocks = float(model.hidden_size), -(-model.num_hidden_layers // model.residual_block)
+    rows = (blocks + 1) / 2.0
+    bank = element * hidden * blocks * (blocks + 1) / 2.0 / (2.0 * model.num_hidden_layers)
+    return Operation(
+        name=f"{name}_aggregate",
+        group="residual",
+        weights=(vector(f"{name}_aggregate_norm", model.hidden_size), _score(name, model.hidden_size)),
+        saved=(
+            Saved(f"{name}_aggregate_input", element * hidden, "sequence"),
+            Saved(f"{name}_bank", bank, "sequence"),
+            Saved(f"{name}_aggregate_statistics", 2.0 * FP32 * (rows + 1.0), "sequence"),
+        ),
+        moved=(Amount(element * hidden * (2.0 * rows + 3.0), "sequence"),),
+    )
+
+
+def last_aggregate(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the final norm's input under residual blocks; empty elsewhere."""
+    model = conditions.model
+    if not model.residual_block:
+        return ()
+    weights = (vector("last_aggregate_norm", model.hidden_size), _score("last", model.hidden_size))
+    return (Operation(name="last_aggregate", group="output", weights=weights),)
+
+
+def _score(name: str, hidden: int) -> Weight:
+    """Return the weight that scores a stream."""
+    return Weight(f"{name}_aggregate_score", hidden, 1, "replicated")
+
+
+def layer_embedding(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return a layer's part: a narrow gate of the stream times the part, widened, normed and added; empty without.
+
+    The stream is saved for the gate's product, and four narrow tensors: gate, activation, part and their product.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    hidden, part = model.hidden_size, model.layer_embedding_size
+    if not part:
+        return ()
+    return (
+        Operation(
+            name="layer_embedding",
+            group="feed_forward",
+            weights=(
+                Weight("layer_part", hidden, part, "replicated"),
+                Weight("layer_gate", hidden, part, "replicated"),
+                Weight("layer_back", part, hidden, "replicated"),
+            ),
+            saved=(
+                Saved("layer_embedding_input", element * hidden, "sequence"),
+                Saved("layer_embedding_parts", 4.0 * element * part, "sequence"),
+            ),
+            moved=(Amount(element * (4.0 * hidden + 6.0 * part), "sequence"),),
+        ),
+        post_norm(conditions, "layer_embedding_norm", "layer_embedding_norm"),
+    )
+
+
+def layer_table(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the table of all layers' parts, and the norm of the first embedding's contribution; empty without."""
+    model = conditions.model
+    part = model.layer_embedding_size
+    if not part:
+        return ()
+    width = model.num_hidden_layers * part
+    weights = (
+        Weight("layer_table", model.layer_embedding_rows, width, "vocabulary", matmul=False),
+        vector("layer_part_norm", part),
+    )
+    return (Operation(name="layer_table", group="embedding", weights=weights),)
+
+
+def embedding(conditions: Conditions) -> Operation:
+    """Return the input token table, a lookup without a product."""
+    model = conditions.model
+    table = Weight("embedding", model.vocab_size, model.hidden_size, "vocabulary", matmul=False)
+    return Operation(name="embedding", group="embedding", weights=(table,))
+
+
+def inputs(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the first rank's other operations: learned positions, norm and dropout of the embedded tokens.
+
+    Weights are replicated on every rank. Dropout saves a byte of mask per number: `embedding_dropout` of Megatron-LM
+    core_v0.19.0, megatron/core/models/common/embeddings/language_model_embedding.py.
+    """
+    model = conditions.model
+    operations: list[Operation] = []
+    if model.learned_positions:
+        table = Weight("positions", model.learned_positions, model.hidden_size, "replicated", matmul=False)
+        operations.append(Operation(name="positions", group="embedding", weights=(table,)))
+    if model.embedding_norm:
+        operations.append(post_norm(conditions, "embedding_norm", "embedding_norm")._replace(group="embedding"))
+    operations += layer_table(conditions)
+    if conditions.framework.hidden_dropout:
+        mask = Saved("embedding_mask", float(model.hidden_size), "sequence")
+        operations.append(Operation(name="embedding_dropout", group="embedding", saved=(mask,)))
+    return tuple(operations)
+
+
+@lru_cache(maxsize=64)
+def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the final norm, and the projection to the vocabulary, which stays 16 bit under fp8.
+
+    Tied embeddings share the storage of the input table; the product is computed all the same. Its input is the
+    labelled tokens only.
+    """
+    model = conditions.model
+    last = norm(conditions, "final_norm", "final_norm")
+    inputs, statistics, output = last.saved
+    labelled = element_bytes(conditions) * model.hidden_size * conditions.framework.labelled_token_fraction
+    head = Weight("head", model.hidden_size, model.vocab_size, "vocabulary")
+    if conditions.framework.score_head:
+        head = Weight("score", model.hidden_size, 1, "replicated")
+    return (
+        last._replace(saved=(inputs, statistics, output._replace(amount=labelled)), moved=()),
+        *last_streams(conditions),
+        *last_aggregate(conditions),
+        Operation(name="output_layer", group="output", weights=(head,)),
+    )
+
+
+def prediction(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the operations of a multi-token prediction (MTP) module without its layer; none if the model has none.
+
+    As in DeepSeek-V3: two norms over the joined inputs, the projection `eh_proj` from twice the hidden size, and a norm
+    before the shared head. The main model owns the token table and the head.
+    """
+    model = conditions.model
+    if model.num_nextn_predict_layers == 0:
+        return ()
+    hidden = model.hidden_size
+    joined = (vector("mtp_embedding_norm", hidden), vector("mtp_hidden_norm", hidden))
+    return (
+        Operation(name="prediction_norms", group="prediction", weights=joined),
+        Operation(
+            name="prediction_projection",
+            group="prediction",
+            weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),),
+        ),
+        Operation(name="prediction_final_norm", group="prediction", weights=(vector("mtp_final_norm", hidden),)),
+        *(operation._replace(group="prediction") for operation in last_streams(conditions)),
     )

@@ -11,24 +11,21 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 
 from simulator.cost.dtypes import element_bytes
-from simulator.cost.operations.blocks import linear_input, norm, post_norm, residual
-from simulator.cost.operations.compressed import compressed
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.dense import dense, linear
-from simulator.cost.operations.experts import experts, experts_beside, hashed_experts
-from simulator.cost.operations.filtered import filtered
-from simulator.cost.operations.gated_delta import gated_delta
-from simulator.cost.operations.grouped_query import grouped_query
-from simulator.cost.operations.kimi_delta import kimi_delta
-from simulator.cost.operations.latent import latent
-from simulator.cost.operations.layer_embedding import layer_embedding
-from simulator.cost.operations.lightning import lightning
-from simulator.cost.operations.mamba import mamba
-from simulator.cost.operations.offload import moved
-from simulator.cost.operations.record import Operation, Saved
-from simulator.cost.operations.reused import reused
-from simulator.cost.operations.selective_scan import selective_scan
-from simulator.cost.operations.streams import aggregated, collapsed, expanded
+from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
+from simulator.cost.operations.blocks import (
+    aggregated,
+    collapsed,
+    expanded,
+    layer_embedding,
+    linear_input,
+    norm,
+    post_norm,
+    residual,
+)
+from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
+from simulator.cost.operations.recompute import moved
+from simulator.cost.operations.record import Conditions, Operation, Saved
+from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
 Listing = Callable[[Conditions], tuple[Operation, ...]]

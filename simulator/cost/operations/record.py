@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.stacks import MEGATRON
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import ModelSpec
+
 Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
 """How a weight is split: by outputs, by inputs, not at all, or by tokens of the vocabulary.
 
@@ -189,3 +194,19 @@ def summed(amounts: Iterable[Amount | Saved]) -> Mapping[Spread, float]:
     for amount in amounts:
         result[amount.spread] = result.get(amount.spread, 0.0) + amount.amount
     return result
+
+
+class Conditions(NamedTuple):
+    """A model as one stack trains it."""
+
+    model: ModelSpec
+    framework: FrameworkProfile = MEGATRON
+    precision: str = "bf16"
+    """Compute type of the matrix products."""
+    lora_rank: int | None = None
+    """Rank of the adapters; None trains the weights."""
+
+
+def conditions_of(scenario: Scenario) -> Conditions:
+    """Return the conditions on which the operations of a scenario's layers depend."""
+    return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank)

@@ -1,4 +1,4 @@
-"""The answer for one layout, as frozen values in base units. Reports turn it into text."""
+"""Estimate of one layout: memory, throughput, broken rules and range, as one frozen record."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from simulator.cost.pricing.violation import Violation
-from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
+from simulator.cost.schedule.orders import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
 from simulator.question.question import Question
 from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.tabular import Tabular
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a layout breaks."""
+
+    rule: str
+    """Stable id, such as `heads`."""
+    message: str
+    """What is wrong."""
+    fix: str
+    """How to mend it."""
+
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
 """Whether a layout runs. `starved`: so near capacity that the allocator keeps freeing blocks; slow, if it runs."""

@@ -1,4 +1,4 @@
-"""Memory and time of a block of layouts joined: by rank, by part, with the verdict. Contains no formula."""
+"""Memory and time of a block of layouts joined: by rank, by part, with the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline run pass by pass in a schedule's order, against which closed forms are tested. Prices no pass."""
+"""A pipeline run pass by pass in a schedule's order, against which closed forms are tested."""
 
 from __future__ import annotations
 

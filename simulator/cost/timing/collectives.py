@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.operations.extents import expected_islands
+from simulator.cost.operations.sums import expected_islands
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import LinkLevel

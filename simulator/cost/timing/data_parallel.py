@@ -1,4 +1,4 @@
-"""Seconds of reducing gradients and gathering parameters that the passes do not hide. Prices no pass."""
+"""Seconds of reducing gradients and gathering parameters that the passes do not hide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import element_bytes, gathered_narrow, parameter_dtype, reduced_bytes
-from simulator.cost.memory.parameters import (
+from simulator.cost.memory.state import (
     DeviceParameters,
     device_parameters,
     linear_by_class,
@@ -17,7 +17,7 @@ from simulator.cost.memory.parameters import (
     model_totals,
     shard_degrees,
 )
-from simulator.cost.operations.extents import micro_batches
+from simulator.cost.operations.sums import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
 from simulator.question.arrays import Mask
 from simulator.question.frameworks.profile import DTYPE_BYTES

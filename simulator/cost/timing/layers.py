@@ -1,37 +1,121 @@
-"""Seconds of one layer for one micro batch on one device: products, attention, memory-bound kernels, exchanges.
+"""Seconds of a layer and of the output layer: products, kernels and the collectives that run beside them.
 
-A layer of Llama-3-8B on H100 at 8,192 tokens takes some 25 ms for both passes, two thirds of them matrix products.
+A projection split by columns gathers its input over the tensor-parallel group; one split by rows scatters its output.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
-from simulator.cost.dtypes import element_bytes, narrow_element_bytes
-from simulator.cost.operations.conditions import conditions_of
-from simulator.cost.operations.extents import extent, inner_context, tokens_per_device, total
+from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes
+from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.operations.recompute import Modules
-from simulator.cost.operations.sums import attended_share
-from simulator.cost.operations.work import Work, layer_work, partly_repeated, repeated_work
-from simulator.cost.timing.captured import attention_share, passes_are_captured
-from simulator.cost.timing.layer_exchanges import collective_seconds, exchange_seconds
-from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
+from simulator.cost.operations.record import Collective, CollectiveGroup, Hiding, conditions_of
+from simulator.cost.operations.sums import (
+    Work,
+    attended_share,
+    extent,
+    inner_context,
+    layer_work,
+    partly_repeated,
+    repeated_work,
+    tokens_per_device,
+    total,
+)
+from simulator.cost.timing.collectives import (
+    RankGroup,
+    all_to_all_seconds,
+    context_group,
+    expert_group,
+    expert_ranks_group,
+    expert_tensor_group,
+    gather_seconds,
+    inner_context_group,
+    neighbour_seconds,
+    once_seconds,
+    outer_context_group,
+    tensor_group,
+)
 from simulator.cost.timing.products import (
     Products,
+    ProductShape,
+    attention_rate,
+    counted_head_width,
     dense_products,
     expert_products,
+    gemm_rate,
+    memory_rate,
     product_flops,
     product_passes,
+    product_seconds,
 )
-from simulator.cost.timing.rates import attention_rate, counted_head_width, gemm_rate, memory_rate
-from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
-from simulator.question.scenario.block import Array
+from simulator.cost.timing.step import (
+    Parts,
+    PassSeconds,
+    attention_share,
+    beside_weight_gradients,
+    exposed,
+    host_seconds,
+    output_rate,
+    passes_are_captured,
+    sum_parts,
+)
+from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
+
+
+def exchange_seconds(pricing: Pricing, work: Work, beside: Hiding, index: int) -> Array:
+    """Return the seconds of a pass's collectives that one kind of work may hide (T7, T8, T9); `index` 1 is backward."""
+    result = np.zeros(len(pricing))
+    for collective in work.collectives:
+        if collective.beside == beside:
+            result = result + (collective.backward if index else 1.0) * collective_seconds(pricing, collective)
+    return result
+
+
+@derived
+def collective_seconds(pricing: Pricing, collective: Collective) -> Array:
+    """Return the seconds of a forward collective, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
+    scenario, group = pricing.scenario, _group(pricing, collective.group)
+    per_token = extent(pricing, collective.spread)
+    size = collective.amount * per_token
+    if collective.pattern in ("gather_each", "reduce_each"):
+        size = group.size * size
+    match collective.pattern:
+        case "gather" | "gather_each":
+            seconds = gather_seconds(scenario, group, size)
+        case "reduce" | "reduce_each":
+            seconds = scenario.coefficients.time.reduce_slowdown * gather_seconds(scenario, group, size)
+        case "once":
+            seconds = once_seconds(scenario, group, size)
+        case "all_to_all":
+            seconds = all_to_all_seconds(scenario, group, size)
+        case "ring":
+            seconds = (group.size - 1.0) * neighbour_seconds(scenario, group, size)
+        case _:
+            assert_never(collective.pattern)
+    return np.where(per_token > 0.0, seconds, 0.0)
+
+
+def _group(pricing: Pricing, name: CollectiveGroup) -> RankGroup:
+    inner = inner_context(pricing)
+    groups: dict[CollectiveGroup, Callable[[LayoutBlock], RankGroup]] = {
+        "tensor": tensor_group,
+        "context": context_group,
+        "context_inner": partial(inner_context_group, ranks=inner),
+        "context_outer": partial(outer_context_group, ranks=inner),
+        "expert": expert_group,
+        "expert_tensor": expert_tensor_group,
+        "expert_ranks": expert_ranks_group,
+    }
+    return groups[name](pricing.block)
 
 
 def attention_backward_factor(scenario: Scenario) -> float:
@@ -238,3 +322,59 @@ def ring_seconds(pricing: Pricing, work: Work) -> Array:
     queries = tokens_per_device(pricing) * scenario.model.query_width / block.tensor_parallel
     moved = scenario.coefficients.time.ring_bytes_per_query_element * queries
     return steps * moved / memory_rate(scenario)
+
+
+@derived
+def projection_seconds(pricing: Pricing) -> PassSeconds:
+    """Return the seconds of the projection that joins embedding and hidden state in a prediction module."""
+    scenario, hidden = pricing.scenario, float(pricing.scenario.model.hidden_size)
+    shape = ProductShape(tokens_per_device(pricing), hidden / pricing.block.tensor_parallel, 2.0 * hidden)
+    element = element_bytes(scenario)
+    products = product_seconds(scenario, gemm_rate(scenario), shape, element, element)
+    forward, backward = products.passes
+    return PassSeconds({"gemm": forward}, {"gemm": backward}, products.weights)
+
+
+@derived
+def head_seconds(pricing: Pricing) -> PassSeconds:
+    """Return the seconds of the output layer and the loss: products and passes over the logits (T15).
+
+    Products run in 16 bits unless `fp8_output_layer`. The loss moves as many bytes as the stack states, a fused kernel
+    16 per logit; half of them in either pass.
+    """
+    scenario, block = pricing.scenario, pricing.block
+    labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
+    shape = ProductShape(labelled, outputs, float(scenario.model.hidden_size))
+    element = element_bytes(scenario)
+    products = product_seconds(scenario, output_rate(scenario), shape, element, element)
+    per_logit = 16.0 if scenario.framework.fused_cross_entropy else float(scenario.framework.loss_traffic_bytes)
+    passes = per_logit / 2.0 * logits_per_micro_batch(pricing) / memory_rate(scenario)
+    ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
+    around = passes + np.where(block.tensor_parallel > 1.0, ends, 0.0)
+    forward, backward = products.passes
+    parts = {"vocabulary": forward + around}, {"vocabulary": backward + around}
+    if not scenario.framework.vocabulary_parallel_loss:
+        # Every rank slices its own part of the gradient: nothing is sent back.
+        whole = element * labelled * scenario.outputs_per_token
+        parts[0]["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
+        parts[1]["tensor_parallel"] = np.zeros(len(pricing))
+    return PassSeconds(*parts, products.weights)
+
+
+@derived
+def table_seconds(pricing: Pricing) -> PassSeconds:
+    """Return the seconds of the input table: the lookup, and a gradient of the table's size.
+
+    `torch.nn.functional.embedding` clears that gradient and adds into it; Megatron's hook then adds it to the
+    accumulated gradients (core_v0.16.1, distributed_data_parallel.py, `param.main_grad.add_`). FSDP2 reduces it
+    unchanged.
+    """
+    scenario, model = pricing.scenario, pricing.scenario.model
+    element = element_bytes(scenario)
+    looked_up = 2.0 * element * model.hidden_size * tokens_per_device(pricing) / memory_rate(scenario)
+    if scenario.lora_rank is not None:
+        return PassSeconds({"vocabulary": looked_up}, {"vocabulary": np.zeros(len(pricing))})
+    added = 0.0 if scenario.framework.fully_shard else element + 2.0 * gradient_bytes(scenario)
+    parameters = model.vocab_size * float(model.hidden_size) / pricing.block.tensor_parallel
+    gradient = (element + added) * parameters / memory_rate(scenario)
+    return PassSeconds({"vocabulary": looked_up}, {"vocabulary": gradient + looked_up})

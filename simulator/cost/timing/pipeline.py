@@ -8,17 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
-from simulator.cost.memory.activations import layer_input_bytes
-from simulator.cost.memory.rank_activations import recompute_plan
-from simulator.cost.operations.extents import micro_batches
+from simulator.cost.memory.activations import layer_input_bytes, recompute_plan
+from simulator.cost.operations.sums import micro_batches
 from simulator.cost.schedule.events import kinds_of_pass, makespan_seconds
-from simulator.cost.schedule.registry import schedule_of
+from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import LayerCounts
 from simulator.cost.timing.collectives import gather_seconds, neighbour_seconds, pipeline_group, tensor_group
-from simulator.cost.timing.layers import layer_seconds, repeated_seconds
-from simulator.cost.timing.output_layer import head_seconds, projection_seconds, table_seconds
-from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
+from simulator.cost.timing.layers import (
+    head_seconds,
+    layer_seconds,
+    projection_seconds,
+    repeated_seconds,
+    table_seconds,
+)
+from simulator.cost.timing.step import PARTS, Parts, PassSeconds
 from simulator.question.arrays import Index, largest
 from simulator.question.scenario.block import Array, KindArray, Mask
 

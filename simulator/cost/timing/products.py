@@ -1,24 +1,222 @@
-"""Seconds of matrix products: compute at the rate of their shape, and memory traffic, by roofline.
-
-A product of T tokens with a weight of n inputs and m outputs is three: forward, the gradient of its inputs and that of
-its weights, `2 T n m` FLOP each.
-"""
+"""Products and kernels: FLOP of a model by the operations, and the rates at which a device does them under a stack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes
-from simulator.cost.operations.extents import extent, sequence_split
-from simulator.cost.operations.sums import WeightTotals
-from simulator.cost.operations.work import Product, Work
-from simulator.cost.timing.rates import gemm_rate, memory_rate
+from simulator.cost.operations.blocks import output_layer, prediction
+from simulator.cost.operations.recompute import Modules
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import (
+    Product,
+    WeightTotals,
+    Work,
+    attended_share,
+    chosen_parameters,
+    extent,
+    layer_work,
+    partly_repeated,
+    repeated_work,
+    sequence_split,
+    weight_totals,
+)
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import NARROW, AttentionKernel, RecomputeMode
+
+_WIDEST_HEAD = 256
+"""Widest head for which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""
+_LOADED_BYTES = 16
+"""Alignment of the operand rows that tensor cores load."""
+
+
+def attention_kernel(scenario: Scenario) -> AttentionKernel:
+    """Return the attention kernel: the stack's, or the device's own where heads are not too wide for it."""
+    profile = scenario.framework
+    if not profile.flash_attention:
+        return "unfused"
+    if profile.attention_kernel == "device":
+        own = scenario.hardware.attention_kernel or "flash_2"
+        return "flash_2" if own == "flash_3" and scenario.model.head_dim > _WIDEST_HEAD else own
+    return cast("AttentionKernel", profile.attention_kernel)
+
+
+def attention_rate(scenario: Scenario) -> float:
+    """Return the FLOP/s of attention; 16 bit also under fp8 (T4).
+
+    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later device's
+    peak.
+    """
+    values, earlier = scenario.coefficients.time, scenario.hardware.earlier_kernels
+    reach = 1.0 if earlier is None else earlier.value
+    match attention_kernel(scenario):
+        case "unfused":
+            if not loaded_by_tensor_cores(scenario):
+                peaks = scenario.hardware.peak_flops_per_second
+                # A sixteenth where a data sheet omits it, as on A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
+                return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0) * values.attention_unaligned
+            share = values.attention_efficiency_unfused
+        case "flash_1":
+            share = reach * values.attention_efficiency_flash_1
+        case "sdpa":
+            share = reach * values.attention_efficiency_sdpa
+        case "flash_2":
+            share = reach * values.attention_efficiency
+        case "flash_3":
+            share = values.attention_efficiency_flash_3
+        case "ck":
+            share = values.attention_efficiency_ck
+        case "npu":
+            share = values.attention_efficiency_npu
+    return usual_rate(scenario, wide_precision(scenario)) * share
+
+
+def counted_head_width(scenario: Scenario, width: float) -> Array | float:
+    """Return the head width that attention's products are timed with.
+
+    Assumption for fused attention on NPUs: the vector work per score (maximum, exponent and sum) is no less in a
+    narrower head. Models with heads of 64 on the page of MindSpeed-LLM v1.0.RC3.0 run as if theirs were 128 wide; no
+    table of measured rows has such heads, and no document of CANN gives the width from which the products decide.
+    """
+    on_npu = scenario.framework.flash_attention and scenario.hardware.attention_kernel == "npu"
+    return np.maximum(width, scenario.coefficients.time.attention_npu_head_width) if on_npu else width
+
+
+def loaded_by_tensor_cores(scenario: Scenario) -> bool:
+    """Return whether products of single heads run on tensor cores, which load rows of multiples of 16 bytes.
+
+    Source: NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores". Other products
+    run at the rate of fp32 units, as PyTorch accumulates 16-bit products in fp32. Fused kernels pad a head.
+    """
+    return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
+
+
+def wide_precision(scenario: Scenario) -> str:
+    """Return the 16-bit type of attention and output layer, which fp8 leaves alone."""
+    return "bf16" if scenario.precision in NARROW else scenario.precision
+
+
+def usual_rate(scenario: Scenario, precision: str) -> float:
+    """Return the FLOP/s to which efficiencies apply: the peak, scaled by the measured reach of large products.
+
+    Devices lower their clock under matrix products, as far as their power allows: large ones reach 0.84 of an A100's
+    peak, 0.65 of a B200's and 0.54 of an MI300X's.
+    """
+    return scenario.hardware.peak(precision) * scenario.hardware.reach(precision)
+
+
+def gemm_rate(scenario: Scenario) -> float:
+    """Return the FLOP/s of the layers' matrix products (T2)."""
+    if scenario.precision in NARROW:
+        return usual_rate(scenario, scenario.precision) * scenario.coefficients.time.gemm_efficiency_fp8
+    return wide_gemm_rate(scenario)
+
+
+def wide_gemm_rate(scenario: Scenario) -> float:
+    """Return the FLOP/s of products that stay in 16 bits under fp8."""
+    return usual_rate(scenario, wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
+
+
+def memory_rate(scenario: Scenario) -> float:
+    """Return the bytes per second of elementwise kernels (T6)."""
+    return scenario.hardware.memory_bandwidth_bytes_per_second * scenario.coefficients.time.memory_efficiency
+
+
+def _flops_per_token(scenario: Scenario, work: Work) -> float:
+    """Return the forward FLOP per token of operations: `2 x matmul parameters + 4 s h`, and those of linear mixers.
+
+    Attention counts as non-causal, Megatron's convention, which reproduces the measured tables to 0.1 %; bounded
+    attention by its share of the causal half.
+    """
+    bounded = sum(width * attended_share(scenario.seq_length, window) for window, width in work.windows)
+    return 2.0 * work.chosen.all + 4.0 * scenario.seq_length * (work.core_width + bounded) + work.core_flops
+
+
+def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
+    """Return the forward FLOP per token of one layer."""
+    return _flops_per_token(scenario, layer_work(conditions_of(scenario), kind))
+
+
+def layers_flops_per_token(scenario: Scenario) -> float:
+    """Return the forward FLOP per token of all layers."""
+    layers = scenario.model.layers
+    return sum(layers.count(kind) * layer_flops_per_token(scenario, kind) for kind in scenario.model.layer_kinds)
+
+
+def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> float:
+    """Return the FLOP per token that recompute adds to one layer."""
+    return _flops_per_token(scenario, repeated_work(conditions_of(scenario), kind, mode, modules))
+
+
+def shared_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
+    """Return the FLOP per token that one layer repeats on average where the stack recomputes a share of the layers."""
+    repeats = partly_repeated(conditions_of(scenario), kind)
+    return sum(share * _flops_per_token(scenario, again) for share, again in repeats)
+
+
+def head_parameters(scenario: Scenario) -> float:
+    """Return the parameters of the output layer's product."""
+    return weight_totals(output_layer(conditions_of(scenario)), matmul_only=True).all
+
+
+def prediction_projection(scenario: Scenario) -> float:
+    """Return the parameters of a prediction module's projection of embedding and hidden state."""
+    return weight_totals(prediction(conditions_of(scenario))).split
+
+
+def forward_flops_per_token(scenario: Scenario) -> float:
+    """Return the forward FLOP per token of the whole model: layers and output layer (not the input table).
+
+    The output layer counts for labelled tokens only.
+    """
+    model = scenario.model
+    head = 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
+    flops = layers_flops_per_token(scenario) + head
+    if scenario.framework.mtp and model.num_nextn_predict_layers:
+        layer = layer_flops_per_token(scenario, model.prediction_kind)
+        flops += model.num_nextn_predict_layers * (layer + 2.0 * prediction_projection(scenario) + head)
+    return flops
+
+
+def model_flops_per_token(scenario: Scenario) -> float:
+    """Return the model FLOP per token of a step: forward, and twice that backward (T1).
+
+    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count in
+    full.
+    """
+    forward = forward_flops_per_token(scenario)
+    if scenario.lora_rank is None:
+        return 3.0 * forward
+    return 2.0 * forward + 3.0 * adapter_flops_per_token(scenario)
+
+
+def adapter_flops_per_token(scenario: Scenario) -> float:
+    """Return the forward FLOP per token of the LoRA adapters; of routed experts, the k chosen ones'."""
+    model, conditions = scenario.model, conditions_of(scenario)
+
+    def one(kind: LayerKind) -> float:
+        return 2.0 * chosen_parameters(model, layer_work(conditions, kind).adapters).all
+
+    return sum(model.layers.count(kind) * one(kind) for kind in model.layer_kinds)
+
+
+def expert_launches(pricing: Pricing) -> Array:
+    """Return the kernels launched in both passes of a layer with routed experts, shape (n,) (T12).
+
+    Exchanges wait for counts on the host, which cannot run ahead, so launches bound the layer's time: about a hundred,
+    each local expert's products, and in fp8 four casts of one kernel each, or of five for one scale per tensor.
+    """
+    scenario, values = pricing.scenario, pricing.scenario.coefficients.time
+    casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
+    held: Array = scenario.model.num_experts / pricing.block.expert_parallel
+    return values.launches_per_layer + (values.launches_per_expert + 4.0 * casts) * held
+
 
 Side: TypeAlias = "Array | float"
 """A side of a matrix product on a device, shape (n,) or equal for all layouts."""

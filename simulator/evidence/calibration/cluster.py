@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simulator.evidence.calibration.coverage import coverage_of
-from simulator.evidence.calibration.gauss import Gauss
 from simulator.evidence.calibration.linear import (
     HUBER,
     Belief,
     Design,
+    Gauss,
     Linearization,
     design_of,
     linearised,
@@ -27,6 +26,7 @@ from simulator.evidence.calibration.linear import (
 )
 from simulator.evidence.calibration.sample import Sample, predict_device_memory
 from simulator.evidence.calibration.store import FittedPart
+from simulator.evidence.calibration.uncertainty import coverage_of
 from simulator.question.arrays import Mask, Matrix, Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors

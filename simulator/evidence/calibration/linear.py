@@ -1,8 +1,4 @@
-"""Measured rows as a linear model of the coefficients' logarithms around a point, and how far own rows are believed.
-
-`ln(measured) = ln(predicted(x)) + noise`: what is known of `x` is a normal distribution, and rows add an information
-matrix and vector to it. Moves no point: `cluster` does, to each solution (Gauss-Newton).
-"""
+"""Normal distributions of coefficients, and messages of rows on them: the algebra of the fit."""
 
 from __future__ import annotations
 
@@ -13,11 +9,38 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.evidence.calibration.gauss import Gauss, Message
 from simulator.evidence.calibration.sample import Sample, measured, predict
 from simulator.question.arrays import Mask, Matrix, Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
+
+
+@dataclass(frozen=True, slots=True)
+class Gauss:
+    """Normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
+
+    mean: Vector
+    covariance: Matrix
+
+    def updated(self, message: Message) -> Gauss:
+        """Return the distribution after a message: the posterior of Bayes' rule."""
+        inner = np.eye(len(self.mean)) + self.covariance @ message.information
+        sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
+        solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
+        covariance = solved[:, :-1]
+        return Gauss(solved[:, -1], (covariance + covariance.T) / 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Rows' information on coefficients: its matrix, and that matrix times the value that the rows ask for."""
+
+    information: Matrix
+    vector: Vector
+
+    def __add__(self, other: Message) -> Message:
+        return Message(self.information + other.information, self.vector + other.vector)
+
 
 Belief = Literal["posterior", "factor", "prior"]
 """Effect of own rows: they update every coefficient, one common factor, or nothing."""

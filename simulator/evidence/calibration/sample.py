@@ -1,4 +1,4 @@
-"""Measured rows prepared for a fit: their figures predicted under many coefficient sets. Fits nothing."""
+"""Measured rows prepared for a fit: their figures predicted under many coefficient sets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.timing.flops import model_flops_per_token
+from simulator.cost.timing.products import model_flops_per_token
 from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import figures_devices, measured_tflops_per_device, question
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced

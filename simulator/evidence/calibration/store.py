@@ -14,8 +14,8 @@ import numpy as np
 import yaml
 
 from simulator.errors import InputError
-from simulator.evidence.calibration.coverage import RowsCoverage
 from simulator.evidence.calibration.ranges import CalibratedRange
+from simulator.evidence.calibration.uncertainty import RowsCoverage
 from simulator.question.arrays import Matrix
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, Prior, priors, replaced

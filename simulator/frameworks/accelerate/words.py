@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.values import Cause, known_value
 
 _TABLE: Final = "accelerate"

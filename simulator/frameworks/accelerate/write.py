@@ -1,4 +1,4 @@
-"""Scripts that train with TRL under `accelerate launch`, sharded by FSDP or DeepSpeed's ZeRO. Chooses no layout.
+"""Scripts that train with TRL under `accelerate launch`, sharded by FSDP or DeepSpeed's ZeRO.
 
 Words of `accelerate launch` are those of accelerate 1.15, the script's those of TRL 1.9 (`trl/scripts/sft.py`).
 """

@@ -1,9 +1,141 @@
-"""Registration of axolotl: how its launches and files are recognised. `read` interprets them."""
+"""axolotl's keys, translated into those of Hugging Face's Trainer and TRL.
 
+Read at 067b021c8: `src/axolotl/utils/schemas`, `utils/config`, `loaders/model.py` and `core/builders`, whose defaults
+apply where a key is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from simulator.frameworks.axolotl.read import cluster, is_file, is_launch, read_file, read_launch, take_words
+from simulator.frameworks.accelerate.words import cluster as accelerate_cluster
+from simulator.frameworks.accelerate.words import take_accelerate
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import take_files
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.trl.framework import purposed_run
+from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.recipe import Recipe
+
+_MODULE: Final = "axolotl.cli.train"
+_DEFAULTS: Final = ("per_device_train_batch_size=1", "disable_gradient_checkpointing=true")
+_LOSSES: Final = {"ipo": "dpo"}
+"""Losses that need the same memory as another one, by that one's name."""
+_PLUGINS: Final = ("liger", "cut_cross_entropy", "swanlab")
+"""Modules of `axolotl.integrations` whose effects all have keys of their own."""
+_FLASH: Final = frozenset(["flash_attention", "cut_cross_entropy"])
+_PLAIN_ATTENTION: Final = ("eager", "sdpa")
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys belong to axolotl."""
+    return "base_model" in names and not {"sequence_len", "micro_batch_size", "datasets"}.isdisjoint(names)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch is `axolotl train` or starts its module."""
+    return (launch.program == "axolotl" and launch.script.text == "train") or launch.script.text == _MODULE
+
+
+def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Return nodes and processes per node: those of `accelerate launch`, else one node with all its devices."""
+    return accelerate_cluster(arguments, launch) if launch.launcher == "accelerate" else (1, None)
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the configuration file of a launch; flags override its keys."""
+    take_files(arguments, launch, words, _add_keys)
+
+
+def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
+    for key in keys:
+        text = key.values[0].text.lower() if key.values else ""
+        if key.dotted == "gradient_checkpointing" and text.startswith("offload"):
+            message = "gradient_checkpointing: checkpoints that move to the host are priced on the device"
+            arguments.remark_key(key, message, "activations-bound", "warning")
+            text = "auto"
+        # `auto` depends on the hardware; every device priced here turns it on.
+        values = (known_value("true", key.line),) if text == "auto" else key.values
+        arguments.add(key.dotted, values, key.line, file)
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a command line."""
+    if launch.launcher == "accelerate":
+        take_accelerate(arguments, launch)
+    return _run(arguments, launch)
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
+    """Return the run of a configuration file."""
+    _add_keys(arguments, keys, arguments.file)
+    return _run(arguments, None)
+
+
+def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+    adapter = (arguments.text("lora_rank", "adapter") or "").lower()
+    arguments.forget("lora_rank")
+    if adapter not in ("", "none", "lora", "qlora"):
+        arguments.not_modelled(f"adapter {adapter[:40]} is not modelled", "adapter")
+    trained = "finetuning_type=lora" if adapter in ("lora", "qlora") else "finetuning_type=full"
+    scales = ("use_bnb_nested_quant=false",) if adapter == "lora" else ()
+    arguments.add_defaults((*_DEFAULTS, trained, *scales, f"torch_dtype={_stored(arguments)}"), 1)
+    shards = _take_shards(arguments)
+    _remark_plugins(arguments)
+    attention = (arguments.text("flash_attention", "attn_implementation") or "sdpa").lower()
+    wide = attention in _PLAIN_ATTENTION and not any(arguments.switch("flash_attention", name) for name in _FLASH)
+    arguments.forget("flash_attention")
+    if wide and not shards and not adapter:
+        arguments.not_modelled("embeddings and norms in fp32 beside weights of 16 bits are not priced")
+    loss = (arguments.text("optim", "rl") or "").lower()
+    if not loss and arguments.switch("optim", "reward_model"):
+        loss = "reward"
+    arguments.forget("optim")
+    run = purposed_run(arguments, _LOSSES.get(loss, loss), deepspeed=add_deepspeed(arguments, launch))
+    steps = _steps_of_older_files(arguments)
+    return run if steps is None else replace(run, gradient_accumulation_steps=steps)
+
+
+def _stored(arguments: Arguments) -> str:
+    """Return the type that weights are loaded in (`resolve_dtype`)."""
+    if arguments.any_switch("parameter_dtype", "bf16", "bfloat16"):
+        return "bfloat16"
+    return "float16" if arguments.any_switch("parameter_dtype", "fp16", "float16", "load_in_8bit") else "float32"
+
+
+def _take_shards(arguments: Arguments) -> bool:
+    """Add FSDP, which either key asks for, as the Trainer's word; whether it shards."""
+    own = arguments.entries.pop("fsdp", [])
+    if not own and not any(name.startswith("fsdp_config.") for name in arguments.entries):
+        return False
+    names = ("fsdp_config.sharding_strategy", "fsdp_config.fsdp_sharding_strategy")
+    text = (arguments.text("zero_stage", *names) or " ".join(value.text for x in own for value in x.values)).lower()
+    again = ("fsdp_config.reshard_after_forward", "fsdp_config.fsdp_reshard_after_forward")
+    gathered = any(arguments.has(name) and not arguments.switch("zero_stage", name) for name in again)
+    shards = "shard_grad_op" if gathered else text if "shard" in text else "full_shard"
+    arguments.add("fsdp", [known_value(shards, 1)], own[-1].place.line if own else 1)
+    return True
+
+
+def _remark_plugins(arguments: Arguments) -> None:
+    entry = arguments.entry("plugins")
+    for plugin in entry.values if entry is not None else ():
+        if not any(f".{name}." in plugin.text for name in _PLUGINS):
+            arguments.not_modelled(f"plugin {plugin.text[:80]} is not modelled", "plugins")
+
+
+def _steps_of_older_files(arguments: Arguments) -> int | None:
+    """Return the micro batches per step where only a replica's sequences are stated, else None."""
+    if arguments.has("gradient_accumulation_steps"):
+        return None
+    batch = arguments.integer("gradient_accumulation_steps", "batch_size")
+    size = arguments.integer("micro_batch_size", "per_device_train_batch_size")
+    return max(batch // size, 1) if batch and size else None
+
 
 FRAMEWORK: Final = Framework(
     title="axolotl",

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration beside a trainer's flags: a file that a flag names, or a preset. Prices nothing."""
+"""DeepSpeed's configuration beside a trainer's flags: a file that a flag names, or a preset."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import Configuration, configuration, need_written
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import Configuration, configuration, need_written, remark_keys
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import known_value
 
 _TABLE: Final = table_of("deepspeed")

@@ -1,9 +1,111 @@
-"""Registration of LLaMA-Factory: how its launches and files are recognised. `read` interprets them."""
+"""LLaMA-Factory's keys, translated into those of Hugging Face's Trainer.
 
+Read as LLaMA-Factory ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults apply where a key is absent. Its
+second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
+from simulator.errors import UnsupportedError
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import take_files
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
-from simulator.frameworks.llamafactory.read import cluster, is_file, is_launch, read_file, read_launch, take_words
+from simulator.frameworks.models import note_fewer_bits
+from simulator.frameworks.purpose import require_training_switches
+from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
+from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
+
+_OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
+_SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
+_DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys belong to LLaMA-Factory."""
+    return ("model_name_or_path" in names and not _OWN.isdisjoint(names)) or _is_second(names)
+
+
+def _is_second(names: Collection[str]) -> bool:
+    """Whether keys belong to LLaMA-Factory's second format."""
+    return "model" in names and len(_SECOND.intersection(names)) >= 2
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch is `llamafactory-cli train`."""
+    return launch.program == "llamafactory-cli" and launch.script.text == "train"
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the configuration file of a launch; `key=value` and flags override its keys."""
+    take_files(arguments, launch, words, _add_keys)
+
+
+def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Return nodes and processes per node: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
+
+    def count(name: str, default: int | None) -> int | None:
+        value = launch.environment.get(name)
+        if value is None:
+            return default
+        return int(value.text) if value.known and re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
+
+    return count("NNODES", 1), count("NPROC_PER_NODE", None)
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
+    """Return the run of a configuration file."""
+    _add_keys(arguments, keys, arguments.file)
+    return _read(arguments, None)
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a launch."""
+    return _read(arguments, launch)
+
+
+def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
+    if _is_second({key.path[0] for key in keys}):
+        raise UnsupportedError(f"{file}: LLaMA-Factory's v1 format is not read; read are the files of its first format")
+    mixed = next((key for key in keys if key.name in ("tensor_model_parallel_size", "use_mca")), None)
+    if mixed is not None:
+        where = f"{file}:{mixed.line}"
+        raise UnsupportedError(f"{where}: LLaMA-Factory on mcore_adapter is not read; give the run's Megatron flags")
+    for key in keys:
+        # A DeepSpeed configuration may stand in the file itself.
+        name = ".".join(key.path[1:]) if key.path[0] == "deepspeed" and len(key.path) > 1 else key.dotted
+        if key.values and key.values[0].text.lower() not in ("none", "null"):
+            arguments.add(name, key.values, key.line, file)
+
+
+def _read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+    require_training_switches(arguments)
+    arguments.add_defaults(_DEFAULTS, 1)
+    if (workers := arguments.integer("devices", "ray_num_workers") or 0) > 1:  # each has a device under Ray
+        arguments.devices = workers
+    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
+    deepspeed = add_deepspeed(arguments, launch) or nested
+    if launch is None and not deepspeed:
+        note_unsharded(arguments)
+    if not arguments.any_switch("packing", "packing", "neat_packing"):
+        note_samples(arguments, "cutoff_len")
+    run = trainer_run(arguments, deepspeed=deepspeed)
+    note_fewer_bits(arguments, run)
+    if not arguments.switch("precision", "fp8"):
+        return run
+    if arguments.text("fp8_recipe", "fp8_backend") == "te":
+        arguments.not_modelled("fp8_backend te: TransformerEngine's fp8 below a trainer is not priced", "fp8_backend")
+    arguments.forget("fp8_recipe")
+    # ff6d4d1, src/llamafactory/train/fp8_utils.py: torchao; that weights shall travel in 8 bits is only logged.
+    return replace(run, precision="fp8")
+
 
 FRAMEWORK: Final = Framework(
     title="LLaMA-Factory",

@@ -7,9 +7,8 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.framework import Extension, Framework, LaunchForm, RecipeWriter
-from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
 from simulator.frameworks.megatron import log
 from simulator.frameworks.megatron.core import with_core

@@ -1,4 +1,4 @@
-"""Launch scripts of Megatron-LM and MindSpeed-LLM: the rows of the tables reversed. Chooses no layout."""
+"""Launch scripts of Megatron-LM and MindSpeed-LLM: the rows of the tables reversed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final, assert_never
 
 from simulator.cost.derived import pricing_of
-from simulator.cost.operations.extents import inner_context
+from simulator.cost.operations.sums import inner_context
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.megatron.captured import CAPTURED_SWITCHES, captured_words
+from simulator.frameworks.megatron.read import CAPTURED_SWITCHES, captured_words
 from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario

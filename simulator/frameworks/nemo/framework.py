@@ -3,8 +3,7 @@
 from typing import Final
 
 from simulator.frameworks.framework import FileForm, Framework, RecipeWriter
-from simulator.frameworks.nemo.log import STEP_LOG
-from simulator.frameworks.nemo.read import is_nemo, read_nemo
+from simulator.frameworks.nemo.read import STEP_LOG, is_nemo, read_nemo
 from simulator.frameworks.nemo.write import bridge_config, bridge_words
 
 FORM: Final = FileForm(

@@ -1,28 +1,221 @@
-"""Keys of NeMo and Megatron-Bridge, translated into Megatron's flags, which Megatron's reader interprets."""
+"""Runs of NeMo and Megatron-Bridge: keys of their files and logs, and an upper bound of what a vision tower adds.
+
+Shapes: `Qwen3VLVisionModel` of transformers 4.57, which Megatron-Bridge v0.6.0 builds of Megatron's layers
+(models/qwen_vl/modelling_qwen3_vl/vision_model.py). Images: `MockVLMSFTDatasetConfig` (data/builders/mock_vlm_sft.py),
+whose processor leaves 256 x 256 pixels as they are.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+from simulator.errors import InputError
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments
-from simulator.frameworks.documents import Key
-from simulator.frameworks.flags import Flag, table_of
-from simulator.frameworks.interpolation import Interpolation
+from simulator.frameworks.configuration import Interpolation, remark_keys
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.flags import Flag, plain, table_of
+from simulator.frameworks.logs import StepLogForm, counts
 from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.megatron.read import read
-from simulator.frameworks.names import plain
-from simulator.frameworks.nemo.runs import RESTORED, note_part, other_run, restored_sizes, reward_options
-from simulator.frameworks.unread import remark_keys
+from simulator.frameworks.python_expressions import Instance
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
+
+_MOCK: Final = "MockVLMSFTDatasetConfig"
+_IMAGE_SIZE, _IMAGES = (256, 256), 1
+"""Default size in pixels and number of images per sample."""
+_WHOLE_BYTES, _SHARDED_BYTES = 6, 12
+"""Bytes per trained parameter: weight and gradient; then master copy and two moments, which replicas may shard."""
+
+
+class VisionTower(NamedTuple):
+    """Sizes of the vision tower of one model."""
+
+    hub: str
+    """Name of the whole model on Hugging Face."""
+    model: str
+    """Shipped spec of its decoder."""
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    patch_size: int
+    """Side of a patch, in pixels."""
+    temporal_patch_size: int
+    positions: int
+    """Number of learned positions."""
+    merge_size: int
+    """Side of the square of patches that becomes one token."""
+    mergers: int
+    """Number of networks that turn patches into tokens: one at the end, and one per layer whose output the decoder
+    adds."""
+    out_size: int
+    """Width of a token."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the tower."""
+        hidden, wide = self.hidden_size, self.intermediate_size
+        patch = 3 * self.temporal_patch_size * self.patch_size**2 * hidden + hidden
+        layer = 4 * hidden * hidden + 2 * hidden * wide + 9 * hidden + wide
+        merged = hidden * self.merge_size**2
+        merger = merged * merged + merged + merged * self.out_size + self.out_size
+        # The last merger normalises a patch, the others the merged patches.
+        norms = 2 * hidden + 2 * merged * (self.mergers - 1)
+        return patch + self.positions * hidden + self.layers * layer + self.mergers * merger + norms
+
+    def kept_bytes(self, pixels: int) -> float:
+        """Return the bytes kept for `pixels` in 16 bits: ten tensors of the width and two wide ones a layer."""
+        patches = pixels / self.patch_size**2
+        layer = 20 * self.hidden_size + 4 * self.intermediate_size
+        merger = 8 * self.hidden_size + self.out_size
+        return patches * (self.layers * layer + self.mergers * merger)
+
+    def most_bytes(self, pixels: int, passes: int, replicas: int) -> float:
+        """Return the most bytes on a device: `passes` micro batches in flight, optimizer state over `replicas`."""
+        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * self.kept_bytes(pixels)
+
+
+@functools.cache
+def _towers() -> dict[str, VisionTower]:
+    table = read_yaml(Path(__file__).with_name("vision_towers.yaml"))
+    return {hub: VisionTower(hub=hub, **table["shape"], **sizes) for hub, sizes in table["towers"].items()}
+
+
+def tower_of(hub: str) -> VisionTower | None:
+    """Return the tower of a model by its name on Hugging Face; None without one."""
+    return _towers().get(hub)
+
+
+def sample_pixels(dataset: object) -> int | None:
+    """Return the pixels of a sample of Megatron-Bridge's mock images; None for other data, which only a run knows."""
+    if not isinstance(dataset, Instance) or not dataset.kind.endswith(_MOCK):
+        return None
+    size = dataset.fields.get("image_size", _IMAGE_SIZE)
+    images = dataset.fields.get("num_images", _IMAGES)
+    if not (isinstance(size, list | tuple) and len(size) == 2 and isinstance(images, int)):
+        return None
+    return int(size[0]) * int(size[1]) * images
+
+
+_SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
+    ("model", "mm_cfg"): "models with a vision encoder are not modelled",
+    ("trainer", "ppo"): "training on preferences by PPO, with a model that generates, is not modelled",
+    ("actor", "trainer"): "training on preferences by PPO, with a model that generates, is not modelled",
+    ("trainer", "dpo"): "training on preferences under a frozen copy of the model is not modelled",
+    ("trainer", "knowledge_distillation"): "a second model beside the one that is trained is not priced",
+}
+"""Sections of the configurations in examples/multimodal of NeMo 8cfedd7 and examples/nlp/gpt/conf of NeMo-Aligner."""
+_KEYS: Final = {
+    "virtual_prompt_style": "prompts or adapters in front of frozen layers are not priced",
+    "vision_pretraining_type": "a vision model is not modelled",
+}
+_NAMES: Final = (("name",), ("run", "name"), ("exp_manager", "name"))
+_GENERATES: Final = re.compile(r"(?<![a-z])(?:ppo|grpo|rloo|ilql|reinforce)(?![a-z])")
+"""Names of runs whose scripts, such as those of trlX, add a value head, a frozen copy or a generation."""
+_PAIR: Final = {("model", "vision"), ("model", "text")}
+"""Sections of CLIP: an image encoder and a text encoder."""
+_TWO: Final = "an encoder of images and one of text are not modelled"
+_REWARD: Final = ("trainer", "rm")
+_KIND: Final = "reward_model_type"
+
+
+def other_run(keys: Iterable[Key]) -> tuple[Key, str] | None:
+    """Return the key that marks another kind of run, and the remark on it; None where a decoder is trained."""
+    sections: dict[tuple[str, ...], Key] = {}
+    for key in keys:
+        sections.setdefault(key.path[:2], key)
+        if key.path[:2] in _SECTIONS and len(key.path) > 2:
+            return key, f"{'.'.join(key.path[:2])}: {_SECTIONS[key.path[:2]]}"
+        if key.name in _KEYS:
+            return key, f"{key.name}: {_KEYS[key.name]}"
+        text = key.values[0].text if key.values and key.path in _NAMES else ""
+        if _GENERATES.search(text.lower()):
+            return key, f"{text[:60]}: training with a model that generates is not modelled"
+    return (sections["model", "vision"], f"vision: {_TWO}") if sections.keys() >= _PAIR else None
+
+
+def reward_options(keys: Iterable[Key]) -> dict[str, str]:
+    """Return the switches of a reward model: a score in place of the logits, and pairs unless it fits given scores.
+
+    NeMo-Aligner's megatron_gpt_reward_model.py puts the chosen and the rejected answers of a micro batch into one.
+    """
+    listed = list(keys)
+    if not any(key.path[:2] == _REWARD for key in listed):
+        return {}
+    kind = next((key.values[0].text for key in listed if key.name == _KIND and key.values), "")
+    pairs = {} if kind == "regression" else {"sequences_per_sample": "2"}
+    return {"score_head": "true", **pairs}
+
+
+def note_part(arguments: Arguments, run: Recipe, sections: set[str]) -> None:
+    """Remark a file of Megatron-Bridge that states neither a model nor sizes: it is only part of a recipe."""
+    sized = run.model is not None or {"num_hidden_layers", "hidden_size"} & run.model_fields.keys()
+    if not sized and {"train", "model"} <= sections:
+        message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
+        arguments.remark_line("base-configuration", "warning", message, 1)
+
+
+RESTORED: Final = ("run", "model_train_name")
+"""Key in which NeMo 1's launcher names the weights that a run starts from."""
+_SIZES: Final = frozenset(
+    [
+        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
+        *("activation", "bias", "normalization", "position_embedding_type", "share_embeddings_and_output_weights"),
+        *("max_position_embeddings", "make_vocab_size_divisible_by", "override_vocab_size", "qk_layernorm"),
+        *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "rotary_percentage", "add_qkv_bias"),
+    ]
+)
+"""Keys taken from the weights' own configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)."""
+
+
+def restored_sizes(path: Path, keys: Iterable[Key]) -> list[Key]:
+    """Return the size keys of the model that a run starts from, found in the launcher's training file of that name.
+
+    A run's name `gpt3_5b` means `training/gpt3/5b.yaml`, `falcon_7b` means `training/falcon/falcon_7b.yaml`
+    (launcher_scripts/conf of 26e42fa).
+    """
+    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
+    if not re.fullmatch(r"\w{1,60}", name, re.ASCII) or models.by_name(name)[0] is not None:
+        return []
+    family = name.partition("_")[0]
+    for stem in (name, name.removeprefix(f"{family}_")):
+        with contextlib.suppress(InputError):
+            file = beside(str(path), f"training/{family}/{stem}.yaml", 1)
+            listed = [key for key in keys_of(file, read_document(file)) if key.path[:-1] == ("model",)]
+            return [dataclasses.replace(key, file=str(file)) for key in listed if key.name in _SIZES]
+    return []
+
+
+def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
+    return counts(where, facts, {"global_batch_size": "batch", "micro_batch_size": "micro", "seq_length": "sequence"})
+
+
+STEP_LOG: Final = StepLogForm(
+    name="NeMo or MLPerf",
+    framework="megatron",
+    order=30,
+    begins=re.compile(r"train_step_timing(?: in s)?[\"']?[=: ]|:::MLLOG \{"),
+    step=re.compile(
+        r"(?:global_step[=:] ?(?P<at>\d{1,9})(?:\.0+)?\b.{0,200}?train_step_timing in s[=:] ?"
+        r"|\bStep (?P<at_>\d{1,9}) train_step_timing )(?P<seconds>[0-9.]{1,20})"
+    ),
+    facts=(
+        re.compile(r"global_batch_size[\"']?: (?P<batch>\d{1,9})\b"),
+        re.compile(r"micro_batch_size[\"']?: (?P<micro>\d{1,9})\b"),
+        re.compile(r"encoder_seq_length[\"']?: (?P<sequence>\d{1,9})\b"),
+    ),
+    columns=_columns,
+)
+
 
 _OWN: Final = table_of("nemo", "bridge")
 _RENAMED: Final = {flag.name: other for flag in _OWN.values() for other, text in flag.aliases() if not text}

@@ -1,4 +1,4 @@
-"""Megatron-Bridge configurations: Megatron-LM's flags as keys, by `bridge.csv` and `words.csv`. Chooses no layout.
+"""Megatron-Bridge configurations: Megatron-LM's flags as keys, by `bridge.csv` and `words.csv`.
 
 A configuration overrides the recipe `vanilla_gpt_pretrain_config`, whose fields are Megatron-LM's defaults
 (Megatron-Bridge 03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`).

@@ -1,11 +1,64 @@
-"""Registration of open-instruct: how its files and launches are recognised. `read` interprets them."""
+"""open-instruct's files and launches, in the words of Hugging Face's Trainer, which `frameworks.trl` reads.
 
+Knows four scripts of commit e6c3044. They load 16-bit weights whatever a file says, and open-instruct's launchers start
+them with accelerate and ZeRO 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks.accelerate.words import cluster
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
-from simulator.frameworks.open_instruct.read import is_file, is_launch, read, read_launch
-from simulator.frameworks.trl.read import take_words
+from simulator.frameworks.trl.framework import purposed_run, take_words
+from simulator.frameworks.trl.framework import read as read_trainer
+from simulator.question.recipe import Recipe
+
+_OWN: Final = frozenset(["use_slow_tokenizer", "with_tracking", "dataset_mix_dir"])
+_STARTED: Final = ("bf16=true", "zero_optimization.stage=3", "torch_dtype=bfloat16")
+"""`scripts/finetune_with_accelerate_config.sh`, `dpo_train_with_accelerate.sh`: `--mixed_precision bf16` and
+`configs/ds_configs/stage3_no_offloading_accelerate.conf`."""
+_SCRIPTS: Final = (
+    ("open_instruct", "finetune.py"),
+    ("open_instruct", "dpo_tune.py"),
+    ("open_instruct", "dpo_tune_cache.py"),
+    ("open_instruct", "reward_modeling.py"),
+)
+_SECTIONS: Final = ("dataset_mixer", "hf_metadata_dataset")
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys belong to open-instruct."""
+    own = set(names)
+    return {"model_name_or_path", "per_device_train_batch_size"} <= own and not _OWN.isdisjoint(own)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch starts one of open-instruct's training scripts."""
+    return PurePath(launch.script.text).parts[-2:] in _SCRIPTS
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a launch."""
+    arguments.add_defaults(("torch_dtype=bfloat16",), launch.line)
+    return read_trainer(arguments, launch)
+
+
+def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
+    """Return the run of a configuration file."""
+    for key in keys:
+        if key.path[0] not in _SECTIONS:
+            arguments.add(key.dotted, key.values, key.line, key.file)
+    arguments.add_defaults(_STARTED, 1)
+    message = "started as open-instruct's launchers start it: DeepSpeed ZeRO 3, bf16"
+    arguments.remark_line("example-arguments", "warning", message, 1)
+    pairs = arguments.has("loss_type", "beta") or "dpo" in PurePath(arguments.file).parts
+    return purposed_run(arguments, "dpo" if pairs else "", deepspeed=True)
+
 
 FRAMEWORK: Final = Framework(
     title="open-instruct",

@@ -1,9 +1,156 @@
-"""Registration of oumi: how its files, jobs and command lines are recognised. `read` interprets them."""
+"""oumi's configurations, translated into the words of Hugging Face's Trainer.
 
-from typing import Final
+Read at d8ed077: `src/oumi/core/configs/params` and `core/distributed.py`, whose defaults apply where a key is absent.
+"""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import InputError, UndecidedError
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import configuration, need_written, replaced
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
-from simulator.frameworks.oumi.read import cluster, is_job, is_launch, is_training, read, read_job, read_launch
+from simulator.frameworks.logs import with_longest_sample
+from simulator.frameworks.trl.framework import purposed_run
+from simulator.frameworks.values import known_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
+
+_TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
+_STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
+"""The configuration file in a job's training command, with continued lines joined."""
+_LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
+_FILE_FLAGS: Final = ("-c", "--config")
+_COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
+"""Devices per node: `A100:4`."""
+_DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
+_SHARDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+_PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
+
+
+def is_training(names: Collection[str]) -> bool:
+    """Whether keys belong to a training configuration of oumi."""
+    return {"model.model_name", "training"} <= set(names) and (
+        "training.trainer_type" in names or "training.enable_gradient_checkpointing" in names
+    )
+
+
+def is_job(names: Collection[str]) -> bool:
+    """Whether keys belong to a job of oumi's launcher."""
+    return {"resources", "run", "working_dir"} <= set(names) or {"resources", "run", "envs"} <= set(names)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a command line trains by a file: `oumi train -c FILE`, alone or after `oumi distributed torchrun`."""
+    trains = launch.script.text == "train" or any(value.text == "train" for value in launch.arguments)
+    return launch.program == "oumi" and trains and any(value.text in _FILE_FLAGS for value in launch.arguments)
+
+
+def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Return one process, or unknown sizes for `oumi distributed`, which detects its machines."""
+    return (1, 1) if launch.script.text == "train" else (None, None)
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a command line; flags override the file's keys."""
+    named = arguments.entry("config") or arguments.entry("c")
+    flags, arguments.entries = arguments.entries, {}
+    if named is None or not named.values or not named.values[0].known:
+        arguments.need(named.causes if named is not None else (), "model")
+        return Recipe(framework="torch")
+    document = configuration(launch, arguments.file, named.values[0].text, named.value_line)
+    if document is None:
+        need_written(arguments, launch, named.values[0].text, "model")
+    words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
+    keys = replaced(document, words, arguments.file)
+    return read(arguments, keys, document.file if document else "")
+
+
+def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
+    """Return the run of the configuration that a job's command names, on the job's machines; None for other jobs."""
+    texts = {key.dotted: key for key in keys if key.values}
+    command = texts["run"].values[0].text if "run" in texts else ""
+    started = _STARTED.search(command.replace("\\\n", " "))
+    if started is None:
+        return None
+    try:
+        path = beside(arguments.file, started[1], texts["run"].line)
+    except InputError as error:
+        raise UndecidedError(str(error)) from error
+    run = read(arguments, keys_of(path, read_document(path)), str(path))
+    devices = texts.get("resources.accelerators")
+    count = _COUNT.fullmatch(devices.values[0].text) if devices is not None else None
+    nodes = texts["num_nodes"].values[0].text if "num_nodes" in texts else "1"
+    if devices is not None and count is not None and re.fullmatch(r"[1-9]\d{0,4}", nodes, re.ASCII):
+        arguments.devices = int(count[1]) * int(nodes)
+        arguments.places["devices"] = Place(arguments.file, devices.line)
+    if re.search(r"\s--(?:training|model|fsdp|peft|deepspeed)\.(?!run_name|output_dir)\w", command):
+        arguments.not_modelled("run: the command replaces keys of the configuration, which are not read")
+    return run
+
+
+def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
+    """Return the run of a training configuration."""
+    for key in keys:
+        if not key.dotted.startswith(_DROPPED):
+            arguments.add(key.dotted, key.values, key.line, key.file or file)
+    trainer = (arguments.text("optim", "training.trainer_type") or "hf").lower()
+    if trainer not in _TRAINERS:
+        arguments.not_modelled(f"trainer {trainer[:30]} is not modelled", "training.trainer_type")
+    bounded = not trainer.startswith("trl_") or any(arguments.has(name) for name in _LENGTHS)
+    # TRL's default otherwise (v0.24, the oldest that oumi allows: trainer/dpo_config.py, sft_config.py).
+    defaults = ("training.use_peft=false", "model.torch_dtype_str=auto")
+    arguments.add_defaults((*defaults, *(() if bounded else ("max_length=1024",))), 1)
+    if arguments.has("model.freeze_layers"):
+        arguments.not_modelled("models that see images are not modelled", "model.freeze_layers")
+    kind = (arguments.text("precision", "training.mixed_precision_dtype", "fsdp.mixed_precision") or "").lower()
+    if kind in _PRECISIONS:
+        arguments.add(kind, [known_value("true", 1)], 1)
+    if arguments.switch("zero_stage", "fsdp.enable_fsdp"):
+        shards = (arguments.text("zero_stage", "fsdp.sharding_strategy") or "FULL_SHARD").lower()
+        if shards not in _SHARDS:
+            arguments.not_modelled(f"sharding_strategy {shards[:30]} is not known", "fsdp.sharding_strategy")
+        arguments.add("fsdp", [known_value(shards, 1)], 1)
+        if arguments.switch("offload", "fsdp.cpu_offload"):
+            message = "fsdp.cpu_offload: state on the host is priced on the device and host memory not judged"
+            arguments.remark("upper-bound", "warning", message, "fsdp.cpu_offload")
+    elif arguments.has("fsdp.cpu_offload"):
+        arguments.forget("offload")
+    run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
+    packs = arguments.switch("packing", "packing")
+    arguments.forget("packing")
+    return run if packs else with_longest_sample(arguments, run, _datasets(Path(file or arguments.file)))
+
+
+def _datasets(file: Path) -> list[str]:
+    """Return the names of the training data sets, listed as mappings in the file."""
+    section: Any = read_document(file)
+    for name in ("data", "train", "datasets"):
+        section = section.get(name) if isinstance(section, dict) else None
+    items = section if isinstance(section, list) else []
+    return [str(item.get("dataset_name", "")) if isinstance(item, dict) else "" for item in items]
+
+
+def _engine(arguments: Arguments) -> bool:
+    """Whether DeepSpeed trains; its section is then added as its configuration."""
+    if not arguments.switch("zero_stage", "deepspeed.enable_deepspeed"):
+        return False
+    stage = arguments.text("zero_stage", "deepspeed.zero_stage") or "ZERO_0"
+    arguments.add("zero_optimization.stage", [known_value(stage[-1:], 1)], 1)
+    for name in ("deepspeed.offload_optimizer.device", "deepspeed.offload_param.device"):
+        device = arguments.text("offload", name)
+        if device is not None:
+            arguments.add(name.replace("deepspeed", "zero_optimization"), [known_value(device.lower(), 1)], 1)
+    precision = (arguments.text("precision", "deepspeed.precision") or "").lower()
+    if precision in _PRECISIONS:
+        arguments.add(precision, [known_value("true", 1)], 1)
+    return True
+
 
 FRAMEWORK: Final = Framework(
     title="oumi",

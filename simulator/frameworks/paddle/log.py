@@ -1,4 +1,4 @@
-"""Logs of PaddleNLP's, PaddleFormers' and ERNIEKit's trainers. Fits and prices nothing.
+"""Logs of PaddleNLP's, PaddleFormers' and ERNIEKit's trainers.
 
 Three kinds of line are read: the configuration dump (`name : value` under a heading of the arguments' kind), the
 model's configuration as JSON, and the line of each logged step. Memory is in GiB (2**30 bytes). The dump lists flags
@@ -16,9 +16,9 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
-from simulator.frameworks.logged_config import LoggedConfig
 from simulator.frameworks.logs import (
     OUT_OF_MEMORY,
+    LoggedConfig,
     LoggedMemory,
     LoggedRun,
     LoggedStep,

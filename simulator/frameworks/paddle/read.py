@@ -1,4 +1,4 @@
-"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers. Prices nothing.
+"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers.
 
 The tables cover most words. This module reads settings that depend on several words or on the model: recompute,
 experts, the cut, the loss, and the file that a launch names.
@@ -13,15 +13,13 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks import models
-from simulator.frameworks.arguments import Arguments, half_precision
+from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precision
 from simulator.frameworks.configuration import SUFFIXES, take_files
 from simulator.frameworks.documents import Key
-from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.named import QUANTIZED, known_model, note_fewer_bits
-from simulator.frameworks.optimizer import read_optimizer
+from simulator.frameworks.models import QUANTIZED, known_model, note_fewer_bits
 from simulator.frameworks.paddle.special import layout_of, options_of, pipeline_config, usual_options
 from simulator.frameworks.purpose import require_training_switches
-from simulator.frameworks.take import part, take
+from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout

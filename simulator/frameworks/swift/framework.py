@@ -1,9 +1,203 @@
-"""Registration of ms-swift: `swift sft` on Hugging Face's Trainer, `megatron sft` on Megatron-LM."""
+"""ms-swift's words, translated into those of Megatron-LM (`megatron sft`) and Hugging Face's Trainer (`swift sft`).
 
+Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
+defaults apply where a flag is absent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from simulator.cost.operations.sums import total_parameters
+from simulator.errors import UnsupportedError
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import configuration, need_written
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
-from simulator.frameworks.swift.read import cluster, is_on_megatron, is_swift, read_megatron, read_trainer, take_words
+from simulator.frameworks.logs import with_longest_sample
+from simulator.frameworks.megatron.read import add_layers, normalize_flags, read, take_model
+from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
+from simulator.frameworks.transformers.read import note_samples, trainer_run
+from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
+
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_RENAMED: Final = {
+    "max_length": "seq_length",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+}
+_DEFAULTS: Final = (
+    *("micro-batch-size=1", "global-batch-size=16", "recompute-granularity=selective", "use-distributed-optimizer"),
+    *("cross-entropy-loss-fusion", "attention-backend=flash", "use-flash-attn", "swiglu", "group-query-attention"),
+    *("attention-dropout=0.0", "hidden-dropout=0.0"),
+)
+"""Defaults of `MegatronArguments` that change memory or speed."""
+_TRAINER_DEFAULTS: Final = (
+    "tuner_type=lora",
+    "per_device_train_batch_size=1",
+    "gradient_checkpointing=true",
+    "torch_dtype=bfloat16",
+)
+_STEP: Final = 16
+"""Sequences per step that ms-swift aims at where accumulation is not stated."""
+_LORA_RANK: Final = 8
+
+
+def is_swift(launch: LaunchCommand) -> bool:
+    """Whether a launch starts a program of ms-swift."""
+    return launch.program in ("swift", "megatron")
+
+
+def is_on_megatron(launch: LaunchCommand) -> bool:
+    """Whether a launch of ms-swift trains on Megatron-LM."""
+    return launch.program == "megatron"
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the configuration file that replaces flags; flags override it."""
+    if launch.script.text == "rlhf":
+        where = f"{arguments.file}:{launch.line}: {launch.program} rlhf"
+        raise UnsupportedError(f"{where}: a second model or another loss is not modelled; read are pt and sft")
+    if words and words[0].known and words[0].text.endswith(_SUFFIXES):
+        flags, arguments.entries = arguments.entries, {}
+        configured = configuration(launch, arguments.file, words[0].text, words[0].line)
+        if configured is None:
+            need_written(arguments, launch, words[0].text, "model")
+        for key in configured.keys if configured else ():
+            arguments.add(key.dotted, key.values, key.line, configured.file if configured else "")
+        for name, entries in flags.items():
+            arguments.entries.setdefault(name, []).extend(entries)
+
+
+def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Return nodes and processes per node, from the environment."""
+    nodes = _count(arguments, launch, "NNODES", "nodes")
+    return nodes, _count(arguments, launch, "NPROC_PER_NODE", "devices_per_node")
+
+
+def _count(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> int | None:
+    """Return nodes or processes from the environment, 1 by default; None where unknown."""
+    value = launch.environment.get(name)
+    if value is None:
+        # Several nodes without a number of processes: a platform sets both.
+        return None if name == "NPROC_PER_NODE" and "NNODES" in launch.environment else 1
+    if not value.known:
+        arguments.need(value.causes, option)
+        return None
+    return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
+
+
+def _pack(arguments: Arguments, length: str) -> None:
+    """Set the length of packed samples, `packing_length` or else `length` (base_args.py); remark unpacked ones."""
+    if not arguments.switch("packing", "packing"):
+        note_samples(arguments, length)
+    elif arguments.has("packing_length"):
+        arguments.entries[length] = arguments.entries.pop("packing_length")
+
+
+def _bounded(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return the run with padded samples bounded by those of its data sets, `name:subset#count`."""
+    entry = arguments.entry("dataset")
+    if entry is None or entry.causes or arguments.switch("packing", "packing") or "seq_length" in arguments.incomplete:
+        return run
+    return with_longest_sample(arguments, run, {re.split("[:#]", value.text)[0] for value in entry.values})
+
+
+def _by_turns(arguments: Arguments, model: str | None) -> dict[str, str]:
+    """Return what LISA spares for sure of training all layers (callbacks/lisa.py, which trains the tables throughout).
+
+    Moments may gather for every layer, which had a turn. Where a third at most is trained at once, its 16-bit gradients
+    and the step's fp32 temporaries, 6 bytes each, are no more than the 2 bytes of all gradients.
+    """
+    count = arguments.integer("lisa", "lisa_activated_layers", low=0)
+    arguments.forget("lisa")
+    if not count:
+        return {}
+    if arguments.text("lora_rank", "tuner_type", "train_type") != "full":
+        message = "--lisa_activated_layers: ms-swift has it for training of all weights alone"
+        arguments.not_modelled(message, "lisa_activated_layers", fix="--tuner_type full")
+        return {}
+    message = "--lisa_activated_layers: gradients and moments of all layers are priced"
+    arguments.remark("upper-bound", "warning", message, "lisa_activated_layers")
+    if model is None:
+        return {}
+    spec = models.load_model(model)
+    total = total_parameters(spec)
+    tables = spec.vocab_size * spec.hidden_size * (1 if spec.tie_word_embeddings else 2)
+    trained = tables + (total - tables) * count / spec.num_hidden_layers
+    return {"foreach_optimizer": "false"} if 3 * trained <= total else {}
+
+
+def _task(arguments: Arguments) -> dict[str, str]:
+    """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts.
+
+    How many passages belong to an anchor or a query, only the data tell.
+    """
+    task = arguments.text("score_head", "task_type") or "causal_lm"
+    arguments.forget("score_head")
+    if task not in ("causal_lm", "seq_cls"):
+        message = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
+        arguments.not_modelled(message, "task_type")
+    return {"score_head": "true"} if task == "seq_cls" else {}
+
+
+def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of `megatron sft`, by Megatron's flags."""
+    stated = frozenset(arguments.entries)
+    normalize_flags(arguments, _RENAMED)
+    line = launch.line
+    granularity = arguments.entry("recompute_granularity")
+    if granularity is not None and granularity.text == "none":
+        del arguments.entries["recompute_granularity"]
+    arguments.add_defaults(_DEFAULTS, line, stated)
+    if not arguments.has("fp16"):
+        arguments.add_defaults(["bf16"], line)
+    _pack(arguments, "seq_length")
+    model = named_model(arguments, arguments.text("model", "model") or "", "model")
+    add_layers(arguments, model, line)
+    rank = None
+    if (arguments.text("lora_rank", "tuner_type") or "full") != "full":
+        rank = arguments.integer("lora_rank", "lora_rank", high=2**16) or _LORA_RANK
+    for name in ("quant_bits", "quant_method", "fsdp", "use_liger_kernel"):
+        if arguments.has(name):
+            arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
+    task = _task(arguments)
+    run = _bounded(arguments, take_model(arguments, read(arguments, launch.environment), model))
+    return replace(run, lora_rank=rank, options={**run.options, **task})
+
+
+def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of `swift sft`, by the Trainer's words."""
+    arguments.add_defaults(_TRAINER_DEFAULTS, launch.line)
+    kind = arguments.text("precision", "torch_dtype")
+    if not (arguments.has("bf16") or arguments.has("fp16")) and kind in ("bfloat16", "float16"):
+        arguments.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
+    size = arguments.text("cp", "sequence_parallel_size")
+    if size not in (None, "1"):
+        arguments.not_modelled("sequence parallelism of ms-swift is not modelled", "sequence_parallel_size")
+    nodes, devices = cluster(arguments, launch)
+    visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
+        shown = f"{len(visible.text.split(','))} devices for {devices} processes"
+        message = f"{shown}: a model spread by device_map is priced whole on one device"
+        arguments.remark("upper-bound", "warning", message)
+    _pack(arguments, "max_length")
+    if arguments.has("optimizer"):
+        arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
+    deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
+    run = _bounded(arguments, trainer_run(arguments, deepspeed=deepspeed))
+    note_fewer_bits(arguments, run)
+    run = replace(run, options={**run.options, **task, **_by_turns(arguments, run.model)})
+    if arguments.has("gradient_accumulation_steps") or run.layout is None or not (nodes and devices):
+        return run
+    steps = max(1, math.ceil(_STEP / run.layout.micro_batch_size / nodes / devices))
+    return replace(run, gradient_accumulation_steps=steps)
+
 
 FRAMEWORK: Final = Framework(
     title="ms-swift",

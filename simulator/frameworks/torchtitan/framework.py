@@ -3,7 +3,7 @@
 from typing import Final
 
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, RecipeWriter
-from simulator.frameworks.torchtitan.log import STEP_LOG
+from simulator.frameworks.torchtitan.cut import STEP_LOG
 from simulator.frameworks.torchtitan.read import is_file, is_launch, read, read_launch, take_words
 from simulator.frameworks.torchtitan.write import torchtitan_config, torchtitan_words
 

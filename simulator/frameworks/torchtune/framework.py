@@ -1,9 +1,191 @@
-"""Registration of torchtune: how its launches and files are recognised. `read` interprets them."""
+"""torchtune's configuration files.
 
-from typing import Final
+Read at bd2a0fc as its recipes read them (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`), whose
+defaults apply where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and
+the longest sequence that the builder makes positions for.
+"""
 
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import configuration, need_written, replaced
+from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
-from simulator.frameworks.torchtune.read import is_file, is_launch, read, read_launch
+from simulator.frameworks.logs import with_longest_sample
+from simulator.frameworks.purpose import no_training
+from simulator.frameworks.take import part, read_optimizer, take
+from simulator.frameworks.values import known_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.documents import read_yaml
+
+_MODELS: Final = Path(__file__).with_name("models.yaml")
+_KEY: Final = "model._component_"
+_SHIPPED: Final = "recipes/configs"
+_IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
+"""Keys of files that do not train, if no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
+_LORA_RANK: Final = 8
+_HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+"""All state is stored in the compute type (`training.set_default_dtype`), without a master copy."""
+_LOSS_BYTES: Final = {"LinearCrossEntropyLoss": "5", "CEWithChunkedOutputLoss": "7"}
+"""Bytes per logit: fp32 log-probabilities of all tokens (4), and one of eight chunks at a time with its logits in 16
+bits and its gradient in fp32 and 16 bits; the second loss also has all logits in 16 bits. `modules/loss`."""
+
+
+@functools.cache
+def _models() -> Mapping[str, tuple[str | None, int]]:
+    """Return shipped model, None without one, and longest sequence by builder."""
+    builders: Mapping[str, Mapping[str, Any]] = read_yaml(_MODELS)
+    return {name: (builder["model"], builder["longest"]) for name, builder in builders.items()}
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys belong to torchtune: each part of a file names its builder."""
+    return "_component_" in names and not {"tokenizer._component_", "model._component_"}.isdisjoint(names)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch is `tune run`, which takes `torchrun`'s options before the name of its recipe."""
+    return launch.program == "tune"
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a command line; `key=value` overrides the keys of the file that it names.
+
+    A name without a suffix means a file that torchtune ships, where its checkout is at hand.
+    """
+    named = arguments.entry("config")
+    if named is None or not named.values or not named.values[0].known:
+        arguments.need(named.causes if named is not None else (), "model")
+        return Recipe(framework="torch")
+    name = named.values[0].text
+    file = name if name.endswith((".yaml", ".yml")) else f"{_SHIPPED}/{name}.yaml"
+    document = configuration(launch, arguments.file, file, named.value_line)
+    if document is None:
+        need_written(arguments, launch, file, "model")
+    pairs = [(word.text.partition("="), word.line) for word in named.values[1:] if word.known]
+    words = {key: known_value(text, line) for (key, equals, text), line in pairs if equals}
+    arguments.entries.clear()
+    keys = replaced(document, words, arguments.file)
+    return read(arguments, keys, launch.script.text)
+
+
+def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
+    """Return the run of a configuration file; `recipe` names the torchtune recipe that a launch starts."""
+    for key in keys:
+        arguments.add(key.dotted, key.values, key.line, key.file)
+    _require_training(arguments)
+    targets = take(arguments)
+    builder = (arguments.text("model", _KEY) or "").rpartition(".")[2]
+    adapters = builder.startswith(("lora_", "qlora_"))
+    model, longest = _model(arguments, builder.removeprefix("q").removeprefix("lora_") if adapters else builder)
+    rank = arguments.integer("lora_rank", "model.lora_rank", high=2**16) or _LORA_RANK if adapters else None
+    quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
+    layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
+    options = _types(arguments) | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
+    if quantised and adapters:
+        options["quantised_base"] = "true"
+    run = Recipe(
+        framework="torch",
+        model=model,
+        seq_length=_sequence(arguments, longest),
+        gradient_accumulation_steps=targets.get("workload.gradient_accumulation_steps", 1),
+        precision=_precision(arguments),
+        lora_rank=rank,
+        options=options,
+        layout=layout,
+    )
+    padded = not arguments.switch("packed", "dataset.packed")
+    data = (arguments.text("packed", "dataset.source", "dataset._component_") or "").removeprefix("torchtune.datasets.")
+    arguments.forget("packed")
+    return with_longest_sample(arguments, run, (data,)) if padded else run
+
+
+def _require_training(arguments: Arguments) -> None:
+    """Raise NoRecipeError for a file of a program that does not train."""
+    if not arguments.has("optimizer._component_"):
+        what = next((what for key, what in _IDLE.items() if arguments.has(key)), "")
+        if what:
+            raise no_training(what, arguments.file)
+
+
+def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:
+    if "vision" in builder or arguments.has("model.encoder_trainable"):
+        arguments.not_modelled(f"{builder}: models that see images are not modelled", _KEY)
+    model, longest = _models().get(builder, (None, 0))
+    if model is None:
+        arguments.remark("unknown-model", "warning", f"model '{builder[:80]}' is not known", _KEY, fix="--model NAME")
+    return model, longest or None
+
+
+def _alone(arguments: Arguments, recipe: str) -> dict[str, Any]:
+    """Return the layout of a single device where recipe or file name says so (`_recipe_registry.py`), else of FSDP2."""
+    if "_single_device" not in (recipe or PurePath(arguments.file).name):
+        return {"zero_stage": 3}
+    arguments.devices = 1
+    arguments.places["devices"] = Place(arguments.file, 1)
+    return {"zero_stage": 0}
+
+
+def _sequence(arguments: Arguments, longest: int | None) -> int | None:
+    """Return the tokenizer's limit, else the model's: the length of packed samples, a bound of others."""
+    bound = arguments.integer("seq_length", "tokenizer.max_seq_len", high=2**27)
+    if bound is None and longest is not None and "seq_length" not in arguments.incomplete:
+        message = f"tokenizer.max_seq_len is absent: samples are priced as long as the model allows, {longest}"
+        arguments.remark("activations-bound", "warning", message, _KEY)
+    elif not arguments.switch("packed", "dataset.packed"):
+        message = (
+            "tokenizer.max_seq_len bounds the samples: a batch is as long as its longest one, and full ones are priced"
+        )
+        arguments.remark("activations-bound", "warning", message, "tokenizer.max_seq_len")
+    arguments.forget("packed")
+    return bound or longest
+
+
+def _precision(arguments: Arguments) -> str | None:
+    kind = arguments.text("precision", "dtype") or "bf16"
+    if arguments.switch("precision", "enable_fp8_training"):
+        return "fp8"
+    return {"bf16": "bf16", "fp32": "fp32", "fp16": "fp16"}.get(kind)
+
+
+def _types(arguments: Arguments) -> dict[str, str]:
+    return {} if arguments.text("parameter_dtype", "dtype") == "fp32" else dict(_HALF)
+
+
+def _optimizer(arguments: Arguments) -> dict[str, str]:
+    """Return the switches of the optimizer: its kind, fused or for-each steps, types of bitsandbytes' moments."""
+    kind = (arguments.text("optimizer_dtype", "optimizer._component_") or "").rpartition(".")[2].lower()
+    momentum = arguments.has("optimizer.momentum")
+    named = read_optimizer(
+        arguments, "optimizer._component_", "torch", own={"sgd": "sgd_momentum" if momentum else "sgd"}
+    )
+    fused = arguments.switch("foreach_optimizer", "optimizer.fused")
+    if kind.startswith("paged"):
+        # bitsandbytes keeps moments in fp32 unless its name says 8 bits (optim/adamw.py).
+        return {"foreach_optimizer": "false"} | ({} if kind.endswith("8bit") else {"optimizer_dtype": "fp32"}) | named
+    return {"foreach_optimizer": str(not fused).lower()} | named
+
+
+def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:
+    """Return the switches of the loss: bytes per logit, and a frozen copy of the model for preferences."""
+    name = (arguments.text("loss_bytes_per_logit", "loss._component_") or "").rpartition(".")[2]
+    arguments.forget("loss_bytes_per_logit")
+    if arguments.has("teacher_model._component_", "kd_loss._component_"):
+        arguments.not_modelled("distillation from a second model is not modelled", "kd_loss._component_")
+    if name == "DPOLoss":
+        frozen = {} if adapters else {"frozen_reference": "true"}
+        return frozen | {"reference_forward": "true", "sequences_per_sample": "2"}
+    if name and name not in (*_LOSS_BYTES, "CrossEntropyLoss"):
+        arguments.not_modelled(f"loss {name[:60]} is not modelled", "loss._component_")
+    return {"loss_bytes_per_logit": _LOSS_BYTES[name]} if name in _LOSS_BYTES else {}
+
 
 FRAMEWORK: Final = Framework(
     title="torchtune",

@@ -9,9 +9,8 @@ from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
-from simulator.frameworks.named import QUANTIZED, named_model
-from simulator.frameworks.optimizer import read_optimizer
-from simulator.frameworks.take import part, take
+from simulator.frameworks.models import QUANTIZED, named_model
+from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.frameworks.stacks import stacks_of
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout

@@ -1,19 +1,229 @@
-"""Registration of scripts on Hugging Face's Trainer or TRL: their launches and files. `read` interprets them."""
+"""Runs of scripts that train with Hugging Face's Trainer or TRL, and of the files that replace their flags.
+
+TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
+output layer (TRL 1.9, `trl/trainer`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
-from simulator.frameworks.accelerate.words import cluster
-from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import SUFFIXES
+from simulator.frameworks.accelerate.words import cluster, take_accelerate
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import SUFFIXES, take_file
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
-from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.trl.log import STEP_LOG
-from simulator.frameworks.trl.read import OWN_MODULES, as_accelerate, read, read_file, take_words
+from simulator.frameworks.logs import StepLogForm, counts, parse_count
+from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
+from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.recipe import Recipe
+
+OWN_MODULES: Final = "trl.scripts."
+_SECTIONS: Final = frozenset(
+    (
+        *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "model_init_kwargs"),
+        *("dataset_mixer", "dataset_mixture", "dataset_kwargs"),
+    )
+)
+"""Keys that hold a mapping, each read as one key."""
+_PREFERENCE: Final = re.compile(
+    r"(?<![a-z])(dpo|kto|orpo|simpo|cpo|ppo|grpo|rloo|reward(?:_model(?:ing)?)?|rm)(?=v?\d*(?![a-z0-9]))"
+)
+"""Names of scripts and folders of training on preferences or rewards."""
+_SAYS_ADAPTERS: Final = ("use_lora", "use_peft", "finetuning_type", "train_mode")
+"""Words that state whether adapters are trained."""
+_LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
+
+
+_EIGHT: Final = {"mixed_precision": "bf16", "num_processes": "8"}
+_SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
+    "single_gpu": _EIGHT | {"num_processes": "1"},
+    "multi_gpu": _EIGHT,
+    **{f"fsdp{version}": _EIGHT | {"use_fsdp": "use_fsdp"} for version in (1, 2)},
+    **{f"zero{stage}": _EIGHT | {"use_deepspeed": "use_deepspeed", "zero_stage": str(stage)} for stage in (1, 2, 3)},
+}
+"""Options of accelerate in the configurations that TRL ships (`trl/accelerate_configs`), by name."""
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the configuration file that replaces flags; flags override it, as in `HfArgumentParser`."""
+    named = arguments.entry("config") or arguments.entry("train_args_file")
+    files = [word for word in (*words, *(named.values if named is not None else ())) if word.text.endswith(SUFFIXES)]
+    for word in files[:1]:
+        if not word.known:
+            arguments.need(word.causes, "model")
+            continue
+        take_file(arguments, launch, word, _add_keys)
+
+
+def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
+    for key in keys:
+        if key.values and key.values[0].text.lower() not in ("none", "null"):
+            section = key.path[0] in _SECTIONS
+            if not section or not arguments.has(key.path[0]):
+                arguments.add(key.path[0] if section else key.dotted, key.values, key.line, file)
+
+
+def as_accelerate(launch: LaunchCommand) -> LaunchCommand:
+    """Return the `accelerate launch` that a launch of `trl` stands for (TRL f2cd577, `cli/accelerate_config.py`)."""
+    if launch.program != "trl":
+        return launch
+    words = {word.text.removeprefix("--"): after for word, after in pairwise(launch.arguments)}
+    named = words.get("accelerate_config")
+    shipped = _SHIPPED.get(named.text, {}) if named is not None else {}
+    options = {name: known_value(text, launch.line) for name, text in shipped.items()}
+    options |= {name: words[name] for name in ("num_processes", "num_machines") if name in words}
+    if named is not None and not shipped:
+        options["config_file"] = named
+    return replace(launch, launcher="accelerate", options=options)
+
+
+def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a script that trains with the Trainer."""
+    launch = as_accelerate(launch)
+    if launch.launcher == "accelerate":
+        take_accelerate(arguments, launch)
+    deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
+    if launch.program == "trl" or launch.script.text.startswith(OWN_MODULES):
+        _add_defaults(arguments)
+    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
+    return _with_purpose(arguments, PurePath(launch.script.text).name, deepspeed=deepspeed or nested, padded=False)
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
+    """Return the run of a file of keys; options of `accelerate launch` are not known."""
+    _add_keys(arguments, keys, arguments.file)
+    deepspeed = add_deepspeed(arguments, None)
+    if not deepspeed:
+        note_unsharded(arguments)
+    _add_defaults(arguments)
+    title = "/".join(PurePath(arguments.file).parts[-3:])
+    return _with_purpose(arguments, title, deepspeed=deepspeed)
+
+
+def _add_defaults(arguments: Arguments) -> None:
+    """Add the defaults of TRL's own scripts."""
+    arguments.add_defaults(("max_length=1024",) if not arguments.has(*_LENGTHS) else (), 1)
+    if not arguments.has("gradient_checkpointing"):
+        message = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
+        arguments.remark("activations-bound", "warning", message)
+
+
+def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
+    """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
+    _add_mode(arguments)
+    named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
+    arguments.forget("task_type")
+    kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
+    run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
+    adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
+    if run.lora_rank is None and adapters and not arguments.has(*_SAYS_ADAPTERS):
+        message = f"{adapters[:60]}: adapters may be trained, of a rank that is not stated; all weights are priced"
+        arguments.remark("upper-bound", "warning", message)
+    return run
+
+
+def _add_mode(arguments: Arguments) -> None:
+    """Add Firefly's mode (yangjianxin1/Firefly, train.py): all weights, adapters, or adapters over nested 4 bits."""
+    mode, kind = (arguments.text("lora_rank", name) for name in ("train_mode", "peft_type"))
+    arguments.forget("lora_rank")
+    if kind is not None and kind.lower() != "lora":
+        arguments.not_modelled(f"peft_type {kind[:40]} is not modelled", "peft_type")
+    if mode is None:
+        return
+    if mode not in ("full", "lora", "qlora"):
+        arguments.not_modelled(f"train_mode {mode[:40]} is not modelled", "train_mode")
+    adapters, bits = (str(mode in modes).lower() for modes in (("lora", "qlora"), ("qlora",)))
+    line = arguments.entries["train_mode"][-1].place.line
+    for name, text in (("use_lora", adapters), ("load_in_4bit", bits), ("use_bnb_nested_quant", bits)):
+        arguments.add(name, [known_value(text, line)], line)
+
+
+def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
+    """Return the run of a trainer's words with a preference loss, or the next-token loss where `kind` is empty.
+
+    `padded` says that batches are padded only to their longest sample.
+    """
+    run = trainer_run(arguments, deepspeed=deepspeed)
+    purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
+    if padded and not arguments.any_switch("packing", "packing", "padding_free"):
+        note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
+    arguments.forget("packing")
+    return replace(run, options={**run.options, **purpose})
+
+
+def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:
+    """Return the switches of a preference loss: pairs of answers, a frozen copy of the model, scores.
+
+    TRL 1.9, trainer/dpo_trainer.py and kto_trainer.py: adapters are switched off in place of a copy.
+    """
+    pairs = {} if kind == "kto" else {"sequences_per_sample": "2"}
+    if kind.startswith("reward") or kind == "rm":
+        return {"score_head": "true", **pairs}
+    if kind in ("orpo", "simpo", "cpo"):
+        return pairs
+    if kind not in ("dpo", "kto"):
+        arguments.not_modelled(f"{kind}: training with a model that generates is not modelled")
+        return {}
+    loss = (arguments.text("frozen_reference", "loss_type") or "").lower()
+    free = arguments.any_switch("frozen_reference", "reference_free", "precompute_ref_log_probs")
+    arguments.forget("frozen_reference")
+    if free or loss in ("or", "orpo", "simpo"):
+        return pairs
+    return pairs | {"reference_forward": "true"} | ({} if adapters else {"frozen_reference": "true"})
+
+
+def _is_chat(arguments: Arguments) -> bool:
+    """Whether flags are DeepSpeed-Chat's, which then count as keys of the configuration that it generates."""
+    if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
+        return False
+    arguments.forget("deepspeed")
+    rank = arguments.entry("lora_dim")
+    if rank is not None and rank.text != "0":
+        arguments.add("lora_rank", rank.values, rank.value_line)
+    line = arguments.entries["zero_stage"][-1].place.line
+    if arguments.has("offload"):
+        arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
+    arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
+    return True
+
+
+def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the batch sizes of a run and the devices that they imply, all of them data parallel."""
+    columns = counts(where, facts, {"micro_batch_size": "micro", "global_batch_size": "batch"})
+    if {"micro_batch_size", "global_batch_size"} <= set(columns):
+        steps = parse_count(where, "gradient accumulation", facts.get("accumulation") or "1")
+        columns["devices"] = columns["global_batch_size"] // max(columns["micro_batch_size"] * steps, 1)
+    return columns
+
+
+STEP_LOG: Final = StepLogForm(
+    name="the Hugging Face trainer",
+    framework="torch",
+    order=20,
+    begins=re.compile(r"\*{5} Running training \*{5}|'train_steps_per_second':"),
+    step=re.compile(
+        r"\|\s{0,4}(?P<at>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]{1,12}<[0-9:?]{1,12},\s{0,4}"
+        r"(?:(?P<seconds>[0-9.]{1,20})s/it|(?P<rate>[0-9.]{1,20})it/s)"
+    ),
+    facts=(
+        re.compile(r"Instantaneous batch size per device = (?P<micro>[0-9,]{1,12})"),
+        re.compile(r"Total train batch size \(w\. [^)]{1,60}\) = (?P<batch>[0-9,]{1,12})"),
+        re.compile(r"Gradient Accumulation steps = (?P<accumulation>[0-9,]{1,12})"),
+        re.compile(r"Total optimization steps = (?P<total>[0-9,]{1,12})"),
+        re.compile(r"'train_runtime': '?(?P<runtime>[0-9.]{1,20})"),
+        re.compile(r"'train_steps_per_second': '?(?P<rate>[0-9.]{1,20})"),
+    ),
+    columns=_columns,
+    note="Its ranks are those that its batch implies, all data parallel.",
+)
+
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")

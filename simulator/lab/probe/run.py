@@ -26,7 +26,7 @@ from simulator.evidence.calibration.cluster import Known
 from simulator.evidence.calibration.own import OwnFit, fit_own, known_memory
 from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import calibration_text
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.probe.plan import (
     KINDS,

@@ -19,8 +19,7 @@ from typing import Final
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
-from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
-from simulator.evidence.measurements.rows import read_rows, rows_text
+from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow, read_rows, rows_text
 from simulator.files import write_file, writing
 from simulator.lab.runner.compare import LayoutComparison, compared
 from simulator.lab.runner.engine import (

@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.evidence.calibration.own import fit_own, unused
 from simulator.evidence.calibration.sample import Sample, prepared
 from simulator.evidence.calibration.store import KINDS, calibration_text
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.runner.engine import Launched
 from simulator.lab.trainer.job import RankResult

@@ -23,8 +23,8 @@ from typing import Any, Final, Literal, Protocol
 from simulator.answers.cases import Case
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import UnsupportedError
-from simulator.evidence.measurements.columns import case_columns, cut_layers
-from simulator.evidence.measurements.row import MeasuredRow, RunOutcome
+from simulator.evidence.measurements.question import case_columns, cut_layers
+from simulator.evidence.measurements.rows import MeasuredRow, RunOutcome
 from simulator.lab.runner.processes import Ended
 from simulator.lab.trainer.job import RankResult
 from simulator.question.question import Question

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
 from simulator.lab.runner.engine import Command, LaunchOutcome, Pick, check_installed, launched_row
 from simulator.lab.runner.processes import Ended

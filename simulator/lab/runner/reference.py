@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import UnsupportedError, one_line
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.runner.diagnosis import diagnosis
 from simulator.lab.runner.engine import (

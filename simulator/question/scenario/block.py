@@ -1,4 +1,4 @@
-"""Many layouts at once: a block that shares the cut of the pipeline, one array per other choice. Prices nothing.
+"""Many layouts at once: a block that shares the cut of the pipeline, one array per other choice.
 
 A layout with tensor parallel 4 on two pipeline ranks and one with tensor parallel 8 on two are a block of two:
 `block.tensor_parallel` is `[4.0, 8.0]`, `block.pipeline_parallel` is 2. A single layout is a block of one, so that each

@@ -1,4 +1,4 @@
-"""Completion of a layout: derives omitted fields and refuses contradictions. Prices and searches nothing."""
+"""Completion of a layout: derives omitted fields and refuses contradictions."""
 
 from __future__ import annotations
 

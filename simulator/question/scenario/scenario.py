@@ -12,8 +12,7 @@ from typing import Any, Protocol, Unpack
 from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.profiles import MEGATRON
-from simulator.question.frameworks.releases import ReleaseCase, with_release
+from simulator.question.frameworks.stacks import MEGATRON, ReleaseCase, with_release
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD, Workload
 from simulator.question.scenario.typed import WorkloadFields
 from simulator.question.specs.hardware import HardwareSpec

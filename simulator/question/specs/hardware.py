@@ -1,4 +1,4 @@
-"""Hardware: one device, its node and its network, with the network of a booked cluster (`NAME@network=200Gbit/s@leaf=32`).
+"""Hardware: a device, its node and its network, with a booked cluster's network (`NAME@network=200Gbit/s@leaf=32`).
 
 A booked network changes links between nodes; those inside a node stay.
 """

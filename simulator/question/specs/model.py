@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.configuration import MAXIMUM_LAYERS
-from simulator.question.specs.provenance import (
+from simulator.question.specs.documents import (
     Frozen,
     ModelId,
     Name,

@@ -1,4 +1,4 @@
-"""Optimizers as data: state per parameter by class of tensor, and tensors held during a step. Counts no bytes."""
+"""Optimizers as data: state per parameter by class of tensor, and tensors held during a step."""
 
 from __future__ import annotations
 

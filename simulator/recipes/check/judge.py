@@ -27,21 +27,20 @@ from simulator.question.recipe import UNREAD, Recipe
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS, NARROW
-from simulator.recipes.check.any_value import of_any_stage, of_any_vocabulary
 from simulator.recipes.check.folders import expanded, require_file, require_size
-from simulator.recipes.check.machines import (
+from simulator.recipes.check.reading import (
+    Reading,
     Reread,
+    arguments_line,
     launched_devices,
     nodes_remark,
+    of_any_stage,
+    of_any_vocabulary,
     other_machines,
     unstated,
 )
-from simulator.recipes.check.marks import marks_of
-from simulator.recipes.check.peaks import peaks_of
-from simulator.recipes.check.positional import arguments_line
-from simulator.recipes.check.reading import Reading
-from simulator.recipes.check.room import room_of
-from simulator.recipes.check.verdict import Checked, graded
+from simulator.recipes.check.room import peaks_of, room_of
+from simulator.recipes.check.verdict import Checked, graded, marks_of
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:

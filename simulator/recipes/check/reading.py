@@ -1,19 +1,242 @@
-"""Reading of recipe files with the user's settings, repeated as often as a question needs. Judges nothing."""
+"""What a check makes of a recipe before it is priced: devices, missing settings, verdicts that hold for any value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
+from simulator.answers.cases import Blocked, Case, case_of
 from simulator.errors import SimulateError
 from simulator.evidence.cluster import cluster
+from simulator.question.origin import OPTION, Input, Remark
 from simulator.question.question import Question
 from simulator.question.recipe import Recipe
-from simulator.recipes.check.machines import Reread, counts, with_counts
+from simulator.recipes.check.verdict import Checked, text_of
+from simulator.recipes.shell.starts import argument_names
+
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
+"""Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
+_STAGES: Final = ("z0", "z1", "z2", "z3")
+"""Presets of DeepSpeed's configuration without offload, by name."""
+_WIDE: Final = {"gradient_dtype": "fp32"}
+"""The most that a configuration's `grad_accum_dtype` asks for."""
+
+
+def of_any_vocabulary(question: Question, judge: Callable[[Case], Checked]) -> Checked | None:
+    """Return the verdict where only the vocabulary is missing and both bounds have the same one; else None."""
+    if question.by_user("vocab_size"):
+        return None
+    cases: list[Case] = []
+    for size in (SMALLEST_VOCABULARY, LARGEST_VOCABULARY):
+        fields = {"vocab_size": Input(size, OPTION)}
+        case = case_of(Question(model_fields=fields).over(question))
+        if isinstance(case, Blocked):
+            return None
+        cases.append(case)
+    small, large = map(judge, cases)
+    if (small.outcome, small.passed) != (large.outcome, large.passed):
+        return None
+    size, chosen = (LARGEST_VOCABULARY, large) if large.passed else (SMALLEST_VOCABULARY, small)
+    message = (
+        f"the vocabulary is missing: {size:,} entries are priced; the verdict is the same from "
+        f"{SMALLEST_VOCABULARY:,} to {LARGEST_VOCABULARY:,}"
+    )
+    others = (remark for remark in chosen.remarks if remark.rule != "no-vocabulary")
+    assumed = Remark("vocabulary-assumed", "note", message, fix="--model-field vocab_size=N")
+    return replace(chosen, remarks=(*others, assumed))
+
+
+def of_any_stage(
+    recipe: Recipe, options: Question, reread: Reread, judge: Callable[[Recipe, Question], Checked]
+) -> Checked | None:
+    """Return the verdict where only DeepSpeed's configuration is missing and every ZeRO stage passes; else None.
+
+    The file may also offload, which lowers the need of a device, so that failures without it are not final.
+    """
+    missing = [unknown for unknown in recipe.unknowns if unknown.affects]
+    if len({unknown.name for unknown in missing}) != 1 or any(
+        set(unknown.affects) != {"zero_stage"} for unknown in missing
+    ):
+        return None
+    judged: list[Checked] = []
+    for stage, switches in (*((stage, {}) for stage in _STAGES), (_STAGES[0], _WIDE)):
+        other = reread({missing[0].name: stage}, options)
+        wider = options.with_switches({**switches, **options.options}, OPTION)
+        if other is None or not (verdict := judge(other, wider)).passed:
+            return None
+        judged.append(verdict)
+    message = (
+        "DeepSpeed's configuration is not at hand: memory and speed are those without ZeRO, and it passes with every "
+        "stage and with fp32 gradients"
+    )
+    assumed = Remark("zero-stage-assumed", "warning", message, missing[0].place, f"--set {missing[0].name}=PATH")
+    return replace(judged[0], remarks=(*judged[0].remarks, assumed))
+
+
+_NUMBER = re.compile(r"[0-9]{1,3}")
+"""Positional parameters that `--set` takes."""
+
+
+def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
+    """Return a note with the options for all missing positional parameters, by the script's names; else None."""
+    missing_names = {
+        remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"
+    }
+    numbers = sorted(int(name) for name in missing_names if _NUMBER.fullmatch(name))
+    if not numbers:
+        return None
+    names = argument_names(text_of(recipe.file))
+    subject = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
+    fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
+    return Remark(
+        rule="positional-parameters",
+        severity="note",
+        message=f"the script is started with {subject} it",
+        fix=fix,
+    )
+
+
+_LISTED: Final = r"nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc -l"
+_TORCH: Final = r"python3?\s+-c\s+[\"']import torch; ?print\(torch\.cuda\.device_count\(\)\)[\"']"
+_ON_A_NODE: Final = re.compile(rf"(?:\$\(|`)\s*(?:{_TORCH}|{_LISTED})\s*[)`]")
+"""Commands that print the number of devices of the node, as the text of an unknown value."""
+_IN_ALL: Final = re.compile(rf"\$\(\s*ds_ssh\s+{_LISTED}\s*\)")
+"""The same on every node, after two lines that `ds_ssh` prints and scripts subtract."""
+_LINES_BEFORE: Final = 2
+COUNTED: Final = "devices-counted"
+"""Rule of the remark on a command that is assumed to count the hardware's devices."""
+HOSTS: Final = "hosts-assumed"
+"""Rule of the remark on a launcher whose file of hosts is missing."""
+_COUNTS_MACHINES: Final = re.compile(r"(?i)\w*(?:node|world|slurm|gpus?|devices|nproc|npu|replica|ranks|hosts)\w*")
+"""Names of variables that may hold a number of machines."""
+_FACTORS: Final = (2, 4, 8, 16, 32, 64, 128)
+_MOST_TRIED: Final = 14
+
+
+def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, str]:
+    """Return the output of the recipes' commands that count devices, of a node or of all nodes.
+
+    `devices` are those of one node of the hardware, `nodes` the number of nodes asked about.
+    """
+    names = sorted({unknown.name for recipe in recipes for unknown in recipe.unknowns if unknown.affects})
+    each = {name: str(devices) for name in names if _ON_A_NODE.fullmatch(name)}
+    return each | {name: str(devices * nodes + _LINES_BEFORE) for name in names if _IN_ALL.fullmatch(name)}
+
+
+def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
+    """Return recipes with a remark on each command that is assumed to print a number."""
+    remarks = tuple(
+        Remark("devices-counted", "note", f"{name[:80]} is taken to print {text}", fix="--hardware NAME --nodes N")
+        for name, text in values.items()
+    )
+    return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unstated:
+    """The numbers of machines that a recipe does not state."""
+
+    nodes: bool
+    devices_per_node: bool
+    counted: bool = False
+    """Whether a command counts them at run time."""
+    variable: str = ""
+    """Variable whose default is used; empty without one."""
+
+    def __bool__(self) -> bool:
+        """Return whether any number is unstated."""
+        return self.nodes or self.devices_per_node
+
+
+Reread = Callable[[Mapping[str, str], Question], Recipe | None]
+"""Reads the same launch with other settings, on other machines; None where the file then has no such launch."""
+
+
+def unstated(recipe: Recipe, options: Question, reread: Reread) -> Unstated:
+    """Return which numbers of machines neither recipe nor user state."""
+    if options.is_sized:
+        return Unstated(nodes=False, devices_per_node=False)
+    sized = recipe.layout is not None and "dp" in recipe.places and recipe.nodes is None
+    counted = [remark.message for remark in recipe.remarks if remark.rule == COUNTED]
+    hosts = any(remark.rule == HOSTS for remark in recipe.remarks) or any("ds_ssh" in command for command in counted)
+    missing = Unstated(
+        nodes=(recipe.nodes is None and not sized) or hosts,
+        devices_per_node=(recipe.devices_per_node is None and not sized) or bool(counted),
+        counted=bool(counted),
+    )
+    return missing if missing.nodes else _defaulted(recipe, options, missing, reread)
+
+
+def _defaulted(recipe: Recipe, options: Question, missing: Unstated, reread: Reread) -> Unstated:
+    """Return `missing` with the numbers that defaults of environment variables decide, nodes first."""
+    for name in _defaults(recipe):
+        other = reread({name: "3"}, options)
+        if other is None:
+            continue
+        if other.nodes != recipe.nodes:
+            missing = replace(missing, nodes=True, variable=name)
+        if other.devices_per_node != recipe.devices_per_node:
+            missing = replace(missing, devices_per_node=True, variable=missing.variable or name)
+    return missing
+
+
+def _defaults(recipe: Recipe) -> Iterator[str]:
+    """Yield the variables assumed to be unset that may hold a number of machines."""
+    for remark in recipe.remarks:
+        if remark.rule == "assumed-unset":
+            yield from (name for name in re.findall(r"\$(\w+)", remark.message) if _COUNTS_MACHINES.fullmatch(name))
+
+
+def launched_devices(recipe: Recipe, options: Question) -> int:
+    """Return the devices that a recipe starts on; by default one node and all of its devices."""
+    spec = cluster(options.value("hardware"), None, None, options.stated("calibration")).hardware
+    return (recipe.nodes or 1) * (recipe.devices_per_node or spec.devices_per_node)
+
+
+def other_machines(
+    recipe: Recipe, options: Question, missing: Unstated, devices: int
+) -> Iterator[tuple[str, Question]]:
+    """Yield other machines, as option text and as options: more nodes, fewer devices, fewer nodes.
+
+    `devices` are those on which the recipe fails.
+    """
+    spec = cluster(options.value("hardware"), None, None, options.stated("calibration")).hardware
+    per_node = recipe.devices_per_node or spec.devices_per_node
+    nodes = max(devices // per_node, 1)
+    if missing.nodes:
+        more = (nodes * factor for factor in _FACTORS)
+        yield from ((f"--nodes {count}", options.changed(OPTION, nodes=count)) for count in more)
+    if missing.devices_per_node:
+        fewer = (devices // 2**power for power in range(1, devices.bit_length()) if devices % 2**power == 0)
+        yield from ((f"--devices {count}", options.changed(OPTION, devices=count)) for count in fewer)
+    if missing.nodes:
+        yield from ((f"--nodes {count}", options.changed(OPTION, nodes=count)) for count in _below(nodes))
+
+
+def _below(nodes: int) -> list[int]:
+    return [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
+
+
+def nodes_remark(elsewhere: str, failure: str, missing: Unstated) -> Remark:
+    """Return the remark on a recipe that fails on the assumed machines but may pass on others."""
+    unknown = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
+    source = (
+        f"takes {unknown} from ${missing.variable}, which is not set" if missing.variable else f"does not say {unknown}"
+    )
+    tells = "--nodes N" if missing.nodes else "--devices N"
+    return Remark(
+        rule="unknown-nodes",
+        severity="error",
+        message=f"the recipe {source}: {failure}; {elsewhere}",
+        fix=tells if not missing.variable else f"{tells}, or --set {missing.variable}=N",
+    )
+
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 

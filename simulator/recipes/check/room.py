@@ -1,4 +1,4 @@
-"""The longest sequence and the largest micro batch with which a recipe still fits. Searches no layout."""
+"""Room of a recipe that fits: the longest sequence, the largest micro batch, and the peaks of its figures."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from simulator.answers.cases import Case
 from simulator.cost.derived import pricing_of
+from simulator.cost.memory.outside import outside_allocator
 from simulator.cost.pricing.price import FITS, size
 from simulator.cost.stages import usable_bytes
 from simulator.errors import SimulateError
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
 
 _TOKENS = 1024
 """Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""
@@ -85,3 +90,49 @@ def _largest(case: Case) -> int | None:
         return None
     verdict = size(pricing_of(scenario, *(replace(layout, micro_batch_size=size) for size in sizes))).verdict
     return max((size for size, code in zip(sizes, verdict, strict=True) if code == FITS), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The need of the worst rank in one part of the step."""
+
+    stage: int
+    """Pipeline rank, from 0."""
+    device_bytes: float
+    """Device memory that it needs."""
+    capacity_bytes: float
+    """Device memory that a framework can use."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the need is within the usable memory."""
+        return self.device_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Peaks of the two parts of a step, each on its own worst rank."""
+
+    passes: Peak
+    """Forward, loss and backward."""
+    optimizer_step: Peak
+
+
+def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
+    """Return both peaks of a layout."""
+    pricing = pricing_of(scenario, layout)
+    memory = size(pricing).memory
+    usable = usable_bytes(scenario, memory.contents)[:, 0]
+
+    def largest(*, step: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        totals = [
+            moment.total(memory.contents) for moment in memory.moments if (moment.name == "optimizer step") == step
+        ]
+        return np.asarray(np.max(np.stack(totals), axis=0) + memory.retained)
+
+    def worst(allocated: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Peak:
+        device = (allocated + outside_allocator(pricing, allocated).total)[:, 0]
+        stage = int(np.argmax(device / usable))
+        return Peak(stage=stage, device_bytes=float(device[stage]), capacity_bytes=float(usable[stage]))
+
+    return Peaks(passes=worst(largest(step=False)), optimizer_step=worst(largest(step=True)))

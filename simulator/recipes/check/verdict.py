@@ -1,19 +1,49 @@
-"""The verdict on one recipe, and the exit code of many."""
+"""Verdict on a recipe: outcome, reasons, places, and marks of the code that the recipe starts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from simulator.answers.cases import Case
 from simulator.answers.changes import Change
 from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
+from simulator.answers.rules import Mark
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.origin import Place, Remark
-from simulator.recipes.check.peaks import Peaks
-from simulator.recipes.check.room import Room
+from simulator.recipes.check.room import Peaks, Room
 from simulator.tabular import Tabular
+
+_MOST_BYTES = 2_000_000
+_PATTERNS: dict[Mark, re.Pattern[str]] = {
+    "llama3.1-example": re.compile(r"^[^#\n]*\bpretrain_llama\.py", re.MULTILINE),
+    "megatron-240718": re.compile(r"^[^#\n]*Megatron-LM-240718", re.MULTILINE),
+    # Snapshots are named by date; 0.12 dates from spring 2025.
+    "megatron-before-0.12": re.compile(r"^[^#\n]*Megatron-LM-2([34]\d{4}|50[12]\d\d)\b", re.MULTILINE),
+}
+_NAMES = ("pretrain_llama.py", "Megatron-LM-2")
+"""Texts without which no pattern matches."""
+
+
+def marks_of(file: str) -> frozenset[Mark]:
+    """Return the marks in a recipe's text, comments left out; empty where it cannot be read."""
+    text = text_of(file)
+    if not any(name in text for name in _NAMES):
+        return frozenset()
+    return frozenset(mark for mark, pattern in _PATTERNS.items() if pattern.search(text))
+
+
+def text_of(file: str) -> str:
+    """Return the recipe's text; empty where it cannot be read again."""
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.read(_MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+
 
 ChangeKind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
 NOT_JUDGED: tuple[CheckOutcome, ...] = ("cannot_tell", "not_modelled", "unreadable")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.frameworks.arguments import Argument, Arguments
-from simulator.frameworks.names import plain
+from simulator.frameworks.flags import plain
 from simulator.recipes.shell.values import Value, split_fields, text_value
 
 ARGUMENTS: Final = frozenset("@*")

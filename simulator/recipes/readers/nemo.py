@@ -14,13 +14,20 @@ from typing import Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments, finished
-from simulator.frameworks.configuration import configuration
+from simulator.frameworks.configuration import Interpolation, configuration
 from simulator.frameworks.documents import Key, read_text
-from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
-from simulator.frameworks.nemo.partial import is_partial_recipe, is_setting, partial_recipes
-from simulator.frameworks.nemo.recipes import PythonRecipe, is_override, is_python_recipe, python_recipes, read_python
+from simulator.frameworks.nemo.recipes import (
+    PythonRecipe,
+    is_override,
+    is_partial_recipe,
+    is_python_recipe,
+    is_setting,
+    partial_recipes,
+    python_recipes,
+    read_python,
+)
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.recipe import Recipe
 from simulator.recipes.readers.cluster import cluster_of

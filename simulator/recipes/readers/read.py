@@ -1,4 +1,4 @@
-"""Reading of recipes: recognises the format of a file or launch and calls its framework's reader. Executes nothing."""
+"""Reading of recipes: recognises the format of a file or launch and calls its framework's reader."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
-from simulator.frameworks.home import reading_within, require_inside, used_names
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
+from simulator.frameworks.values import reading_within, require_inside, used_names
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
-from simulator.recipes.readers.cluster import cluster_of
+from simulator.recipes.readers.cluster import cluster_of, job_script
 from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.documented import documented_launch, documented_settings
-from simulator.recipes.readers.job import job_script
-from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
+from simulator.recipes.readers.model_args import (
+    documented_launch,
+    documented_settings,
+    dotted,
+    is_dotted,
+    is_model_args,
+    read_model_args,
+    with_network,
+)
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
-from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.recognition import (
     OF_DEEPSPEED,
     command_line,

@@ -1,4 +1,4 @@
-"""Recognition of training, and of the trainer, in files that no reader takes. Interprets no setting.
+"""Recognition of training, and of the trainer, in files that no reader takes.
 
 A file is passed over only if it clearly does not train: it starts no trainer, and has no batch size beside a learning
 rate, an optimizer or a model.
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from simulator.budget import charge
+from simulator.frameworks.arguments import LaunchCommand
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.launch import LaunchCommand
 
 _TABLE: Final = Path(__file__).with_name("trainers.csv")
 """Trainers that are recognised but not read, with the keys that only their files combine, each a section, a name or

@@ -14,7 +14,7 @@ from itertools import pairwise, takewhile
 from pathlib import PurePath
 from typing import Final
 
-from simulator.frameworks.launch import LaunchCommand, LauncherName
+from simulator.frameworks.arguments import LaunchCommand, LauncherName
 from simulator.frameworks.values import Cause
 from simulator.recipes.shell.values import Value, hole, joined, text_value
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.budget import charge
 from simulator.errors import InputError
-from simulator.frameworks.home import path_set_by_user
-from simulator.frameworks.values import Cause
+from simulator.frameworks.values import Cause, path_set_by_user
 from simulator.question.origin import Place, Remark, Severity, option_for
 from simulator.recipes.shell.files import Files, joined_files, name_below
 from simulator.recipes.shell.source import Source

@@ -35,7 +35,7 @@ from simulator.show.forms import ANSWERS
 if TYPE_CHECKING:
     from simulator.evidence.calibration.own import OwnFit
     from simulator.evidence.calibration.sample import Sample
-    from simulator.evidence.measurements.row import MeasuredRow
+    from simulator.evidence.measurements.rows import MeasuredRow
 
 _FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
 _FAMILY = Option("--family", "Only this hardware family; repeatable.", section=ROWS, multiple=True, metavar="NAME")
@@ -181,7 +181,7 @@ def _show(ctx: click.Context, name: str, value: object) -> None:
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show the errors of predictions: of shipped rows by class, or of the rows in files."""
-    from simulator.evidence.calibration.judged import judged_runs
+    from simulator.evidence.calibration.own import judged_runs
 
     if values["files"]:
         _own_accuracy(ctx, values)

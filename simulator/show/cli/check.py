@@ -84,7 +84,7 @@ def check_command() -> click.Command:
 
 def _check(**values: Any) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
-    from simulator.recipes.check.baseline import compared, ratcheted, read_baseline
+    from simulator.recipes.check.folders import compared, ratcheted, read_baseline
     from simulator.recipes.check.judge import check_files
     from simulator.recipes.check.verdict import Checks
 

@@ -41,7 +41,7 @@ _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes"
 
 
 def _offer(text: str) -> Any:
-    from simulator.answers.offers import parse_offer
+    from simulator.answers.plan import parse_offer
 
     return parse_offer(text)
 

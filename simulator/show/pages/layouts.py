@@ -19,10 +19,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 from simulator.answers.cases import case_of, priceable, question_model
-from simulator.answers.command import estimate_command
 from simulator.answers.explain import Explanation
 from simulator.answers.ranking import estimate_of, fastest
 from simulator.answers.ranking import feasible as feasible_layouts
+from simulator.answers.run import estimate_command
 from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError

@@ -25,8 +25,7 @@ from pydantic.fields import FieldInfo
 
 from simulator.answers.run import TrainingRun
 from simulator.answers.saved import question_object
-from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, Verdict
-from simulator.cost.pricing.violation import Violation
+from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, Verdict, Violation
 from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import TERA

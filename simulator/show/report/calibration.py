@@ -15,9 +15,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.judged import JudgedRun, WithErrors, is_inside, summary
 from simulator.evidence.calibration.linear import UNFITTED
-from simulator.evidence.calibration.own import OwnError
+from simulator.evidence.calibration.own import JudgedRun, OwnError, WithErrors, is_inside, summary
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients

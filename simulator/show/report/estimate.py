@@ -15,8 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simulator.cost.pricing.estimate import Estimate, Interval, StageMemory
-from simulator.cost.pricing.violation import Violation
+from simulator.cost.pricing.estimate import Estimate, Interval, StageMemory, Violation
 from simulator.question.frameworks.stacks import DEFAULT, PROFILES, profile_of
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.units import GIB, to_gib

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from simulator.cost.pricing.estimate import Interval
-from simulator.evidence.measurements.row import MemoryKind, RunOutcome, StepSpread
+from simulator.evidence.measurements.rows import MemoryKind, RunOutcome, StepSpread
 from simulator.lab.probe.rates import Rates
 from simulator.lab.runner.engine import OutcomeKind
 from simulator.lab.trainer.job import RankResult

@@ -1,4 +1,4 @@
-"""Operations of a mixture of experts: router, exchange of tokens, routed experts, shared experts. Sums nothing."""
+"""Feed-forward networks: a dense one, and routed experts with their exchanges."""
 
 from __future__ import annotations
 
@@ -6,10 +6,39 @@ from functools import lru_cache
 from typing import Literal, assert_never
 
 from simulator.cost.dtypes import FP32, HALF, dispatched_bytes, element_bytes, expert_input_bytes, narrow_element_bytes
-from simulator.cost.operations.blocks import activation, cast, into_products, network, norm, post_norm, vector
-from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Spread, Weight
+from simulator.cost.operations.blocks import (
+    activation,
+    cast,
+    into_products,
+    network,
+    norm,
+    post_norm,
+    tensor_collective,
+    vector,
+)
+from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight
 from simulator.question.specs.model import ModelSpec
+
+
+def dense(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the operations between the norm and the residual addition of a dense layer."""
+    first, *others = network(conditions, "ffn", conditions.model.intermediate_size, "feed_forward")
+    return (first._replace(moved=cast(conditions, float(conditions.model.hidden_size), "sequence"), calls=0.5), *others)
+
+
+def linear(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return a product of the hidden size in place of a mixer or feed-forward network (Megatron's `heterogeneous`)."""
+    hidden = conditions.model.hidden_size
+    return (
+        Operation(
+            name="linear",
+            group="feed_forward",
+            weights=(Weight("linear", hidden, hidden, "column"),),
+            moved=cast(conditions, float(hidden), "sequence"),
+            collectives=(tensor_collective(conditions, "gather"), tensor_collective(conditions, "reduce")),
+            calls=0.5,
+        ),
+    )
 
 
 def experts(conditions: Conditions) -> tuple[Operation, ...]:

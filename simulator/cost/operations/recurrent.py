@@ -1,0 +1,386 @@
+"""Mixers with a state in place of scores: linear attention, gated delta rules, Mamba and what filters before them."""
+
+from __future__ import annotations
+
+import math
+
+from simulator.cost.dtypes import FP32, element_bytes
+from simulator.cost.operations.attention import grouped_query, output_projection
+from simulator.cost.operations.blocks import cast, norm, tensor_collective, vector
+from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Weight
+from simulator.question.specs.model import ModelSpec
+
+
+def filtered(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the filter and its norm, then attention, whose values read the block's norm.
+
+    Every rank has the whole filter (paddlenlp/transformers/yuan/modeling.py of 056cdcb, LocalizedFiltering).
+    """
+    return (_filter(conditions), norm(conditions, "filter_norm", "filter_norm"), *grouped_query(conditions))
+
+
+def _filter(conditions: Conditions) -> Operation:
+    """Return two causal convolutions over two tokens, to half the width and back, added to their input.
+
+    Each saves its input in a convolution's layout: `2 T h` and `T h`.
+    """
+    hidden, element = conditions.model.hidden_size, element_bytes(conditions)
+    half = hidden // 2
+    return Operation(
+        name="local_filter",
+        group="attention_projection",
+        weights=(
+            Weight("filter_in", 2 * hidden, half, "replicated", matmul=False),
+            vector("filter_in_bias", half),
+            Weight("filter_out", 2 * half, hidden, "replicated", matmul=False),
+            vector("filter_out_bias", hidden),
+        ),
+        saved=(
+            Saved("filter_input", element * hidden, "sequence"),
+            Saved("filter_inner", element * half, "sequence"),
+        ),
+        moved=(Amount(8.0 * element * hidden, "sequence"),),
+        core_flops=8.0 * hidden * half,
+    )
+
+
+def lightning(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the operations between the norm and the residual addition.
+
+    SiLU of q, k and v saves its input (the projection's output) and makes the tensors that the scan saves. The scan's
+    output is normed over all heads and multiplied by a gate's sigmoid: the norm saves its input, the product its
+    factors.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    width = model.query_width
+    weights = (
+        *(Weight(name, model.hidden_size, width, "column") for name in ("q", "k", "v")),
+        Weight("g", model.hidden_size, width, "column"),
+    )
+    scan = Operation(
+        name="linear_attention",
+        group="core_attention",
+        saved=(
+            Saved("query_key_value", 3.0 * element * width, "tensor"),
+            Saved("scan_output", element * width, "tensor"),
+        ),
+        temporary=(Amount(3.0 * element * width, "tensor"),),
+        moved=(Amount(6.0 * element * width, "tensor"),),
+        core_flops=model.num_attention_heads
+        * linear_attention_flops(model.chunk_tokens, model.head_dim, model.head_dim),
+    )
+    gate = Operation(
+        name="gated_norm",
+        group="attention_projection",
+        weights=(vector("scan_norm", width, "column"),),
+        saved=(
+            Saved("scan_norm_statistics", FP32, "whole"),
+            Saved("scan_norm_output", element * width, "tensor"),
+            Saved("scan_gate", element * width, "tensor"),
+            Saved("gated_scan_output", element * width, "tensor"),
+        ),
+        moved=(Amount(5.0 * element * width, "tensor"),),
+    )
+    return (
+        input_projection(conditions, "query_key_value_gate", weights, 3 * width),
+        scan_exchange(conditions, 3 * width, width),
+        scan,
+        gate,
+        output_projection(conditions, width),
+    )
+
+
+def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
+    """Return the product before the scan; its output stays alive as the scan's or convolution's input."""
+    return Operation(
+        name=name,
+        group="attention_projection",
+        weights=weights,
+        saved=(Saved(f"{name}_output", element_bytes(conditions) * width, "tensor"),),
+        moved=cast(conditions, float(conditions.model.hidden_size), "sequence"),
+        collectives=(tensor_collective(conditions, "gather"),),
+        calls=0.5,
+    )
+
+
+def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operation:
+    """Return the context-parallel all-to-all from sequence to head splits before the scan, and back after it."""
+    amount = element_bytes(conditions) * (entering + leaving)
+    exchange = Collective("context", "all_to_all", amount, "tensor", "core_attention")
+    return Operation(name="context_exchange", group="context_exchange", collectives=(exchange,))
+
+
+def linear_attention_flops(chunk: int, key: int, value: int) -> float:
+    """Return the forward FLOP per token and head of linear attention in chunks of C tokens.
+
+    Inside a chunk scores and values, `2 C (k + v)`; between chunks the state is read and written, `4 k v`.
+    """
+    return 2.0 * chunk * (key + value) + 4.0 * key * value
+
+
+def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the operations between the norm and the residual addition.
+
+    One projection makes queries, keys, values, the output gate z and two numbers per value head; q, k and v pass a
+    causal convolution, which saves its input. The scan's kernel repeats queries and keys to the value heads and norms
+    them; it saves them, v, decay and strength of every head, and a triangular matrix per chunk.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
+    values = heads * model.linear_value_head_dim
+    entering = 2 * keys + values
+    scan = Operation(
+        name="delta_rule",
+        group="core_attention",
+        weights=(vector("decay", heads, "column"), vector("step_bias", heads, "column")),
+        saved=(
+            Saved("scan_query_key", 2.0 * element * heads * model.linear_key_head_dim, "tensor"),
+            Saved("scan_value", element * values, "tensor"),
+            Saved("scan_triangle", element * heads * model.chunk_tokens, "tensor"),
+            # Decay and statistics of both norms in fp32, strength of the update.
+            Saved("scan_numbers", (3.0 * FP32 + element) * heads, "tensor"),
+        ),
+        temporary=(Amount(element * (2 * heads * model.linear_key_head_dim + values), "tensor"),),
+        moved=(Amount(element * (2 * heads * model.linear_key_head_dim + 2 * values), "tensor"),),
+        core_flops=delta_flops(model),
+    )
+    return (
+        input_projection(conditions, "delta_projection", _weights(model), entering + values + 2 * heads),
+        scan_exchange(conditions, entering + values + 2 * heads, values),
+        convolution(conditions, entering),
+        scan,
+        gated_norm(conditions, values),
+        output_projection(conditions, values),
+    )
+
+
+def convolution(conditions: Conditions, width: int) -> Operation:
+    """Return a causal convolution of every feature over a few tokens, with SiLU; it reads and writes its width."""
+    model = conditions.model
+    bias = (vector("convolution_bias", width, "column"),) if model.convolution_bias else ()
+    return Operation(
+        name="convolution",
+        group="attention_projection",
+        weights=(Weight("convolution", model.convolution, width, "column", matmul=False), *bias),
+        moved=(Amount(2.0 * element_bytes(conditions) * width, "tensor"),),
+    )
+
+
+def _weights(model: ModelSpec) -> tuple[Weight, ...]:
+    hidden, heads = model.hidden_size, model.linear_value_heads
+    keys, values = model.linear_key_heads * model.linear_key_head_dim, heads * model.linear_value_head_dim
+    widths = {"q": keys, "k": keys, "v": values, "z": values, "a": heads, "b": heads}
+    return tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
+
+
+def gated_norm(conditions: Conditions, values: int) -> Operation:
+    """Return a norm of every head times SiLU of z: saves the scan's output, a number per head, and its own output."""
+    model, element = conditions.model, element_bytes(conditions)
+    return Operation(
+        name="gated_norm",
+        group="attention_projection",
+        weights=(vector("scan_norm", model.linear_value_head_dim),),
+        saved=(
+            Saved("scan_output", element * values, "tensor"),
+            Saved("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
+            Saved("gated_scan_output", element * values, "tensor"),
+        ),
+        moved=(Amount(3.0 * element * values, "tensor"),),
+    )
+
+
+def delta_flops(model: ModelSpec) -> float:
+    """Return the forward FLOP per token in chunks of C tokens, by value head (Yang et al. 2024, Gated Delta Networks).
+
+    A chunk has the products of keys with keys and of queries with keys, the triangle times keys and values, and scores
+    times values: `6 C k + 4 C v`, and `2 C^2 / 3` for the triangle's inverse; the state takes three products of `2 k
+    v`.
+    """
+    chunk, key, value = model.chunk_tokens, model.linear_key_head_dim, model.linear_value_head_dim
+    inside = 6.0 * chunk * key + 4.0 * chunk * value + 2.0 * chunk**2 / 3.0
+    return model.linear_value_heads * (inside + 6.0 * key * value)
+
+
+def kimi_delta(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the operations between the norm and the residual addition.
+
+    One projection makes queries, keys and values, a strength per head, and the narrow inputs of decay and output gate,
+    which a second one widens. The scan saves queries, keys, values, the decays' sums in fp32, and two triangles per
+    chunk.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
+    values = heads * model.linear_value_head_dim
+    narrow = model.delta_gate_rank * (2 if model.delta_output_gate == "low_rank" else 1)
+    scan = Operation(
+        name="delta_rule",
+        group="core_attention",
+        weights=(vector("decay", heads, "column"), vector("step_bias", keys, "column")),
+        saved=(
+            Saved("scan_query_key", 2.0 * element * keys, "tensor"),
+            Saved("scan_value", element * values, "tensor"),
+            Saved("scan_decay", (FP32 + element) * keys, "tensor"),
+            Saved("scan_triangle", 2.0 * element * heads * model.chunk_tokens, "tensor"),
+            # The statistics of both norms in fp32, the strength of the update.
+            Saved("scan_numbers", (2.0 * FP32 + element) * heads, "tensor"),
+        ),
+        temporary=(Amount(element * (3 * keys + values), "tensor"),),
+        moved=(Amount(element * (3 * keys + 2 * values), "tensor"),),
+        core_flops=delta_flops(model),
+    )
+    return (
+        input_projection(conditions, "delta_projection", _kimi_delta_weights(model), 2 * keys + values + heads),
+        _gates(conditions, keys, values, narrow),
+        scan_exchange(conditions, 3 * keys + values + heads, values),
+        convolution(conditions, 2 * keys + values),
+        scan,
+        gated_norm(conditions, values),
+        output_projection(conditions, values),
+    )
+
+
+def _kimi_delta_weights(model: ModelSpec) -> tuple[Weight, ...]:
+    hidden, heads = model.hidden_size, model.linear_value_heads
+    keys, values = model.linear_key_heads * model.linear_key_head_dim, heads * model.linear_value_head_dim
+    full = {"g": values} if model.delta_output_gate == "full" else {}
+    widths = {"q": keys, "k": keys, "v": values, "b": heads, **full}
+    narrow = ("f_a", "g_a") if model.delta_output_gate == "low_rank" else ("f_a",)
+    return (
+        *(Weight(name, hidden, width, "column") for name, width in widths.items()),
+        *(Weight(name, hidden, model.delta_gate_rank, "replicated") for name in narrow),
+    )
+
+
+def _gates(conditions: Conditions, keys: int, values: int, narrow: int) -> Operation:
+    """Return the widened decay and output gate; their narrow inputs are saved, and the gate's factor."""
+    model, element = conditions.model, element_bytes(conditions)
+    wide = [Weight("f_b", model.delta_gate_rank, keys, "column")]
+    if model.delta_output_gate == "low_rank":
+        wide.append(Weight("g_b", model.delta_gate_rank, values, "column"))
+    return Operation(
+        name="delta_gates",
+        group="attention_projection",
+        weights=tuple(wide),
+        saved=(
+            Saved("delta_gate_inputs", element * narrow, "sequence"),
+            Saved("scan_gate", element * values, "tensor"),
+        ),
+    )
+
+
+def mamba(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the operations between the norm and the residual addition.
+
+    One projection makes the gate z, the input x, the matrices B and C of every group, and a step per head. The fused
+    scan saves these alone, and its own output before the gate; its backward pass recomputes convolution and chunk
+    states. The norm over groups saves the gated output and makes the next product's input.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    inner, matrices = model.mamba_heads * model.mamba_head_dim, 2 * model.mamba_groups * model.mamba_state
+    entering = 2 * inner + matrices + model.mamba_heads
+    scan = Operation(
+        name="state_space_scan",
+        group="core_attention",
+        weights=tuple(vector(name, model.mamba_heads, "column") for name in ("decay", "step_bias", "skip")),
+        saved=(Saved("scan_output", element * inner, "tensor"), *_matrices(conditions)),
+        temporary=(Amount(element * entering, "tensor"),),
+        moved=(Amount(element * (3 * inner + matrices), "tensor"),),
+        core_flops=_flops(model),
+    )
+    norm = Operation(
+        name="group_norm",
+        group="attention_projection",
+        weights=(vector("scan_norm", inner, "column"),),
+        saved=(
+            Saved("gated_scan_output", element * inner, "tensor"),
+            Saved("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
+            Saved("scan_norm_output", element * inner, "tensor"),
+        ),
+        moved=(Amount(2.0 * element * inner, "tensor"),),
+    )
+    return (
+        input_projection(conditions, "scan_projection", _mamba_weights(model), entering),
+        scan_exchange(conditions, entering, inner),
+        convolution(conditions, inner + matrices),
+        scan,
+        norm,
+        output_projection(conditions, inner),
+    )
+
+
+def _matrices(conditions: Conditions) -> tuple[Saved, ...]:
+    """Return the fp32 tensors that a scan composed of matrix products saves beside its output.
+
+    Decays and scores of every chunk, `2 C` a head; B and C repeated for all heads, `2 N`; and seven tensors of the
+    inner width: inputs, their steps, decayed inputs, the outputs within and between chunks and their sum. Derived from
+    the peaks of MindSpeed-LLM's four runs (v2.1 to v26), which they match within 4 %.
+    """
+    if not conditions.framework.composed_scan:
+        return ()
+    model = conditions.model
+    heads, inner = float(model.mamba_heads), float(model.mamba_heads * model.mamba_head_dim)
+    matrices = 2.0 * heads * (model.chunk_tokens + model.mamba_state)
+    return (Saved("scan_matrices", FP32 * (matrices + 7.0 * inner), "tensor"),)
+
+
+def _mamba_weights(model: ModelSpec) -> tuple[Weight, ...]:
+    inner, groups = model.mamba_heads * model.mamba_head_dim, model.mamba_groups * model.mamba_state
+    widths = {"z": inner, "x": inner, "b": groups, "c": groups, "step": model.mamba_heads}
+    return tuple(Weight(name, model.hidden_size, width, "column") for name, width in widths.items())
+
+
+def _flops(model: ModelSpec) -> float:
+    """Return the forward FLOP per token in chunks of C tokens, with state N and head size P.
+
+    Scores, `2 C N` by group; scores times x, `2 C P`, and chunk states written and read, `4 N P`, by head.
+    """
+    chunk, state, size = model.chunk_tokens, model.mamba_state, model.mamba_head_dim
+    scores = 2.0 * chunk * state * model.mamba_groups
+    return scores + model.mamba_heads * (2.0 * chunk * size + 4.0 * state * size)
+
+
+_CHUNK = 2048
+"""Tokens between two states that the scan saves in fp32, with the product of their decays."""
+
+
+def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:
+    """Return the operations between the norm and the residual addition.
+
+    One projection makes input and gate. The convolved input gives the matrices B and C and, through a narrow rank, a
+    step per channel. The fused kernel saves the projection's output, the narrow product with separate copies of B and
+    C, and the scan's output. Its backward pass recomputes convolution and steps, and holds them with their gradients,
+    those of gate, input and output, and the gated output.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    inner, state = model.mamba_heads, model.mamba_state
+    # mamba_ssm/modules/mamba_simple.py: dt_rank "auto".
+    rank = math.ceil(model.hidden_size / 16)
+    scan = Operation(
+        name="selective_scan",
+        group="core_attention",
+        weights=(
+            Weight("scan_input", inner, rank + 2 * state, "row"),
+            Weight("step", rank, inner, "column"),
+            Weight("decay", state, inner, "column", matmul=False),
+            vector("step_bias", inner, "column"),
+            vector("skip", inner, "column"),
+        ),
+        saved=(
+            Saved("scan_matrices", element * (rank + 4 * state), "whole"),
+            Saved("scan_output", element * inner, "tensor"),
+            Saved("scan_states", 2.0 * FP32 * state * inner / _CHUNK, "tensor"),
+        ),
+        temporary=(Amount(8.0 * element * inner, "tensor"),),
+        # Bound by what it reads and writes (section 3.3.2): the input twice, steps twice, gate, output.
+        moved=(Amount(6.0 * element * inner, "tensor"),),
+        # State, input and output of every token: 9 FLOPs a channel and number of the state.
+        core_flops=9.0 * state * inner,
+    )
+    weights = tuple(Weight(name, model.hidden_size, inner, "column") for name in ("x", "z"))
+    return (
+        input_projection(conditions, "scan_projection", weights, 2 * inner),
+        scan_exchange(conditions, 2 * inner, inner),
+        convolution(conditions, inner),
+        scan,
+        output_projection(conditions, inner),
+    )
