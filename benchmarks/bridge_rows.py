@@ -29,7 +29,7 @@ from simulator.answers.cases import case_of, priceable
 from simulator.answers.ranking import estimate_of
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import price
-from simulator.question.coefficients.values import priors, replaced
+from simulator.question.coefficients import priors, replaced
 from simulator.question.frameworks.stacks import ReleaseRecipe, release_recipes
 from simulator.question.question import question_of
 from simulator.question.scenario.scenario import Scenario

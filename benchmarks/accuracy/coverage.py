@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from benchmarks.accuracy.judge import Residual, SourcesJudged
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES
 from simulator.show.report.tables import Section
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from benchmarks.accuracy.judge import DRAWS, FEW, SEED, Residual
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES
 from simulator.show.report.tables import Section
 from simulator.show.report.text import percent

@@ -31,8 +31,7 @@ from simulator.evidence.calibration.linear import (
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.question.arrays import Mask, Vector
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind, Coefficients
 
 Labels = NDArray[np.str_]
 

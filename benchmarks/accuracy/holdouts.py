@@ -20,12 +20,11 @@ from benchmarks.accuracy.hierarchy import (
     unseen_scatter,
 )
 from benchmarks.accuracy.sizes import fitted_sizes, level_of
-from simulator.evidence.calibration.apply import DIFFERENCE, Unit, difference_unit
 from simulator.evidence.calibration.linear import Gauss
+from simulator.evidence.calibration.ranges import DIFFERENCE, RowsCoverage, Unit, coverage_of, difference_unit, features
 from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.uncertainty import RowsCoverage, coverage_of, features
 from simulator.question.arrays import Mask, Vector
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 
 NODES: Final = (64, 256)
 """Devices above which all rows are left out, to see how predictions widen with doublings."""

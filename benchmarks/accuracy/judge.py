@@ -29,8 +29,7 @@ from simulator.evidence.calibration.linear import Gauss
 from simulator.evidence.calibration.own import LEFT_OUT, PLATFORMS
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind, Coefficients
 
 SEED = 20240717
 """Of the random few rows; printed with what they give."""

@@ -21,8 +21,7 @@ from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.calibration.store import FittedPart
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.arrays import Mask
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, replaced
+from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 
 OWN: Final = "z2000-megatron"
 """The user's own experiments."""

@@ -14,7 +14,7 @@ from simulator.evidence.calibration.linear import Gauss
 from simulator.evidence.calibration.ranges import range_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart
-from simulator.question.coefficients.values import priors
+from simulator.question.coefficients import priors
 
 _SHARE = 0.05
 """Smallest share of the information on a coefficient for which a source is named."""

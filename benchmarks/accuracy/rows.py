@@ -31,7 +31,7 @@ from simulator.cost.pricing.price import DOES_NOT_FIT, size
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.sample import Sample, predict, prepared
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".accuracy"

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from scipy.optimize import minimize
 
-from simulator.evidence.calibration.apply import CONTRIBUTIONS, Unit
+from simulator.evidence.calibration.ranges import CONTRIBUTIONS, Unit
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.arrays import Matrix, Vector
 

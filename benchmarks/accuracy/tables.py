@@ -11,7 +11,7 @@ from benchmarks.accuracy.choices import choices, chosen
 from benchmarks.accuracy.judge import Residual
 from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, WITHIN
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES, error_section
 from simulator.show.report.tables import Section
 

@@ -21,7 +21,7 @@ from benchmarks.accuracy.tables import percent
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.own import summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES
 from simulator.show.report.tables import Section
 

@@ -37,7 +37,7 @@ def model_of(model: Any) -> ModelSpec:
     values = model.to_dict() if hasattr(model, "to_dict") else model
     if not isinstance(values, Mapping):
         raise InputError(f"model {str(model)[:60]!r}: must be a name, a path, or a Hugging Face configuration")
-    from simulator.question.specs.configuration import model_of_config  # noqa: PLC0415  start-up time
+    from simulator.question.specs.families.reading import model_of_config  # noqa: PLC0415  start-up time
 
     name = str(values.get("_name_or_path") or values.get("name") or "").rpartition("/")[2]
     return model_of_config(values, "model", name or "own-model")

@@ -12,8 +12,7 @@ from simulator.evidence.calibration.cluster import NOISE
 from simulator.evidence.calibration.linear import names_of
 from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows, shipped_tables
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, priors
+from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from simulator.question.units import MIB
 
 ANNOTATIONS: dict[str, Any] = {"devices_from_figures": None, "status": "consistent", "evidence": ""}

@@ -14,7 +14,7 @@ import yaml
 
 from simulator.evidence.calibration.store import calibration_text, read_calibration
 from simulator.evidence.measurements.rows import read_rows, shipped_tables, write_rows
-from simulator.question.coefficients.values import priors
+from simulator.question.coefficients import priors
 from simulator.show.forms import ANSWERS
 from tests.calibration.measured import contradictory, shipped_rows
 from tests.calibration.pages import FOLDER

@@ -15,7 +15,7 @@ from simulator.evidence.calibration.own import fit_own
 from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import FittedPart, calibration_text, read_calibration
 from simulator.evidence.measurements.rows import MeasuredRow, write_rows
-from simulator.question.coefficients.values import priors
+from simulator.question.coefficients import priors
 from tests.calibration.pages import FOLDER
 from tests.cli.running import run
 

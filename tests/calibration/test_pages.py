@@ -11,8 +11,7 @@ from benchmarks.accuracy.rows import Judgement
 from simulator.cost.pricing.estimate import Coverage
 from simulator.evidence.calibration.linear import UNFITTED
 from simulator.evidence.calibration.own import MOST_SCATTER
-from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
-from simulator.question.coefficients.values import priors
+from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients, priors
 from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, blocks, differences, quoted
 from tests.cli.running import run
 

@@ -12,8 +12,7 @@ from simulator.evidence.calibration.linear import names_of
 from simulator.evidence.calibration.own import OwnFit, fit_own, unused
 from simulator.evidence.calibration.sample import Sample, prepared, sample_of
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, priors
+from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from tests.calibration.measured import (
     both_made_up,
     consistent,

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.accuracy.own import CLUSTER, mean
 from benchmarks.accuracy.rows import JudgedRow, Judgement
 from simulator.evidence.calibration.own import summary
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "README.md"

@@ -12,7 +12,7 @@ import pytest
 from simulator.api import scenario_of
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.activations import layer_tensors
-from simulator.cost.memory.peak import MOMENTS
+from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.pricing.estimate import Coverage
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.frameworks.profile import switches

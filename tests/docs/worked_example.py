@@ -25,8 +25,8 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.timing.collectives import gather_seconds, shard_group
 from simulator.cost.timing.layers import head_seconds, table_seconds
+from simulator.cost.timing.parts import PassSeconds, sum_parts
 from simulator.cost.timing.pipeline import pieces_of
-from simulator.cost.timing.step import PassSeconds, sum_parts
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout, default_cut

@@ -7,7 +7,8 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.fully_shard import shards_by_unit
-from simulator.cost.memory.peak import MemoryByStage, layer_backward_bytes, memory_by_stage
+from simulator.cost.memory.moments import layer_backward_bytes
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.pricing.test_memory_arithmetic import question

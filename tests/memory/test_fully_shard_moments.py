@@ -15,7 +15,8 @@ import pytest
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_bytes
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
-from simulator.cost.memory.peak import layer_backward_bytes, memory_by_stage
+from simulator.cost.memory.moments import layer_backward_bytes
+from simulator.cost.memory.peak import memory_by_stage
 from simulator.question.scenario.block import block_of
 from tests.pricing.test_memory_arithmetic import question
 from tests.scenario.cases import layout_of, small_dense

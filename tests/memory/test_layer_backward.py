@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.peak import layer_backward_bytes
+from simulator.cost.memory.moments import layer_backward_bytes
 from simulator.question.specs.model import LayerKind, ModelSpec
 from tests.memory.test_families import DELTA, MAMBA
 from tests.scenario.cases import block, layer_kind, only, pricing, scenario_of, small_dense, small_moe

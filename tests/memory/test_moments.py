@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.peak import MemoryByStage, Moment, memory_by_stage
+from simulator.cost.memory.moments import Moment
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from tests.pricing.test_memory_arithmetic import DENSE, MOE, T, question
 from tests.scenario.cases import block, scenario_of, small_dense, small_moe

@@ -8,8 +8,9 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
+from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.memory.outside import outside_allocator
-from simulator.cost.memory.peak import MOMENTS, buffer_bytes
+from simulator.cost.memory.peak import buffer_bytes
 from simulator.cost.operations.sums import inner_context
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.scenario.scenario import Scenario

@@ -40,7 +40,10 @@ SOMETHING: dict[tuple[str, str], object] = {
 WORKED_OUT = {("Pricing", "figures"), ("PassSeconds", "forward_seconds"), ("PassSeconds", "backward_seconds")}
 """Fields that no caller gives."""
 
-NOT_COMPARED = {("ThroughputEstimate", "schedule"), ("Estimate", "assumed")}
+NOT_COMPARED = {
+    *(("ThroughputEstimate", "schedule"), ("Estimate", "assumed")),
+    *(("Estimate", "question"), ("Ranking", "question")),
+}
 """Fields that two equal answers may differ in: how a step was run, and what else it could have been asked."""
 
 

@@ -14,8 +14,7 @@ from simulator.evidence.calibration.own import known_memory
 from simulator.lab.probe import plan as planning
 from simulator.lab.probe.plan import MOST_CANDIDATES, Candidate, Effort, ProbeDesign, candidates, plan, reach
 from simulator.lab.probe.rates import from_rates, rates_job, rates_of
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import priors, replaced
+from simulator.question.coefficients import Coefficients, priors, replaced
 from simulator.question.specs.catalogue import load_hardware
 from simulator.search.build import estimate_layout
 from tests.probe import machine

@@ -11,8 +11,7 @@ import yaml
 from simulator.errors import UnsupportedError
 from simulator.lab.probe.rates import assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
 from simulator.lab.trainer.job import MeasuredRates, RatesJob, Timing, from_json, to_json
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import priors
+from simulator.question.coefficients import Coefficients, priors
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.documents import validated
 from simulator.question.specs.hardware import HardwareSpec

@@ -1,6 +1,7 @@
-"""Functions and files stay short enough to be read in one go."""
+"""Functions and files stay short enough to be read in one go, and the package small enough to be known."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 
 from tests.project.tree import ROOT, files_under
@@ -39,3 +40,10 @@ def test_files_are_short() -> None:
     lines = {path: len(text.splitlines()) for path, text in sources("simulator", "tests", "tools", "benchmarks")}
     assert len(lines) > 400
     assert {path: count for path, count in lines.items() if count > LINES_PER_FILE} == {}
+
+
+def test_the_package_stays_within_its_budget() -> None:
+    budget = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["simulate"]["budget"]
+    lines = [len(text.splitlines()) for _, text in sources("simulator")]
+    assert sum(lines) <= budget["lines"]
+    assert len(lines) <= budget["files"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.cost.operations.sums import total_parameters
-from simulator.question.specs.configuration import read_config
+from simulator.question.specs.families.reading import read_config
 from tests.specs.small_configs import SMALL
 
 transformers = pytest.importorskip("transformers", reason="the extra for Hugging Face's classes is not installed")

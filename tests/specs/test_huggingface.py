@@ -8,8 +8,8 @@ import pytest
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.configuration import read_config
 from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.families.reading import read_config
 from simulator.question.specs.model import FAMILIES_FILE, ModelSpec, architectures
 from tests.specs.published_configs import CONFIGS
 from tests.specs.small_configs import SMALL

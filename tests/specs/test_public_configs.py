@@ -9,7 +9,7 @@ import pytest
 import simulator
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import UnsupportedError
-from simulator.question.specs.configuration import read_config
+from simulator.question.specs.families.reading import read_config
 from tests.project.tree import ROOT
 
 FOLDER = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared") / "configs"

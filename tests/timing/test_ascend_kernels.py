@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.timing.layers import layer_seconds
+from simulator.cost.timing.parts import Parts, sum_parts
 from simulator.cost.timing.products import memory_rate
-from simulator.cost.timing.step import Parts, sum_parts
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import load_model, only, pricing, scenario_of

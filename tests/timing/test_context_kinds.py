@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.peak import layer_backward_bytes
+from simulator.cost.memory.moments import layer_backward_bytes
 from simulator.question.scenario.block import block_of
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of

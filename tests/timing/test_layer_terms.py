@@ -12,6 +12,7 @@ from simulator.cost.operations.sums import layer_work
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.orders import ZeroBubbleH1
 from simulator.cost.timing.layers import head_seconds, layer_seconds, projection_seconds
+from simulator.cost.timing.parts import PassSeconds, host_seconds
 from simulator.cost.timing.products import (
     ProductShape,
     attention_rate,
@@ -22,7 +23,6 @@ from simulator.cost.timing.products import (
     product_seconds,
     shaped_seconds,
 )
-from simulator.cost.timing.step import PassSeconds, host_seconds
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layout_of, only, pricing, scenario_of, small_dense, small_moe

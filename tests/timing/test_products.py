@@ -14,7 +14,7 @@ from simulator.cost.timing.products import (
     shape_factor,
     shaped_seconds,
 )
-from simulator.question.coefficients.values import Coefficients, TimeCoefficients
+from simulator.question.coefficients import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import Precision
 from tests.scenario.cases import ROUND, load_hardware, only, scenario_of, small_dense

@@ -34,7 +34,7 @@ from simulator.cost.memory.activations import (
     stage_activations,
 )
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
-from simulator.cost.memory.peak import Moment, MomentName, layer_backward_bytes
+from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes
 from simulator.cost.memory.state import (
     device_parameters,
     largest_linear_layer,

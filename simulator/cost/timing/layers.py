@@ -41,6 +41,17 @@ from simulator.cost.timing.collectives import (
     outer_context_group,
     tensor_group,
 )
+from simulator.cost.timing.parts import (
+    Parts,
+    PassSeconds,
+    attention_share,
+    beside_weight_gradients,
+    exposed,
+    host_seconds,
+    output_rate,
+    passes_are_captured,
+    sum_parts,
+)
 from simulator.cost.timing.products import (
     Products,
     ProductShape,
@@ -53,17 +64,6 @@ from simulator.cost.timing.products import (
     product_flops,
     product_passes,
     product_seconds,
-)
-from simulator.cost.timing.step import (
-    Parts,
-    PassSeconds,
-    attention_share,
-    beside_weight_gradients,
-    exposed,
-    host_seconds,
-    output_rate,
-    passes_are_captured,
-    sum_parts,
 )
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario

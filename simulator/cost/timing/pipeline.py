@@ -22,7 +22,7 @@ from simulator.cost.timing.layers import (
     repeated_seconds,
     table_seconds,
 )
-from simulator.cost.timing.step import PARTS, Parts, PassSeconds
+from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
 from simulator.question.arrays import Index, largest
 from simulator.question.scenario.block import Array, KindArray, Mask
 

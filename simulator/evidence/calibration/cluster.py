@@ -24,12 +24,11 @@ from simulator.evidence.calibration.linear import (
     names_of,
     sort_of,
 )
+from simulator.evidence.calibration.ranges import coverage_of
 from simulator.evidence.calibration.sample import Sample, predict_device_memory
 from simulator.evidence.calibration.store import FittedPart
-from simulator.evidence.calibration.uncertainty import coverage_of
 from simulator.question.arrays import Mask, Matrix, Vector
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, priors
+from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 
 NOISE: Mapping[CoefficientKind, float] = {"memory": 0.01, "time": 0.012}
 """Relative scatter of repeated runs."""

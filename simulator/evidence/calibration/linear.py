@@ -11,8 +11,7 @@ import numpy as np
 
 from simulator.evidence.calibration.sample import Sample, measured, predict
 from simulator.question.arrays import Mask, Matrix, Vector
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, priors
+from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from simulator.evidence.calibration.sample import DEVICE_TOLERANCE, Sample, meas
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, shipped_calibration
 from simulator.evidence.measurements.question import figures_devices
 from simulator.evidence.measurements.rows import MeasuredRow, public_tables, read_rows, shipped_tables
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, replaced
+from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 from simulator.question.specs.catalogue import data_folder
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB

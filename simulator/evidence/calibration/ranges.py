@@ -1,81 +1,218 @@
-"""Explanation of a range: its contributions, and the measurement that would narrow it most."""
+"""Ranges: how far off a figure may be, by contributions, and how often ranges hold rows that were left out.
+
+The error of a prediction has a standard deviation, in the logarithm, whose square is the sum of those of its
+contributions. Each is a size times a unit: of `coefficients` the deviation that their covariance gives the figure, of
+`scatter` that of rows around their own source, of `sources` one over the root of the sources of the device family, of
+`device` and `stack` one where no row is of the family or of the framework on it, of `nodes` the root of the doublings
+of devices beyond the rows, of `layout` the root of the number of features beyond them. The sizes are those by which
+ranges hold 90 % of the rows when each of these is left out in turn.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from simulator.cost.operations.sums import total_parameters
-from simulator.cost.pricing.estimate import Contribution, Coverage, NextMeasurement
-from simulator.evidence.calibration.apply import Unit
-from simulator.evidence.calibration.uncertainty import NORMAL_90, RowsCoverage
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.cost.pricing.estimate import Coverage
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 
-_NEARLY: Final = 1.1
-"""Ratio to the narrowest range up to which a smaller run is preferred."""
-_SHOWN: Final = 0.0005
-"""Half-width below which a contribution is not listed."""
+LONG_CONTEXT_TOKENS = 8192
+"""Sequence length above which a run is one of long context."""
+_SIXTEEN_BITS = frozenset({"bf16", "fp16", "fp32"})
 
 
-def contributed(
-    kind: CoefficientKind, unit: Unit, sizes: Mapping[str, float], scenario: Scenario
-) -> list[Contribution]:
-    """Return the contributions to a range, the largest first."""
-    because = _because(unit, scenario)
-    contributions = [
-        Contribution(kind, name, NORMAL_90 * deviation, because[name])
-        for name, deviation in unit.deviations(sizes).items()
-        if NORMAL_90 * deviation >= _SHOWN
-    ]
-    return sorted(contributions, key=lambda contribution: -contribution.half_width)
+FEATURES: Final = (
+    *("precision", "tensor_parallel", "pipeline_parallel", "context_parallel", "zero_stage 3", "offload"),
+    *("experts", "lora", "long context"),
+)
+"""Names of features; a precision appears under its own name, such as `fp8`."""
 
 
-def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:
-    """Return what is unknown behind each contribution."""
-    family, framework, distance = scenario.hardware.family, scenario.framework.name, unit.distance
-    sources = round(1.0 / distance.share_of_source) if distance.share_of_source else 0
-    return {
-        "coefficients": "rates and overheads that the measured runs leave open",
-        "scatter": "how runs of one source scatter around it",
-        "sources": f"runs of family {family} are from {sources} source{'' if sources == 1 else 's'}",
-        "device": f"no run of family {family} was measured",
-        "stack": f"no run of {framework} with these switches on family {family} was measured",
-        "nodes": f"{scenario.devices} devices are {distance.doublings:.1f} doublings beyond the runs of {framework}",
-        "layout": f"no run of {framework} on family {family} has {', '.join(distance.features)}",
+def features(scenario: Scenario, layout: Layout) -> tuple[str, ...]:
+    """Return the features of a run that many runs lack; formulas alone price one that no run has."""
+    present = {
+        scenario.precision: scenario.precision not in _SIXTEEN_BITS,
+        "tensor_parallel": layout.tensor_parallel > 1,
+        "pipeline_parallel": layout.pipeline_parallel > 1,
+        "context_parallel": layout.context_parallel > 1,
+        "zero_stage 3": layout.zero_stage == 3,
+        "offload": layout.offload != "none",
+        "experts": scenario.model.is_moe,
+        "lora": scenario.lora_rank is not None,
+        "long context": scenario.seq_length > LONG_CONTEXT_TOKENS,
+        # No run of any source has it.
+        "selective_scan": any(kind.mixer == "selective_scan" for kind in scenario.model.layer_kinds),
     }
+    return tuple(name for name, there in present.items() if there)
 
 
-def next_measurement(unit: Unit, sizes: Mapping[str, float], scenario: Scenario) -> NextMeasurement:
-    """Return the single measurement that narrows a range most, or a smaller run that narrows it nearly as much."""
-    parts = unit.deviations(sizes)
-    every = list(_measurements(unit, parts, scenario))
-    return next(measurement for measurement in every if measurement.half_width <= _NEARLY * every[-1].half_width)
+class StackCoverage(NamedTuple):
+    """Coverage of the rows of one framework on a device family."""
+
+    devices: int
+    """Most devices of a row."""
+    tokens: int
+    """Longest sequence of a row."""
+    features: tuple[str, ...]
+    """Features that some row has, sorted."""
 
 
-def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) -> Iterator[NextMeasurement]:
-    """Yield runs with the range that each leaves, the smallest run first and the layout itself last."""
-    framework, hardware, beyond = scenario.framework.name, scenario.hardware.name, unit.distance.features
-    cluster = ("sources", "device", "stack")
-    # One run leaves as much uncertainty of the coefficients as its own scatter hides.
-    learned = parts["coefficients"] * parts["scatter"] / max(math.hypot(parts["coefficients"], parts["scatter"]), 1e-12)
-    one_node = f"with {framework} on one node of {hardware}"
-    yield _after(parts, f"any layout {one_node}", cluster, learned)
-    if beyond:
-        yield _after(parts, f"a layout that has {', '.join(beyond)}, {one_node}", (*cluster, "layout"), learned)
-    yield _after(parts, f"this layout on {scenario.devices} x {hardware}", (*cluster, "nodes", "layout"), learned)
+class Distance(NamedTuple):
+    """Distance of a question beyond the rows; all zero and empty inside."""
+
+    device: bool
+    """Whether no row is of the device family."""
+    share_of_source: float
+    """Inverse of the number of sources of the family; 0 without any."""
+    stack: bool
+    """Whether no row of the family ran the framework, or none ran its operations on the same runtime."""
+    doublings: float
+    """Doublings of the devices beyond the rows of the framework."""
+    features: tuple[str, ...]
+    """Features that no row of the framework on the family has."""
 
 
-def _after(parts: Mapping[str, float], run: str, without: tuple[str, ...], learned: float) -> NextMeasurement:
-    """Return a run with the range that is left without some contributions."""
-    remaining = {**parts, **dict.fromkeys(without, 0.0), "coefficients": learned}
-    return NextMeasurement(run, NORMAL_90 * math.hypot(*remaining.values()))
+@dataclass(frozen=True, slots=True)
+class RowsCoverage:
+    """Coverage of the rows of one kind on a device family; of a family without any, that of all rows."""
+
+    sources: int
+    """Sources with rows of the family; 0 where it was never measured."""
+    stacks: Mapping[str, StackCoverage]
+    """Coverage by framework."""
+
+    def __hash__(self) -> int:
+        """Hash by the fields that differ most often."""
+        return hash((self.sources, *self.stacks))
+
+    def distance(self, scenario: Scenario, layout: Layout) -> Distance:
+        """Return the distance of a question beyond the rows."""
+        name = scenario.framework.name
+        same = [self.stacks[name]] if name in self.stacks else list(self.stacks.values())
+        seen = {feature for stack in same for feature in stack.features}
+        tokens, devices = (max((getattr(stack, field) for stack in same), default=0) for field in ("tokens", "devices"))
+        beyond = [feature for feature in features(scenario, layout) if feature not in seen]
+        if scenario.seq_length > max(tokens, LONG_CONTEXT_TOKENS) and "long context" not in beyond:
+            beyond.append("long context")
+        return Distance(
+            device=self.sources == 0,
+            share_of_source=1.0 / self.sources if self.sources else 0.0,
+            stack=name not in self.stacks or scenario.framework.unmeasured_runtime,
+            doublings=max(0.0, math.log2(scenario.devices / devices)) if devices else 0.0,
+            features=tuple(beyond),
+        )
+
+    def __or__(self, other: RowsCoverage) -> RowsCoverage:
+        """Return the coverage of both."""
+        stacks = [(name, stack) for coverage in (self, other) for name, stack in coverage.stacks.items()]
+        return RowsCoverage(max(self.sources, other.sources), _stacks(stacks))
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the plain values of a file."""
+        stacks = {name: {**stack._asdict(), "features": list(stack.features)} for name, stack in self.stacks.items()}
+        return {"sources": self.sources, "stacks": stacks}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> RowsCoverage:
+        """Return the coverage of a file's values. Raises KeyError, TypeError or ValueError for others."""
+        stacks = {
+            str(name): StackCoverage(
+                int(stack["devices"]), int(stack["tokens"]), tuple(str(word) for word in stack["features"])
+            )
+            for name, stack in document["stacks"].items()
+        }
+        return cls(int(document["sources"]), stacks)
+
+
+def coverage_of(runs: Iterable[tuple[Scenario, Layout]], sources: int) -> RowsCoverage:
+    """Return the coverage of runs of `sources` sources of the family."""
+    stacks = [
+        (scenario.framework.name, StackCoverage(scenario.devices, scenario.seq_length, features(scenario, layout)))
+        for scenario, layout in runs
+    ]
+    return RowsCoverage(sources, _stacks(stacks))
+
+
+def _stacks(stacks: Iterable[tuple[str, StackCoverage]]) -> dict[str, StackCoverage]:
+    """Return the union by framework."""
+    result: dict[str, StackCoverage] = {}
+    for name, stack in sorted(stacks):
+        known = result.get(name, StackCoverage(0, 0, ()))
+        result[name] = StackCoverage(
+            devices=max(known.devices, stack.devices),
+            tokens=max(known.tokens, stack.tokens),
+            features=tuple(sorted({*known.features, *stack.features})),
+        )
+    return result
+
+
+CONTRIBUTIONS: Final = ("coefficients", "scatter", "sources", "device", "stack", "nodes", "layout")
+"""Names of the contributions, in the order of a report."""
+BEYOND: Final = ("stack", "nodes", "layout")
+"""Contributions that also widen the ranges of a cluster with runs of its own."""
+
+
+DIFFERENCE: Final = "difference"
+"""Sort of the difference of two layouts' predictions."""
+
+
+class Unit(NamedTuple):
+    """Units of one prediction's contributions."""
+
+    sort: str
+    """Sort of the prediction, a word of `SORTS` or `DIFFERENCE`."""
+    coefficients: float
+    """Relative deviation by the covariance of the coefficients."""
+    scatter: float
+    """Relative scatter of rows around their own source."""
+    distance: Distance
+    """Distance of the question beyond the rows."""
+    features: int | None = None
+    """Number of features beyond the rows; None for those of `distance`."""
+
+    def of(self, name: str) -> float:
+        """Return the unit of a contribution, as a relative deviation."""
+        distance = self.distance
+        units: Mapping[str, float] = {
+            "coefficients": self.coefficients,
+            "scatter": self.scatter,
+            "sources": math.sqrt(distance.share_of_source),
+            "device": float(distance.device),
+            "stack": float(distance.stack),
+            "nodes": math.sqrt(distance.doublings),
+            "layout": math.sqrt(len(distance.features) if self.features is None else self.features),
+        }
+        return units[name]
+
+    def key(self, name: str) -> str:
+        """Return the name of a contribution's size; coefficients and scatter have one per sort."""
+        return f"{name} {self.sort}" if name in ("coefficients", "scatter") else name
+
+    def deviations(self, sizes: Mapping[str, float]) -> dict[str, float]:
+        """Return the relative deviation of each contribution; a missing size is 0, of coefficients and scatter 1."""
+        without = {"coefficients": 1.0, "scatter": 1.0}
+        return {name: sizes.get(self.key(name), without.get(name, 0.0)) * self.of(name) for name in CONTRIBUTIONS}
+
+    def deviation(self, sizes: Mapping[str, float]) -> float:
+        """Return the relative deviation of the prediction."""
+        return math.hypot(*self.deviations(sizes).values())
+
+
+def difference_unit(variance: float, *scatter: float) -> Unit:
+    """Return the units of the difference of two predictions of one cluster, in which shared errors cancel.
+
+    `variance` is that of the difference by the coefficients, from draws that both predictions share.
+    """
+    inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
+    return Unit(DIFFERENCE, math.sqrt(max(variance, 0.0)), math.hypot(*scatter), inside)
 
 
 _SIZES = (

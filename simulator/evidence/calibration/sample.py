@@ -15,8 +15,7 @@ from simulator.errors import InputError
 from simulator.evidence.measurements.question import figures_devices, measured_tflops_per_device, question
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.arrays import Vector
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, replaced
+from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario

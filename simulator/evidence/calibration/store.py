@@ -14,11 +14,9 @@ import numpy as np
 import yaml
 
 from simulator.errors import InputError
-from simulator.evidence.calibration.ranges import CalibratedRange
-from simulator.evidence.calibration.uncertainty import RowsCoverage
+from simulator.evidence.calibration.ranges import CalibratedRange, RowsCoverage
 from simulator.question.arrays import Matrix
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, Prior, priors, replaced
+from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, priors, replaced
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.specs.catalogue import data_folder
 from simulator.question.specs.documents import read_yaml

@@ -13,7 +13,7 @@ from typing import Final
 from simulator.cost.dtypes import FP32, HALF
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import plain
-from simulator.frameworks.megatron.read import set_captured
+from simulator.frameworks.megatron.captured import set_captured
 from simulator.frameworks.take import Targets, read_optimizer
 from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.stacks import MEGATRON

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,38 +16,14 @@ from simulator.frameworks.configuration import configuration_path
 from simulator.frameworks.documents import Key, keys_of, read_document
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.torchtitan.cut import cut_of
+from simulator.frameworks.torchtitan.flavors import shape_of
 from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
-from simulator.question.specs.documents import read_limited, read_yaml
+from simulator.question.specs.documents import read_limited
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
-
-
-@functools.cache
-def _flavors() -> Mapping[str, Mapping[str, Any]]:
-    content: Mapping[str, Mapping[str, Any]] = read_yaml(Path(__file__).with_name("flavors.yaml"))
-    return content
-
-
-def published() -> Mapping[str, tuple[str, str]]:
-    """Return family and flavor by the name of a shipped model."""
-    return {name: (family, flavor) for name, (family, flavor) in _flavors()["published"].items()}
-
-
-def shape_of(name: str, *, with_table: bool) -> dict[str, object]:
-    """Return the shape of a flavor that is no published model, as `ModelSpec` fields; empty for other names.
-
-    `vocab_size` is left out unless `with_table`: a tokenizer may decide it.
-    """
-    shape: dict[str, object] = dict(_flavors()["own"].get(name, {}))
-    if "feed_forwards" in shape:
-        shape["feed_forwards"] = tuple(_flavors()["own"][name]["feed_forwards"])
-    if not with_table:
-        shape.pop("vocab_size", None)
-    return shape
-
 
 SCHEDULES: Final[Mapping[str, ScheduleName]] = {
     "1f1b": "1f1b",

@@ -8,7 +8,7 @@ from typing import assert_never
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.torchtitan.cut import cut_words
-from simulator.frameworks.torchtitan.read import published
+from simulator.frameworks.torchtitan.flavors import published
 from simulator.frameworks.write import Head, WordPair, Writing
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import Layout

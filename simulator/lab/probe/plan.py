@@ -31,8 +31,7 @@ from simulator.errors import SimulateError
 from simulator.evidence.calibration.linear import names_of
 from simulator.lab.trainer.job import TrainingJob, refused
 from simulator.question.arrays import Matrix, Vector
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, priors, replaced
+from simulator.question.coefficients import CoefficientKind, Coefficients, priors, replaced
 from simulator.question.frameworks.stacks import profile_of
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout, default_cut

@@ -29,8 +29,7 @@ from simulator.lab.trainer.job import (
     Timed,
     Timing,
 )
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, Prior, TimeCoefficients, priors
+from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, TimeCoefficients, priors
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIGA, MEGA, MIB, TERA
 

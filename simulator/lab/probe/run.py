@@ -48,8 +48,7 @@ from simulator.lab.runner.launchers import LocalLauncher
 from simulator.lab.runner.processes import run_guarded
 from simulator.lab.runner.reference import WORKER, ReferenceEngine
 from simulator.lab.trainer.job import RATES_NAME, MeasuredRates, RatesJob, from_json, to_json
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import priors, replaced
+from simulator.question.coefficients import Coefficients, priors, replaced
 from simulator.question.question import question_of
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.documents import validated

@@ -22,7 +22,7 @@ import numpy as np
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import InputError, UnsupportedError, one_line
 from simulator.lab.trainer.job import Traced, TraceRequest, TrainingJob, check_job, from_json, to_json
-from simulator.question.coefficients.values import replaced
+from simulator.question.coefficients import replaced
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import bare_estimate

@@ -207,7 +207,7 @@ def load_model(name_or_path: str) -> ModelSpec:
     if file is None:
         raise InputError(_unknown("model", name_or_path))
     if file.suffix.lower() == _JSON:
-        from simulator.question.specs.configuration import read_config  # noqa: PLC0415  start-up time
+        from simulator.question.specs.families.reading import read_config  # noqa: PLC0415  start-up time
 
         return read_config(file, name_or_path.rpartition("/")[2] if cached else "")
     return validated(str(file), ModelSpec, read_yaml(file))

@@ -1,17 +1,11 @@
-"""Hugging Face configurations: typed access to their keys with one-line errors, and the model that a file describes."""
+"""Typed access to the keys of a parsed configuration, with one-line errors."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from simulator.errors import InputError, UnsupportedError, quoted
-from simulator.question.specs.catalogue import CONFIG_FILE
-from simulator.question.specs.documents import read_json, validated
-from simulator.question.specs.families.reading import fields_of, refusal
-from simulator.question.specs.model import ModelSpec, architectures
 
 ValueT = TypeVar("ValueT")
 MAXIMUM_LAYERS: Final = 10_000
@@ -157,55 +151,3 @@ class Config:
     def unsupported(self, key: str, reason: str) -> UnsupportedError:
         """Return the error for a setting that cannot be priced."""
         return UnsupportedError(f"{self.where}: {key}: {reason}")
-
-
-def read_config(file: Path, name: str = "") -> ModelSpec:
-    """Return the model a Hugging Face configuration describes; InputError or UnsupportedError if none.
-
-    Without a name it is called as its folder is, or as the file.
-    """
-    # State-space configurations bound their time steps by infinity, which nothing here reads.
-    values = read_json(file, infinite=True)
-    if not isinstance(values, dict):
-        raise InputError(f"{file}: must hold a mapping of keys to values")
-    return model_of_config(values, str(file), name or _name_of(file))
-
-
-def model_of_config(values: Mapping[str, Any], where: str, name: str) -> ModelSpec:
-    """Return the model that the keys of a Hugging Face configuration describe; errors as of `read_config`."""
-    whole = Config(where, dict(values))
-    if not whole.has("model_type"):
-        raise InputError(f"{where}: model_type: is missing; this is not a Hugging Face model configuration")
-    config = _text_part(whole)
-    architecture = config.text("model_type", "")
-    if architecture not in architectures():
-        raise UnsupportedError(f"{config.where}: model_type: {refusal(architecture)}")
-    fields = {"name": name, "architecture": architecture, "note": _note(whole, config)}
-    return validated(config.where, ModelSpec, fields | fields_of(architecture, config))
-
-
-def _text_part(config: Config) -> Config:
-    """Return the language model's configuration inside a multimodal one; return any other unchanged."""
-    if not config.present("text_config"):
-        return config
-    text = config.section("text_config")
-    tied = {"tie_word_embeddings": config.flag("tie_word_embeddings", default=False)}
-    return text.assuming(**(tied if config.present("tie_word_embeddings") else {}))
-
-
-def _note(whole: Config, config: Config) -> str:
-    """Return a note on the settings that are left out."""
-    notes = []
-    if whole is not config:
-        kind = whole.text("model_type", "")
-        notes.append(f"the text part of a '{kind}' configuration: what reads images, sound or video is not priced.")
-    if whole.has("quantization_config") or config.has("quantization_config"):
-        notes.append("quantization_config is not applied: the precision asked for is priced.")
-    return " ".join(notes)
-
-
-def _name_of(file: Path) -> str:
-    """Return a name for the model: the folder of a ``config.json``, the stem of any other file."""
-    raw = file.absolute().parent.name if file.name == CONFIG_FILE else file.stem
-    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", raw).lstrip("._+-")
-    return name[:100] or "config"

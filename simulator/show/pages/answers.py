@@ -14,7 +14,7 @@ from simulator.answers.compare import Comparison, PartDifference
 from simulator.answers.plan import Choice, Plan
 from simulator.errors import one_line
 from simulator.evidence.calibration.own import JudgedRun, OwnError
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients import CoefficientKind
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks

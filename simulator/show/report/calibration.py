@@ -19,8 +19,7 @@ from simulator.evidence.calibration.linear import UNFITTED
 from simulator.evidence.calibration.own import JudgedRun, OwnError, WithErrors, is_inside, summary
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, priors
+from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from simulator.question.units import GIB
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.tables import Section, sections_text

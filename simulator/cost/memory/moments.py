@@ -1,0 +1,277 @@
+"""Moments of a step: what is alive at each beside the rest, such as retained outputs and a layer's backward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.derived import Pricing, of_sizes
+from simulator.cost.dtypes import FP32, HALF, element_bytes
+from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
+from simulator.cost.operations.blocks import into_products
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import Operation, Weight, conditions_of, summed
+from simulator.cost.operations.sums import tokens_per_device, total
+from simulator.cost.stages import StageContents
+from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.model import LayerKind
+
+MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction"]
+"""Moments that are compared for the peak."""
+MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes alive at one moment; shape (kinds, n) unless noted."""
+
+    name: MomentName
+    parameters: KindArray | float
+    gradients: KindArray | float
+    resident: KindArray | float
+    """Optimizer state on the device."""
+    activations: StageArray | float
+    """Shape (pipeline_parallel, n)."""
+    released: KindArray | float
+    """Activations already freed."""
+    logits: KindArray | float
+    temporary: KindArray | float
+    gradients_absent: StageArray | float = 0.0
+    """Bytes of gradients not yet allocated, shape (pipeline_parallel, n)."""
+
+    def total(self, contents: StageContents) -> StageArray:
+        """Return the sum of all parts on every rank, shape (pipeline_parallel, n)."""
+        static = self.parameters + self.gradients
+        by_kind = np.asarray(static + self.resident + self.logits + self.temporary - self.released)
+        return contents.on_ranks(by_kind) + self.activations - self.gradients_absent
+
+
+_COMPRESSED_MASK = 2048.0
+"""Side of the mask that torch_npu's fused attention uses for any causal sequence."""
+
+
+def retained_bytes(pricing: Pricing) -> KindArray:
+    """Return the bytes of masks, bias tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n)."""
+    others = _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
+    return others + _dummy_gradients(pricing)
+
+
+def _masks(pricing: Pricing) -> KindArray:
+    """Return the bytes of attention masks: one per score."""
+    scenario, layers = pricing.scenario, pricing.contents.num_layers
+    sequence = float(scenario.seq_length)
+    match scenario.framework.attention_mask:
+        case "compressed":
+            return np.full_like(layers, _COMPRESSED_MASK**2)
+        case "sequence":
+            return np.full_like(layers, sequence**2)
+        case "layers":
+            return layers * sequence**2
+        case _:
+            return np.zeros_like(layers)
+
+
+def _bias_tables(pricing: Pricing) -> KindArray:
+    """Return the bytes of position bias: `2 a s^2 / t` per sequence of a micro batch and per shared table (M26).
+
+    One object holds them for all layers (`Alibi`, mindspeed_llm/tasks/models/common/alibi.py, v1.0.RC3 to v26.1.0).
+    """
+    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
+    tables = scenario.framework.position_bias_tables
+    if not tables:
+        return np.zeros_like(contents.ranks)
+    scores = scenario.model.num_attention_heads * float(scenario.seq_length) ** 2 / block.tensor_parallel
+    return (contents.num_layers > 0.0) * HALF * scores * (block.micro_batch_size + tables - 1.0)
+
+
+def _boundaries(pricing: Pricing) -> KindArray:
+    """Return the bytes of retained boundary tensors: `2 H` on later ranks; interleaved, `2 v H` more on all."""
+    profile, block, contents = pricing.scenario.framework, pricing.block, pricing.contents
+    if not profile.kept_boundaries:
+        return np.zeros_like(contents.ranks)
+    passes = np.where(block.pipeline_parallel > 1, 2.0 if profile.frozen_reference else 1.0, 0.0)
+    interleaved = np.where(block.virtual_stages > 1, block.virtual_stages, 0.0)
+    return 2.0 * passes * (1.0 - contents.embeddings + interleaved) * layer_input_bytes(pricing)
+
+
+def _dispatched(pricing: Pricing) -> KindArray:
+    """Return the bytes that a token dispatcher holds of the last micro batch, once on a rank with experts."""
+    scenario, contents = pricing.scenario, pricing.contents
+    states = scenario.framework.kept_dispatches
+    if not states or not scenario.model.is_moe:
+        return np.zeros_like(contents.ranks)
+    hidden: Array = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
+    of_experts = [kind.routed for kind in contents.layer_kinds]
+    with_experts: KindArray = (contents.layers[of_experts].sum(axis=0) > 0.0) * states * hidden
+    return with_experts
+
+
+@of_sizes
+def _dummy_gradients(pricing: Pricing) -> KindArray:
+    """Return the bytes of an unused gradient for each distinct weight shape, `2 outputs x inputs` on the device.
+
+    TransformerEngine's backward pass hands autograd an empty tensor where it has added the gradient to the accumulated
+    one, and keeps it by shape and type (`get_dummy_wgrad`, transformer_engine/pytorch/module/base.py, v2.3 to v2.14;
+    grouped_linear.py since v2.10). All experts of a rank share two. Frozen weights have none.
+    """
+    scenario, contents = pricing.scenario, pricing.contents
+    profile, sizes = scenario.framework, np.zeros((len(contents.ranks), len(pricing)))
+    if profile.dummy_weight_gradients == "none" or not profile.fused_gradient_accumulation or scenario.lora_rank:
+        return sizes
+    conditions, layers = conditions_of(scenario), contents.with_prediction
+    modules: dict[Weight, KindArray] = {}
+    for position, kind in enumerate(contents.layer_kinds):
+        for weight in _module_weights(layer_operations(conditions, kind), fused=profile.fused_projections):
+            if not weight.routed or profile.dummy_weight_gradients == "all":
+                modules[weight] = modules.get(weight, np.zeros_like(layers[position])) + layers[position]
+    counted: list[tuple[NDArray[np.bool_], Array, Array]] = []
+    for weight, users in modules.items():
+        outputs, inputs = _local_shape(pricing, weight)
+        equal_shapes = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
+        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *equal_shapes], axis=0)
+        sizes = sizes + fresh * (element_bytes(scenario) * outputs * inputs)
+        counted.append((users > 0.0, outputs, inputs))
+    return sizes
+
+
+def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
+    """Return the outputs and inputs of one weight on a device, each of shape (n,)."""
+    block, whole = pricing.block, np.ones(len(pricing))
+    parts = block.expert_tensor_parallel if weight.routed else block.tensor_parallel
+    of_outputs = parts if weight.split in ("column", "expert_column") else whole
+    of_inputs = parts if weight.split in ("row", "expert_row") else whole
+    return weight.outputs / of_outputs, weight.inputs / of_inputs
+
+
+def _module_weights(operations: Iterable[Operation], *, fused: bool) -> Iterator[Weight]:
+    """Yield one unnamed weight per linear module of a layer; products of one input are one module if `fused`."""
+    for operation in operations:
+        outputs: Counter[Weight] = Counter()
+        for weight in operation.weights:
+            if weight.matmul and operation.group != "router":
+                outputs[Weight("" if fused else weight.name, weight.inputs, 0, weight.split)] += weight.outputs
+        yield from (module._replace(name="", outputs=width) for module, width in outputs.items())
+
+
+def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
+    """Return the most bytes alive in a layer's backward pass, shape (n,): saved tensors and gradients (M16).
+
+    Gathered weights and other layers' gradients are not counted. Where `keeps_gradients`, weight gradients stay until
+    the layer ends; elsewhere each is added to an accumulated gradient at once.
+    """
+    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    saved = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
+    incoming = layer_input_bytes(pricing)
+    if kind.routed:
+        return saved + incoming + _experts(pricing, operations)
+    feed_forward = _feed_forward(pricing, kind, keeps_gradients)
+    widest = saved + incoming + feed_forward
+    mixing = {operation.name for operation in operations if operation.group == "core_attention"}
+    if not mixing:
+        return widest
+    if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
+        return np.maximum(widest, saved + incoming + _scan(pricing, kind, operations))
+    return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
+
+
+def _products(scenario: Scenario, kind: LayerKind) -> int:
+    """Return how many products read the input of a dense feed-forward network; 0 where a layer has none."""
+    return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
+
+
+def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) -> Array:
+    """Return the gradients alive in a linear mixer's scan, with the gathered input's and its first projection's."""
+    scan = (operation for operation in operations if operation.group == "core_attention")
+    gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
+    first = next(operation for operation in operations if operation.group == "attention_projection")
+    inner = sum(weight.outputs for weight in first.weights if weight.matmul)
+    return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
+
+
+def _saved(pricing: Pricing, kind: LayerKind, name: str) -> Array:
+    """Return the bytes that the operation called `name` saves."""
+    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    return total(
+        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.saved)
+    )
+
+
+def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
+    """Return the bytes of the gathered residual stream, one tensor of the feed-forward width, and all queries."""
+    scenario, block = pricing.scenario, pricing.block
+    model = scenario.model.of_kind(kind)
+    per_width = element_bytes(scenario) * tokens_per_device(pricing)
+    t = block.tensor_parallel
+    return per_width * model.hidden_size, per_width * model.intermediate_size / t, per_width * model.query_width / t
+
+
+def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
+    """Return the feed-forward bytes beside saved tensors and the incoming gradient, at the widest of three moments.
+
+    Down projection: the gathered incoming gradient and the product's. Product: the gradients of product, silu and up,
+    with the product itself freed. Second of gate and up: both input gradients and one inner gradient, with all inner
+    tensors freed. Each moment adds the weight gradients made so far. Without a gate, one product replaces gate and up.
+    """
+    scenario, block = pricing.scenario, pricing.block
+    products = _products(scenario, kind)
+    if not products:
+        return np.zeros(len(pricing))
+    gathered, inner, _ = _widths(pricing, kind)
+    weight = _weight_bytes(pricing, scenario.model.of_kind(kind).intermediate_size)
+    saved_inner = _saved(pricing, kind, "ffn_activation")
+    down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
+    product = 2.0 * inner + keeps_gradients * weight
+    inputs = products * gathered + inner - saved_inner + (products * keeps_gradients + 1.0) * weight
+    return np.maximum(np.maximum(down, product), inputs)
+
+
+def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
+    """Return all bytes of a layer alive in the backward pass of attention, at the widest of three moments.
+
+    Rotation of the queries: their gradient, three products and a negation in fp32, and the gradients of keys and
+    values. Last of the three projections: two input gradients and the queries' gradient. Core attention: with context
+    parallelism, the gathered keys and values and their gradients.
+    """
+    scenario, block = pricing.scenario, pricing.block
+    model = scenario.model
+    gathered, _, query = _widths(pricing, kind)
+    wide = FP32 * tokens_per_device(pricing) * model.query_width / block.tensor_parallel
+    key_value = 2.0 * query * model.kv_width / model.query_width
+    outside = _saved(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
+    products = _products(scenario, kind)
+    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.of_kind(kind).intermediate_size)
+    output = _weight_bytes(pricing, model.query_width)
+    projections = output + _weight_bytes(pricing, 2 * model.kv_width)
+    rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
+    inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
+    # The gathered keys and values and their gradients are alive before the rotation is differentiated.
+    core = 3.0 * query + key_value + _gathered_context(pricing, kind)
+    return outside + np.maximum(np.maximum(rotation, inputs), core)
+
+
+def _gathered_context(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes of gathered keys and values and their gradients, where ranks share a sequence."""
+    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    context = ("key_value_context", "sliding_key_value_context")
+    return total(pricing, summed(a for operation in operations for a in operation.temporary if a.spread in context))
+
+
+def _weight_bytes(pricing: Pricing, width: int) -> Array:
+    """Return the bytes of a weight of hidden size times `width`, in the compute type."""
+    scenario, block = pricing.scenario, pricing.block
+    return element_bytes(scenario) * scenario.model.hidden_size * width / block.tensor_parallel
+
+
+def _experts(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
+    """Return the gradients of gate, up and the experts' inputs and outputs, and of the largest weight."""
+    scenario, block = pricing.scenario, pricing.block
+    experts = (operation for operation in operations if operation.group == "experts")
+    gradients = total(pricing, summed(amount for operation in experts for amount in operation.temporary))
+    largest = max(weight.parameters for operation in operations for weight in operation.weights if weight.routed)
+    return gradients + element_bytes(scenario) * largest / block.expert_ranks
