@@ -36,7 +36,8 @@ from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import FIELDS
-from simulator.question.specs.catalogue import load_model, shipped_name
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.names import shipped_name
 from simulator.question.vocabulary import PRECISIONS
 from simulator.recipes.readers.read import read_recipe
 

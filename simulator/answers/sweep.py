@@ -45,8 +45,9 @@ from simulator.question.question import question_of
 from simulator.question.scenario.complete import KEYS, named
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, LISTS, check_count, check_share
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
-from simulator.question.specs.catalogue import data_folder, hub_file, load_model
+from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.names import data_folder, hub_file
 from simulator.question.units import parse_count
 from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.rank import Progress

@@ -11,15 +11,9 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.values import require_inside
 from simulator.question.recipe import Recipe
-from simulator.question.specs.catalogue import (
-    CONFIG_FILE,
-    known_names,
-    load_model,
-    model_names,
-    models_by_sizes,
-    shipped_name,
-)
+from simulator.question.specs.catalogue import load_model, models_by_sizes
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import CONFIG_FILE, known_names, model_names, shipped_name
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 

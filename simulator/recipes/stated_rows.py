@@ -14,7 +14,8 @@ from simulator.evidence.measurements.question import case_columns, spec_text
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.question.origin import Origin
 from simulator.question.question import Question, question_of
-from simulator.question.specs.catalogue import load_model, model_names
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.names import model_names
 from simulator.recipes.logs import read_log
 from simulator.recipes.readers.read import read_recipe
 

@@ -22,8 +22,9 @@ from typing import Any
 import simulator
 from simulator.api import scenario_of
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.specs.catalogue import hardware_names, load_hardware, model_names
+from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.names import hardware_names, model_names
 from simulator.search.build import bare_estimate
 from simulator.show.report.as_json import EstimateJson, json_object
 from simulator.show.report.presentation import Presentation

@@ -9,7 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from simulator.question.specs.catalogue import hardware_names, model_names, spec_text
+from simulator.question.specs.catalogue import spec_text
+from simulator.question.specs.names import hardware_names, model_names
 from simulator.show.forms import ANSWERS
 from simulator.show.report.schema import schema
 from tests.cli.running import TINY, refusal, run

@@ -7,7 +7,7 @@ import pytest
 
 from simulator import __version__
 from simulator.question.frameworks.stacks import PROFILES
-from simulator.question.specs.catalogue import hardware_names, model_names
+from simulator.question.specs.names import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.main import cli
 from tests.cli.running import run

@@ -12,7 +12,7 @@ import simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numpy", "pydantic", "scipy", "tabulate", "yaml")
-NOT_ASKED = ("difflib", "pandas", "scipy", "simulator.question.specs.configuration", "simulator.recipes", "tree_sitter")
+NOT_ASKED = ("difflib", "pandas", "scipy", "simulator.question.specs.families", "simulator.recipes", "tree_sitter")
 """What neither a ranking nor an estimate of shipped specs needs."""
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from simulator.frameworks.registry import framework_of, writers
 from simulator.question.frameworks.stacks import stacks_of
-from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.names import hardware_names
 from simulator.question.vocabulary import RECIPE_FORMATS, RecipeFormat
 from tests.cli.running import refusal, run
 

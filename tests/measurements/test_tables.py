@@ -14,7 +14,7 @@ from simulator.evidence.measurements.rows import (
     shipped_tables,
     write_rows,
 )
-from simulator.question.specs.catalogue import hardware_names, model_names
+from simulator.question.specs.names import hardware_names, model_names
 from simulator.search.build import estimate_layout
 from tests.measurements.shared_tables import ANNOTATIONS, FOLDER, ROOT, ROWS, cells, expected, measurement
 

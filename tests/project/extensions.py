@@ -227,8 +227,8 @@ class GPipe(Schedule):
     edits={
         "simulator/cost/schedule/orders.py": (
             (
-                "from simulator.cost.schedule.orders",
-                "from simulator.cost.schedule.gpipe import GPipe\nfrom simulator.cost.schedule.orders",
+                "from simulator.cost.schedule.schedule import (",
+                "from simulator.cost.schedule.gpipe import GPipe\nfrom simulator.cost.schedule.schedule import (",
             ),
             (
                 "    match name:\n",

@@ -8,7 +8,8 @@ import pytest
 
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.stacks import PROFILES
-from simulator.question.specs.catalogue import hardware_names, load_model, model_names
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.names import hardware_names, model_names
 from simulator.show.forms import ANSWERS
 from simulator.show.report import listing
 from simulator.show.report.listing import (

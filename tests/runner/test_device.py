@@ -10,7 +10,8 @@ import pytest
 
 from simulator.errors import UnsupportedError
 from simulator.lab.runner.reference import Device, ask, contradictions, crowded
-from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.names import hardware_names
 
 
 def said(hardware: str, name: str, gib: float) -> list[str]:

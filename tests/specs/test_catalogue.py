@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.specs import catalogue as folders
-from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
+from simulator.question.specs import names as folders
+from simulator.question.specs.catalogue import load_hardware, load_model, spec_text
+from simulator.question.specs.names import hardware_names, model_names
 
 
 def test_own_yaml_by_path(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_loading_one_pair_is_fast() -> None:
 
 def test_names_need_neither_yaml_nor_pydantic() -> None:
     code = (
-        "import sys, simulator.question.specs.catalogue as f; f.model_names(); "
+        "import sys, simulator.question.specs.names as f; f.model_names(); "
         "print(sorted({'yaml', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run(

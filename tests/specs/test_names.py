@@ -6,15 +6,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.specs.catalogue import (
-    SpecKind,
-    hardware_names,
-    known_names,
-    load_hardware,
-    load_model,
-    model_names,
-    shipped_name,
-)
+from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.specs.names import SpecKind, hardware_names, known_names, model_names, shipped_name
 from tests.cli.running import refusal, run
 
 

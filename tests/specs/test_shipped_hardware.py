@@ -5,9 +5,10 @@ import math
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.documents import sourced_parts
 from simulator.question.specs.hardware import PEAK_TYPES, HardwareSpec
+from simulator.question.specs.names import hardware_names
 from simulator.question.units import GIB, MIB
 
 NAMES = {

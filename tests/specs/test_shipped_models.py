@@ -7,9 +7,10 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions
 from simulator.cost.operations.sums import active_parameters, mtp_parameters, total_parameters, weights_of
 from simulator.errors import InputError, SimulateError
-from simulator.question.specs.catalogue import load_model, model_names
+from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import sourced_parts, validated
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import model_names
 from simulator.question.units import parse_count
 
 # Total; active with all tables; active without the input table; MTP modules. Computed apart from this code.

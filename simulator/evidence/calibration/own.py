@@ -20,8 +20,8 @@ from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart,
 from simulator.evidence.measurements.question import figures_devices
 from simulator.evidence.measurements.rows import MeasuredRow, public_tables, read_rows, shipped_tables
 from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
-from simulator.question.specs.catalogue import data_folder
 from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.names import data_folder
 from simulator.question.units import GIB
 
 MOST_SCATTER = 0.20

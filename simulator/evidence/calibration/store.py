@@ -18,8 +18,8 @@ from simulator.evidence.calibration.ranges import CalibratedRange, RowsCoverage
 from simulator.question.arrays import Matrix
 from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, priors, replaced
 from simulator.question.frameworks.stacks import stack_of_file
-from simulator.question.specs.catalogue import data_folder
 from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.names import data_folder
 from simulator.question.vocabulary import StackName
 
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")

@@ -17,7 +17,7 @@ from simulator.files import write_file
 from simulator.question.frameworks.stacks import current_switches
 from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import FIELDS
-from simulator.question.specs.catalogue import data_folder
+from simulator.question.specs.names import data_folder
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import (
     RECOMPUTE_MODULES,

@@ -19,8 +19,8 @@ from simulator.frameworks.megatron.read import read
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
-from simulator.question.specs.catalogue import model_names
 from simulator.question.specs.model import architectures
+from simulator.question.specs.names import model_names
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.starts import DocumentedStart, start_of
 from simulator.recipes.shell.values import text_value

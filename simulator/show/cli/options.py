@@ -24,7 +24,7 @@ from simulator.show.forms import ANSWERS
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from simulator.question.specs.catalogue import SpecKind
+    from simulator.question.specs.names import SpecKind
 
     ParamType = click.ParamType[Any]
     Choice = click.Choice[str]
@@ -278,7 +278,7 @@ class SpecName(Parsed):
         return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
 
     def _shipped(self, text: str) -> str:
-        from simulator.question.specs.catalogue import spec_file
+        from simulator.question.specs.names import spec_file
 
         if spec_file(self.kind, text) is not None:
             return text
@@ -289,7 +289,7 @@ class SpecName(Parsed):
 
     def completions(self, incomplete: str) -> Iterable[str]:
         """Return the shipped names."""
-        from simulator.question.specs.catalogue import spec_names
+        from simulator.question.specs.names import spec_names
 
         del incomplete
         return spec_names(self.kind)

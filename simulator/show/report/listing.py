@@ -20,10 +20,11 @@ from simulator.errors import InputError
 from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
 from simulator.question.frameworks.profile import NO_WORD, FrameworkProfile, switches
 from simulator.question.frameworks.stacks import PROFILES, framework, on_stack, stacks_of, unreleased
-from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
+from simulator.question.specs.catalogue import load_hardware, load_model, spec_text
 from simulator.question.specs.documents import sourced_parts
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import hardware_names, model_names
 from simulator.question.units import GIGA, TERA, to_gib
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.question.specs.catalogue import CONFIG_FILE
 from simulator.question.specs.configuration import Config
 from simulator.question.specs.documents import listed, read_json, read_yaml, validated, wrong_values
 from simulator.question.specs.model import (
@@ -29,6 +28,7 @@ from simulator.question.specs.model import (
     ModelSpec,
     architectures,
 )
+from simulator.question.specs.names import CONFIG_FILE
 
 _REFUSED: Final = "_refused"
 """Entry of refused families, each with the nearest priced one and its difference."""
