@@ -15,7 +15,6 @@ import click
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.show.cli.options import (
     BACKEND,
-    GENERAL_OPTIONS,
     ROWS,
     Option,
     Sectioned,
@@ -90,7 +89,7 @@ def calibrate_command() -> click.Command:
     return Sectioned(
         "calibrate",
         callback=handled(lambda: calibrate),
-        params=[_FILES, _FAMILY, *_LOGS, output_format("calibration"), output, *_PROBE, *GENERAL_OPTIONS],
+        params=[_FILES, _FAMILY, *_LOGS, output_format("calibration"), output, *_PROBE],
         help=(
             "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
             "with --probe to runs of this machine, which it plans and makes."
@@ -115,7 +114,7 @@ def accuracy_command() -> click.Command:
     return Sectioned(
         "accuracy",
         callback=handled(lambda: accuracy),
-        params=[_FILES, _FAMILY, *_ACCURACY, rows, *answer_options("accuracy"), *GENERAL_OPTIONS],
+        params=[_FILES, _FAMILY, *_ACCURACY, rows, *answer_options("accuracy")],
         help=(
             "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
             "recorded with the coefficients, or FILES of the same schema."

@@ -11,7 +11,6 @@ import click
 
 from simulator.show.cli.options import (
     GATES,
-    GENERAL_OPTIONS,
     PATCHES,
     RECIPE,
     REPLACED,
@@ -72,7 +71,6 @@ def check_command() -> click.Command:
             *GATES,
             *answer_options("verdicts"),
             PATCHES,
-            *GENERAL_OPTIONS,
         ],
         help=(
             "Judge launch scripts and configuration files before they are launched: do they fit, and would the "

@@ -12,7 +12,6 @@ import click
 
 from simulator.show.cli.check import open_options
 from simulator.show.cli.options import (
-    GENERAL_OPTIONS,
     SURE,
     Sectioned,
     answer_options,
@@ -49,7 +48,6 @@ def compare_command() -> click.Command:
             click.Argument(["b"], required=False, type=str, metavar="B"),
             *open_options(),
             *answer_options("comparison"),
-            *GENERAL_OPTIONS,
         ],
         help=(
             f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
@@ -68,7 +66,6 @@ def explain_command() -> click.Command:
             *open_options(),
             SURE,
             *answer_options("explanation"),
-            *GENERAL_OPTIONS,
         ],
         help=(
             "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "

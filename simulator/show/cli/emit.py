@@ -10,7 +10,7 @@ import click
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.check import open_options
-from simulator.show.cli.options import EMITTED, GENERAL_OPTIONS, RECIPE_FILE, Option, Sectioned, Word
+from simulator.show.cli.options import EMITTED, RECIPE_FILE, Option, Sectioned, Word
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import note, tell, verbosity_of, write
 
@@ -35,7 +35,6 @@ def emit_command() -> click.Command:
             *EMITTED,
             *open_options(without="framework"),
             RECIPE_FILE,
-            *GENERAL_OPTIONS,
         ],
         help=(
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "

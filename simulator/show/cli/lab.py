@@ -25,7 +25,6 @@ from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.show.cli.options import (
     BACKEND,
-    GENERAL_OPTIONS,
     LAYOUT,
     Option,
     Sectioned,
@@ -119,7 +118,6 @@ def validate_command() -> click.Command:
             output_format("validation"),
             Option("--output", _ROWS, metavar="ROWS.csv"),
             Option("--work-folder", _FOLDER, metavar="DIR"),
-            *GENERAL_OPTIONS,
         ],
         help=(
             "Launch the best layouts of a ranking for a few steps, and compare memory and speed with what was "
@@ -359,7 +357,6 @@ def trace_command() -> click.Command:
             *layout_options(many=False),
             Option("--stage", _STAGE, Whole(0, 2**20), section=LAYOUT),
             *answer_options("trace"),
-            *GENERAL_OPTIONS,
         ],
         help=(
             "Run one pipeline stage of the reference trainer at full size on tensors that hold no data, and show the "

@@ -37,6 +37,7 @@ from simulator.show.cli.options import (
     Word,
     amount,
     answer_options,
+    general_first,
     given_on_command_line,
     handled,
     layout_options,
@@ -121,6 +122,10 @@ class MainCommand(Sectioned, click.Group):
                 f"no such command {shown(name)}{did_you_mean(name, names)}; commands: {', '.join(names)}"
             )
         return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, with general options first wherever they stand."""
+        return super().parse_args(ctx, general_first(args))
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -259,7 +264,6 @@ def _ranking_options() -> list[click.Parameter]:
         Option("--variants", "Show every layout, not only the best of each split into TP, PP, CP and EP."),
         *WHOLE_RUN,
         Option("--deadline-days", _DEADLINE, amount("DAYS")),
-        *GENERAL_OPTIONS,
     ]
 
 
@@ -301,7 +305,7 @@ def _listing(name: str) -> click.Command:
             write_answer(ctx, form, load()(values["name"]), presentation(ctx))
 
     argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
-    params = [argument, *answer_options(form), *GENERAL_OPTIONS]
+    params = [argument, *answer_options(form)]
     return Sectioned(name, callback=callback, params=params, help=text or _COMMANDS[name][0])
 
 
@@ -343,7 +347,6 @@ def _estimate() -> click.Command:
             *answer_options("estimate"),
             Option("--timeline", _TIMELINE, metavar="FILE"),
             *WHOLE_RUN,
-            *GENERAL_OPTIONS,
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
     )
@@ -380,6 +383,7 @@ cli = MainCommand(
     no_args_is_help=False,
     params=[
         *_ranking_options(),
+        *GENERAL_OPTIONS,
         Option(
             "--version",
             "Show the version and exit.",

@@ -389,6 +389,8 @@ class Sectioned(click.Command):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
                 sections.setdefault(getattr(param, "section", GENERAL), []).append(record)
+        if not isinstance(self, click.Group):
+            sections[GENERAL].append(("-v, -q, --debug, --color", "As of every command: simulate --help."))
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -523,7 +525,27 @@ GENERAL_OPTIONS = in_section(
     Option("-q --quiet", "Show the tables alone.", count=True),
     Option("--debug", "Show where a defect of the simulator arose."),
 )
-"""Options of every command."""
+"""Options of every command, before or behind its name."""
+_GENERAL_WORD = re.compile(r"-[vq]+|--verbose|--quiet|--debug|--color(=.*)?")
+
+
+def general_first(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the general options at its front; what follows `--` stays.
+
+    >>> general_first(["estimate", "--model", "qwen3-8b", "-v"])
+    ['-v', 'estimate', '--model', 'qwen3-8b']
+    """
+    end = words.index("--") if "--" in words else len(words)
+    general: list[str] = []
+    rest: list[str] = []
+    left = iter(words[:end])
+    for word in left:
+        (general if _GENERAL_WORD.fullmatch(word) else rest).append(word)
+        if word == "--color":
+            general += [value for value in (next(left, None),) if value is not None]
+    return [*general, *rest, *words[end:]]
+
+
 SURE = Option(
     "--min-fit-probability",
     "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all.",

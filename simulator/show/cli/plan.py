@@ -15,7 +15,6 @@ import click
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
-    GENERAL_OPTIONS,
     QUESTION,
     SURE,
     TOKENS,
@@ -81,7 +80,6 @@ def plan_command() -> click.Command:
             *_AVAILABILITY,
             SURE,
             *answer_options("plan"),
-            *GENERAL_OPTIONS,
         ],
         help=(
             "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "

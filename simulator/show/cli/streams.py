@@ -58,7 +58,9 @@ def colour_of(ctx: click.Context, output: str | None) -> bool:
     """Tell whether this command's answer is coloured; a file never is."""
     if output not in (None, "-"):
         return False
-    return wants_colour(str(inherited(ctx, "color") or "auto"), terminal=sys.stdout.isatty(), environment=os.environ)
+    return wants_colour(
+        str(ctx.find_root().params.get("color") or "auto"), terminal=sys.stdout.isatty(), environment=os.environ
+    )
 
 
 def width_of(output: str | None) -> int | None:
@@ -70,7 +72,8 @@ def width_of(output: str | None) -> int | None:
 
 def verbosity_of(ctx: click.Context) -> int:
     """Return the number of `-v` less that of `-q`."""
-    return int(inherited(ctx, "verbose") or 0) - int(inherited(ctx, "quiet") or 0)
+    general = ctx.find_root().params
+    return int(general.get("verbose") or 0) - int(general.get("quiet") or 0)
 
 
 def presentation(ctx: click.Context, **more: Any) -> Presentation:
@@ -99,15 +102,6 @@ TYPED = "simulate.typed"
 def typed(ctx: click.Context) -> str:
     """Return the command as it was typed."""
     return shlex.join(["simulate", *ctx.meta.get(TYPED, ())])
-
-
-def inherited(ctx: click.Context, name: str) -> str | int | None:
-    """Return a general option of this command, or the group's if only the group was given it."""
-    default = click.core.ParameterSource.DEFAULT
-    if ctx.parent is not None and ctx.get_parameter_source(name) is default:
-        return inherited(ctx.parent, name)
-    value: str | int | None = ctx.params.get(name)
-    return value
 
 
 class _Closed(io.TextIOBase):

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from simulator.show.cli.options import (
-    GENERAL_OPTIONS,
     SURE,
     SWEPT,
     Sectioned,
@@ -36,7 +35,6 @@ def sweep_command() -> click.Command:
             *SWEPT,
             SURE,
             output_format("sweep"),
-            *GENERAL_OPTIONS,
             click.Option([_GONE[0]], hidden=True, help="Gone."),
             click.Option([_GONE[1]], hidden=True, help="Gone.", is_flag=True),
         ],
