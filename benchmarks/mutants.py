@@ -57,7 +57,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pricing": (("simulator/cost/pricing/*.py", "simulator/search/build.py"), ("tests/pricing",)),
     "rules": (("simulator/search/rules.py",), ("tests/rules",)),
     "search": (
-        tuple(f"simulator/search/{name}.py" for name in ("query", "space", "partial", "fewest", "beside")),
+        tuple(f"simulator/search/{name}.py" for name in ("query", "space", "rank", "fewest", "alternatives")),
         ("tests/search", "tests/pricing/test_defaults.py"),
     ),
 }

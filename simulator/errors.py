@@ -8,6 +8,7 @@
         │   ├── NoRecipeError    the file starts no training
         │   └── AbsentFileError  a file that another names is not at hand
         ├── UnsupportedError     exit 3: the input is sound but cannot be priced
+        │   └── PrecisionError   the device has no units for the precision
         └── UndecidedError       exit 3: what decides the answer is not known
 
 Each message is one line: what is wrong, where (file and key path), what is
@@ -73,6 +74,10 @@ class UnsupportedError(SimulateError):
     """Error of a sound input that the simulator cannot price."""
 
     exit_code: ClassVar[int] = 3
+
+
+class PrecisionError(UnsupportedError):
+    """Error of a precision that the device's units do not have: a run would be refused, or fall back unseen."""
 
 
 class UndecidedError(SimulateError):

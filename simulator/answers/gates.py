@@ -8,10 +8,22 @@ from typing import Literal, get_args
 from simulator.cost.pricing.estimate import Estimate
 
 CheckOutcome = Literal[
-    "fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"
+    "fits",
+    "depends",
+    "starved",
+    "does_not_fit",
+    "longest_does_not_fit",
+    "refused",
+    "cannot_tell",
+    "not_modelled",
+    "unreadable",
+    "skipped",
 ]
-"""`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its
-use is wrong; `skipped`: not a recipe, where such files are passed over."""
+"""`depends`: on switches that nobody said; `longest_does_not_fit`: the shortest samples fit and the longest, which the
+recipe leaves open, do not; `cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it;
+`unreadable`: the file or its use is wrong; `skipped`: not a recipe, where such files are passed over."""
+FailingOutcome = CheckOutcome | Literal["stated_longest_does_not_fit"]
+"""Outcomes that may fail a check; the last is `longest_does_not_fit` of a length that the recipe itself states."""
 OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
 FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
 """Outcomes of judged recipes."""
@@ -25,7 +37,7 @@ class Gates:
     """Largest share of the usable memory that the worst rank may need."""
     min_fit_probability: float | None = None
     """Smallest probability to fit; None for any."""
-    fail_on: tuple[CheckOutcome, ...] | None = None
+    fail_on: tuple[FailingOutcome, ...] | None = None
     """Outcomes that fail; None for all but `fits`, `starved` and `skipped`. `fits` and `starved` always fail where a
     gate above is broken."""
     skip_non_recipes: bool = False

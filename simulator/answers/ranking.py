@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.answers.cases import Case, scenario_of
+from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
@@ -34,10 +35,8 @@ def estimate_of(case: Case) -> Estimate:
         return replace(estimate_layout(case.scenario, case.layout), question=case.question)
     priced = price(pricing_of(case.scenario, case.layout))
     options = case.question.options
-    return replace(
-        with_switches(case.scenario, estimate_of_block(priced), options, priced),
-        question=case.question.with_layout(case.layout, FOLLOWS),
-    )
+    estimate = with_switches(case.scenario, estimate_of_block(priced), options, priced)
+    return replace(over_open(case.question, estimate, priced), question=case.question.with_layout(case.layout, FOLLOWS))
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:

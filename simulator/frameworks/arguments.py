@@ -12,7 +12,7 @@ from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable, is_harmless, is_irrelevant, misspelled, plain
 from simulator.frameworks.values import Cause, PlainValue, known_value
-from simulator.question.origin import Place, RecipeFlag, Remark, Severity, Unknown
+from simulator.question.origin import Bound, Place, RecipeFlag, Remark, Severity, Unknown
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import SETTINGS
 
@@ -320,10 +320,12 @@ class Arguments:
 
     # Remarks.
 
-    def remark(self, rule: str, severity: Severity, message: str, *names: str, fix: str = "") -> None:
-        """Add a remark on the first set flag of `names`."""
+    def remark(
+        self, rule: str, severity: Severity, message: str, *names: str, fix: str = "", bound: Bound = ""
+    ) -> None:
+        """Add a remark on the first set flag of `names`; `bound` as of `Remark`."""
         entry = self.entry(*names) if names else None
-        self.remarks.append(Remark(rule, severity, message, entry.value_place if entry else None, fix))
+        self.remarks.append(Remark(rule, severity, message, entry.value_place if entry else None, fix, bound=bound))
 
     def not_modelled(self, message: str, *names: str, fix: str = "") -> None:
         """Add the remark that flags ask for something that is not modelled, which rules out a firm verdict."""
@@ -335,9 +337,13 @@ class Arguments:
         """Add a remark on a line; `file` is its file, by default the recipe's."""
         self.remarks.append(Remark(rule, severity, message, Place(file or self.file, max(line, 1)), fix))
 
-    def remark_key(self, key: Key, message: str, rule: str = "not-modelled", severity: Severity = "error") -> None:
-        """Add a remark on a key of a configuration file."""
-        self.remark_line(rule, severity, message, key.line, file=key.file)
+    def remark_key(
+        self, key: Key, message: str, rule: str = "not-modelled", severity: Severity = "error", *, bound: Bound = ""
+    ) -> None:
+        """Add a remark on a key of a configuration file; `bound` as of `Remark`."""
+        self.remarks.append(
+            Remark(rule, severity, message, Place(key.file or self.file, max(key.line, 1)), bound=bound)
+        )
 
     def note_unset(self, names: Iterable[str]) -> None:
         """Remark the environment variables that are assumed to be unset."""

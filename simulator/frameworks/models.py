@@ -161,7 +161,13 @@ def note_fewer_bits(arguments: Arguments, run: Recipe) -> None:
     if run.lora_rank is None or run.layout is None or run.layout.recompute != "full":
         return
     arguments.remarks = [
-        replace(remark, rule="upper-bound", severity="warning", message=remark.message.replace(QUANTIZED, _IN_16_BITS))
+        replace(
+            remark,
+            rule="upper-bound",
+            severity="warning",
+            message=remark.message.replace(QUANTIZED, _IN_16_BITS),
+            bound="state",
+        )
         if remark.rule == "not-modelled" and remark.message.endswith(QUANTIZED)
         else remark
         for remark in arguments.remarks

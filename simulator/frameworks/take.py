@@ -173,14 +173,14 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     if optimizer is None or optimizer.name not in profile_of(framework).limits.optimizers:
         if bound:
             message = f"optimizer {word[:40]} is priced as AdamW, which keeps more than others"
-            arguments.remark("upper-bound", "warning", message, name)
+            arguments.remark("upper-bound", "warning", message, name, bound="state")
             return {}
         offered = ", ".join(profile_of(framework).limits.optimizers)
         arguments.not_modelled(f"optimizer {word[:60]} is not priced; priced are {offered}", name)
         return {}
     if "paged" in word.lower():
         message = f"{word[:60]}: state that may move to the host is priced on the device"
-        arguments.remark("upper-bound", "warning", message, name)
+        arguments.remark("upper-bound", "warning", message, name, bound="state")
     return {} if optimizer.name == _USUAL else {"optimizer": optimizer.name}
 
 

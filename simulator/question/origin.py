@@ -19,6 +19,8 @@ of the `environment`, a `file` (launch script, configuration, log), a `search` t
 release, the `hardware`'s spec, the `framework`'s own default; it `follows` from other values; or `nobody`."""
 _BY_THE_USER: Final = frozenset({"argument", "option", "environment"})
 Severity = Literal["error", "warning", "note"]
+Bound = Literal["", "length", "sharding", "adapters", "state"]
+"""Upper bounds whose favourable reading can be priced: the shortest samples, ZeRO 3, adapters of rank 1, no state."""
 
 
 class Origin(NamedTuple):
@@ -87,6 +89,8 @@ class Remark:
     """What to do about it; empty where nothing is known."""
     source: str = ""
     """Where the framework checks it: repository, version, file and line."""
+    bound: Bound = ""
+    """What an upper bound is of, where its most favourable reading is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,12 +154,12 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((tried for tried in values if tried != value), None)
-        advised = concerns(scenario, name) and _has_kernels(scenario, name, other)
+        advised = concerns(scenario, name) and has_kernels(scenario, name, other)
         if name in options or other is None or not advised:
             continue
         otherwise = replace(scenario, framework=replace(profile, **{name: other}))
-        moves = _MOVES[name]
-        changed = _priced_anew(base, otherwise, moves)
+        moves = MOVES[name]
+        changed = priced_anew(base, otherwise, moves)
         refused = "rules" in moves and any(rule.broken(changed.pricing).any() for rule in RULES)
         verdict = verdict_of(changed, 0, refused=refused)
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
@@ -169,8 +169,8 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
             continue
         yield AssumedSwitch(
             switch=name,
-            value=_option_text(value),
-            other=_option_text(other),
+            value=option_text(value),
+            other=option_text(other),
             because=because,
             speed_change=speed,
             memory_bytes=memory,
@@ -178,7 +178,7 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         )
 
 
-def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
+def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
     """Return whether every device has the kernels that a switch's value needs.
 
     Exchanges of experts other than NCCL's need kernels; overlapped ones are searched with such kernels only
@@ -196,7 +196,8 @@ def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")
 """Device families with CUDA and a fast link inside a node."""
 _SWITCHES = {field.name: field.metadata for field in switches()}
-_MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
+MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
+"""Figures that each switch moves."""
 
 
 def concerns(scenario: Scenario, name: str) -> bool:
@@ -207,7 +208,7 @@ def concerns(scenario: Scenario, name: str) -> bool:
     )
 
 
-def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:
+def priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:
     """Price a block in another scenario; figures that do not move come from the base."""
     pricing = replace(base.pricing, scenario=otherwise)
     sized = size(pricing) if "memory" in moves else replace(base, pricing=pricing)
@@ -216,6 +217,6 @@ def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffe
     return timed(sized, work=None if "passes" in moves else base.step.work)
 
 
-def _option_text(value: Any) -> str:
+def option_text(value: Any) -> str:
     """Return a value as `--option` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

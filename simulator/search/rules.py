@@ -195,6 +195,14 @@ def _fp4_recipe(pricing: Pricing) -> Mask:
     return _every(pricing, broken=scenario.precision == "fp4" and foreign)
 
 
+def _fp8_recipe(pricing: Pricing) -> Mask:
+    """Return whether 8-bit scales of blocks of 32 meet a device without them (compute capability 10.0 and later)."""
+    scenario = pricing.scenario
+    blocks = scenario.precision == "fp8" and scenario.framework.fp8_recipe == "mxfp8"
+    without = [each for each in scenario.kinds_of_device if each.vendor == "NVIDIA" and each.peak_flops.fp4 is None]
+    return _every(pricing, broken=blocks and bool(without))
+
+
 def _recompute_layers(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
@@ -498,6 +506,7 @@ _BROKEN: Mapping[str, Masks] = {
     "zero_stage": _zero_stage,
     "sharding_groups": _sharding_degree,
     "fp4_recipe": _fp4_recipe,
+    "fp8_recipe": _fp8_recipe,
     "parameters_on_host": _parameters_on_host,
     "offload_pipeline": _offload_with_pipeline,
     "offload_recompute": _offload_with_recompute,

@@ -27,8 +27,9 @@ class Violation:
     """How to mend it."""
 
 
-Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
-"""Whether a layout runs. `starved`: so near capacity that the allocator keeps freeing blocks; slow, if it runs."""
+Verdict = Literal["fits", "depends", "starved", "does_not_fit", "refused"]
+"""Whether a layout runs. `depends`: on switches that nobody said. `starved`: so near capacity that the allocator keeps
+freeing blocks; slow, if it runs."""
 Coverage = Literal["measured", "between", "beyond", "never"]
 """Position of a question relative to the measured runs: among, between or beyond them, or where there are none."""
 
@@ -270,6 +271,53 @@ class AssumedSwitch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSwitch:
+    """A switch that nobody said, and a value beside the present one that runs have."""
+
+    switch: str
+    """Name of the switch, as `--option` takes it."""
+    value: str
+    """Value that the answer is priced with."""
+    other: str
+    """Value that it may have."""
+    share: float | None
+    """Part of public repositories whose recipes set `other`; None where a document alone says it."""
+    source: str
+    """What was counted, or the document."""
+    speed_change: float
+    """Tokens per second with `other` over those with `value`, less one."""
+    memory_bytes: float
+    """Bytes that the fullest device needs more with `other`; negative for less."""
+    verdict: Verdict
+    """Verdict with `other`, by the need alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRange:
+    """Switches that nobody said, and figures of the layout at their ends."""
+
+    switches: tuple[OpenSwitch, ...]
+    """Values that move speed or memory, the largest effect first."""
+    least_bytes: float
+    """Need of the fullest device with every switch at its thriftiest value."""
+    most_bytes: float
+    """Need with every switch at its most costly value."""
+    fastest_seconds: float
+    """Step with every switch at its fastest value."""
+    slowest_seconds: float
+    """Step with every switch at its slowest value."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Switches by name, the largest effect first, each once."""
+        return tuple(dict.fromkeys(one.switch for one in self.switches))
+
+    def decisive(self, verdict: Verdict) -> OpenSwitch | None:
+        """Return the first switch that alone turns a verdict by the need from or to `fits`; None if none does."""
+        return next((one for one in self.switches if (one.verdict == "fits") != (verdict == "fits")), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate(Workload, Tabular):
     """One layout, priced."""
 
@@ -297,6 +345,8 @@ class Estimate(Workload, Tabular):
     """Values that were said of the question, with who said each; empty in estimates of a bare scenario."""
     assumed: tuple[AssumedSwitch, ...] = field(default=(), compare=False)
     """Unset switches that matter, the largest effect on speed first; only in answers on a single layout."""
+    open: OpenRange | None = field(default=None, compare=False)
+    """What nobody said of a run that exists; None where its stack is said, or the layout is recommended."""
 
     def __repr__(self) -> str:
         """Return one line: the question, the layout, the verdict."""

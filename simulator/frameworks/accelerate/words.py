@@ -101,7 +101,8 @@ def take_accelerate(arguments: Arguments, launch: LaunchCommand) -> None:
     elif (
         "config_file" not in launch.options and kind == "" and not (arguments.has("deepspeed") or arguments.has("fsdp"))
     ):
-        arguments.remark("upper-bound", "warning", "the user's own configuration of accelerate may shard the state")
+        message = "the user's own configuration of accelerate may shard the state"
+        arguments.remark("upper-bound", "warning", message, bound="sharding")
     for option in words.incomplete - {"nodes", "devices_per_node"}:
         arguments.need(_causes(words), option)
     words.remark_unread()

@@ -103,7 +103,9 @@ def _read(arguments: Arguments) -> Recipe:
         sizes.pop("micro_batch_size", None)
     if arguments.switch("padding", "train_loader.dataset.allow_pad_trimming"):
         message = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
-        arguments.remark("activations-bound", "warning", message, "train_loader.dataset.allow_pad_trimming")
+        arguments.remark(
+            "activations-bound", "warning", message, "train_loader.dataset.allow_pad_trimming", bound="length"
+        )
     arguments.forget("padding")
     return Recipe(
         framework="torch",

@@ -333,7 +333,7 @@ def _add_samples(arguments: Arguments, key: Key) -> None:
         return
     arguments.add("--seq-length", key.values, key.line, key.file)
     message = "max_seq_length bounds the samples: a batch is as long as its longest one, and full ones are priced"
-    arguments.remark_key(key, message, "activations-bound", "warning")
+    arguments.remark_key(key, message, "activations-bound", "warning", bound="length")
 
 
 _COUNTS: Final = {

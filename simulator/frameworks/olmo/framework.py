@@ -130,7 +130,7 @@ def _zero_stage(arguments: Arguments) -> int:
         message = (
             "fsdp.wrapping_strategy is absent: the model is gathered as a whole; priced as ZeRO 1, which holds more"
         )
-        arguments.remark("upper-bound", "warning", message, "fsdp.sharding_strategy")
+        arguments.remark("upper-bound", "warning", message, "fsdp.sharding_strategy", bound="sharding")
         return 1
     return _STAGES.get(strategy, 3)
 

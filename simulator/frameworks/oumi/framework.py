@@ -118,7 +118,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
         arguments.add("fsdp", [known_value(shards, 1)], 1)
         if arguments.switch("offload", "fsdp.cpu_offload"):
             message = "fsdp.cpu_offload: state on the host is priced on the device and host memory not judged"
-            arguments.remark("upper-bound", "warning", message, "fsdp.cpu_offload")
+            arguments.remark("upper-bound", "warning", message, "fsdp.cpu_offload", bound="state")
     elif arguments.has("fsdp.cpu_offload"):
         arguments.forget("offload")
     run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))

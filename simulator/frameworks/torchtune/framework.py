@@ -138,12 +138,12 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
     bound = arguments.integer("seq_length", "tokenizer.max_seq_len", high=2**27)
     if bound is None and longest is not None and "seq_length" not in arguments.incomplete:
         message = f"tokenizer.max_seq_len is absent: samples are priced as long as the model allows, {longest}"
-        arguments.remark("activations-bound", "warning", message, _KEY)
+        arguments.remark("activations-bound", "warning", message, _KEY, bound="length")
     elif not arguments.switch("packed", "dataset.packed"):
         message = (
             "tokenizer.max_seq_len bounds the samples: a batch is as long as its longest one, and full ones are priced"
         )
-        arguments.remark("activations-bound", "warning", message, "tokenizer.max_seq_len")
+        arguments.remark("activations-bound", "warning", message, "tokenizer.max_seq_len", bound="length")
     arguments.forget("packed")
     return bound or longest
 

@@ -84,14 +84,14 @@ def note_samples(arguments: Arguments, name: str) -> None:
     entry = arguments.entry(name)
     shown = entry.spelled.lstrip("-") if entry is not None else name
     message = f"{shown} bounds the samples: a batch is as long as its longest one, and full ones are priced"
-    arguments.remark("activations-bound", "warning", message, name)
+    arguments.remark("activations-bound", "warning", message, name, bound="length")
 
 
 def note_unsharded(arguments: Arguments) -> None:
     """Remark that the launcher may shard the state although the file does not."""
     if not arguments.has("fsdp"):
         message = "a configuration of `accelerate launch` may shard the state; priced without"
-        arguments.remark("upper-bound", "warning", message, *MODEL)
+        arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding")
 
 
 def _usual_recompute(arguments: Arguments) -> RecomputeMode:
@@ -118,7 +118,8 @@ def _lora_rank(arguments: Arguments) -> int | None:
     if kind == "adapter":
         # ms-swift 3602360, tuners/adapter.py: two matrices behind each feed-forward network; LoRA has them at all of a
         # layer's products, and keeps more for them.
-        arguments.remark("upper-bound", "warning", "adapters at every linear layer are priced", *_TUNING)
+        message = "adapters at every linear layer are priced"
+        arguments.remark("upper-bound", "warning", message, *_TUNING, bound="adapters")
         return arguments.integer("lora_rank", "adapter_length", high=2**16) or _ADAPTER_LENGTH
     if kind not in (None, "full", "lora"):
         arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)

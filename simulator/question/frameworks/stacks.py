@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProfile, switch_value, switches
-from simulator.question.specs.stacks import profile_data, release_rows, releases, stack_data
+from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
 
@@ -315,6 +315,43 @@ def _most(pool: Collection[ReleaseRecipe]) -> dict[str, str]:
     """Return the switches that more than half of some recipes share."""
     shares = Counter(pair for recipe in pool for pair in recipe.switches.items())
     return {name: text for (name, text), count in shares.items() if 2 * count > len(pool)}
+
+
+class Practice(NamedTuple):
+    """A value of a switch that runs of a framework have though their description does not say it."""
+
+    switch: str
+    text: str
+    """Value as `--option` takes it."""
+    share: float | None
+    """Part of public repositories whose recipes set it; None where a document alone says that runs have it."""
+    families: tuple[str, ...]
+    """Families of devices on which runs have it; empty for all."""
+    source: str
+
+
+_LEAST_SHARE: Final = 0.05
+"""Part of repositories below which a value is not counted as practice."""
+
+
+@lru_cache(maxsize=16)
+def practice_of(framework: str) -> tuple[Practice, ...]:
+    """Return the values of switches beside the defaults that runs of a framework have (`specs/practice.csv`).
+
+    Shares were counted in November 2026 over 1,405 launches of public recipes, one vote for each repository.
+    """
+    rows = (row for row in practice_rows() if row["framework"] == framework)
+    found = (
+        Practice(
+            switch=row["switch"],
+            text=row["value"],
+            share=float(row["share"]) if row["share"] else None,
+            families=tuple(row["families"].split()),
+            source=row["source"],
+        )
+        for row in rows
+    )
+    return tuple(each for each in found if each.share is None or each.share >= _LEAST_SHARE)
 
 
 PROFILES: dict[str, FrameworkProfile] = {

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.errors import InputError, PrecisionError, did_you_mean
 from simulator.question.specs.documents import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
 from simulator.question.units import (
     GIGA,
@@ -357,10 +357,10 @@ class HardwareSpec(Frozen):
         return MappingProxyType({key: rate.amount for key, rate in peaks.items() if rate is not None})
 
     def peak(self, precision: str) -> float:
-        """Return the dense peak for ``precision`` in FLOP/s; UnsupportedError where there is none."""
+        """Return the dense peak for ``precision`` in FLOP/s; PrecisionError where there is none."""
         peaks = self.peak_flops_per_second
         if precision not in peaks:
-            raise UnsupportedError(f"hardware '{self.name}' has no {precision} peak; it has: {', '.join(peaks)}")
+            raise PrecisionError(f"hardware '{self.name}' has no {precision} peak; it has: {', '.join(peaks)}")
         return peaks[precision]
 
     def reach(self, precision: str) -> float:

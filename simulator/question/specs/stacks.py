@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.documents import read_table, read_yaml
 from simulator.question.vocabulary import FRAMEWORK_FOLDER, FRAMEWORKS
 
 _PROFILE: Final = "profile.yaml"
@@ -43,6 +43,12 @@ def stack_data() -> Mapping[str, Mapping[str, Any]]:
 
 
 @cache
+def practice_rows() -> tuple[Mapping[str, str], ...]:
+    """Return the rows of practice.csv: framework, switch, value, share, source."""
+    return tuple(read_table(__file__, "practice"))
+
+
+@cache
 def releases() -> Mapping[str, Mapping[str, Any]]:
     """Return the switches of the releases of stacks, by name, the oldest of each stack first."""
     by_name: dict[str, Mapping[str, Any]] = {}
@@ -61,6 +67,8 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
     if file is None:
         return
     table = file.parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
+    if not table.exists():  # a year of a trainer has no recipes of its own
+        return
     with table.with_suffix(".files.csv").open(newline="", encoding="utf-8") as stream:
         files = {row["number"]: row["file"] for row in csv.DictReader(stream)}
     with table.open(newline="", encoding="utf-8") as stream:

@@ -18,7 +18,15 @@ from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
 from simulator.answers.rules import READER_RULES, findings
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import AbsentFileError, InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.errors import (
+    AbsentFileError,
+    InputError,
+    NoRecipeError,
+    PrecisionError,
+    SimulateError,
+    UndecidedError,
+    UnsupportedError,
+)
 from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.origin import Place, Remark, Severity
@@ -40,7 +48,7 @@ from simulator.recipes.check.reading import (
     unstated,
 )
 from simulator.recipes.check.room import peaks_of, room_of
-from simulator.recipes.check.verdict import Checked, graded, marks_of
+from simulator.recipes.check.verdict import LONGEST_STATED, Checked, graded, marks_of
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:
@@ -135,6 +143,8 @@ DEVICE_BOUND = "device-bound"
 """The same for a setting that only lowers the devices' need: a host that is too small stays so."""
 BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where the recipe without it does not fit, so that no verdict is firm."""
+LONGEST = "longest-sample-decides"
+"""Rule of a bound, such as the model's longest sample, by which a recipe does not fit though the shortest does."""
 UNDECIDED = "interval-reaches-capacity"
 """Rule of a need whose range reaches the capacity: a run decides."""
 WEIGHT_CACHE = "fp8-weight-cache"
@@ -274,7 +284,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
     reasons = tuple(remark.message for remark in (*refusals, *unsure, *_failing(host))) or broken
-    priced = outcome not in _UNREAD.values()
+    priced = outcome not in ("not_modelled", "cannot_tell")
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -370,6 +380,8 @@ _UNREAD: dict[str, CheckOutcome] = {
     "not-modelled": "not_modelled",
     "unknown-flag": "cannot_tell",
     "bound-decides": "not_modelled",
+    LONGEST: "longest_does_not_fit",
+    LONGEST_STATED: "longest_does_not_fit",
 }
 """Outcomes by the rule of a remark on something unread or unpriced, which rules out a firm answer."""
 
@@ -385,16 +397,60 @@ def _unread_messages(recipe: Recipe) -> Iterator[str]:
 
 
 def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
-    """Return the unpriced settings that may lower a need which does not fit, as errors."""
+    """Return what may lower a need that does not fit, as errors: bounds with both needs, or unpriced settings.
+
+    None where it does not fit by the most favourable reading of its bounds.
+    """
     if estimate.verdict != "does_not_fit":
         return ()
     parts = estimate.memory.parts_bytes
-    state = sum(parts.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
+    state = sum(parts.get(name, 0.0) for name in _STATE)
     rules = {UPPER_BOUND}
     rules |= set() if state > estimate.memory.capacity_bytes else {ACTIVATIONS_BOUND}
     rules |= set() if estimate.memory.fits_host is False else {DEVICE_BOUND}
-    bounds = (remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
-    return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in bounds)
+    loose = tuple(remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
+    bounds = tuple(remark for remark in loose if not _is_ended(remark, case))
+    if any(not remark.bound and remark.rule != ACTIVATIONS_BOUND for remark in bounds):
+        return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in bounds)
+    least_bytes, capacity_bytes = _favourable_bytes(case, estimate, bounds), estimate.memory.capacity_bytes
+    interval = estimate.memory.interval_bytes
+    surely = 1.0 if interval is None else interval.low / estimate.memory.device_bytes
+    if least_bytes * surely > capacity_bytes:
+        return ()
+    low, high, usable = map(to_gib, (least_bytes, estimate.memory.device_bytes, capacity_bytes))
+    both = f"it needs {low:.2f} GiB at least and {high:.2f} at most, of {usable:.2f}"
+    stated = "seq_length" in case.recipe.places
+    rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} <= {"length", ""} else LONGEST
+    return tuple(replace(each, rule=rule, severity="error", message=f"{each.message}; {both}") for each in bounds)
+
+
+def _is_ended(remark: Remark, case: Case) -> bool:
+    """Whether the user says what a bound is of: a sequence length, the sharding, or that there is one device."""
+    question, scenario = case.question, case.scenario
+    if remark.bound == "length":
+        return question.by_user("seq_length")
+    return remark.bound == "sharding" and (question.by_user("zero_stage") or scenario.devices == 1)
+
+
+_STATE = ("parameters", "gradients", "optimizer")
+"""Parts of the memory that are training state."""
+
+
+def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) -> float:
+    """Return the need by the most favourable reading of some bounds, in bytes; samples are the shortest that divide."""
+    if not bounds:
+        return estimate.memory.device_bytes
+    scenario, layout = case.scenario, case.layout
+    kinds = {remark.bound for remark in bounds}
+    if kinds & {"length", ""}:
+        shortest = 2 * layout.context_parallel * layout.tensor_parallel
+        scenario = replace(scenario, seq_length=min(shortest, scenario.seq_length))
+    if "adapters" in kinds:
+        scenario = replace(scenario, lora_rank=1)
+    if "sharding" in kinds:
+        layout = replace(layout, zero_stage=3)
+    memory = estimate_layout(scenario, layout).memory
+    return memory.device_bytes - sum(memory.parts_bytes.get(name, 0.0) for name in _STATE if "state" in kinds)
 
 
 def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
@@ -463,6 +519,8 @@ def _failed(file: str, title: str, error: SimulateError) -> Checked:
     outcome: CheckOutcome = "unreadable"
     if isinstance(error, UnsupportedError | UndecidedError | AbsentFileError):
         outcome = "not_modelled" if isinstance(error, UnsupportedError) else "cannot_tell"
+    if isinstance(error, PrecisionError):
+        outcome = "refused"
     place = _LINE.match(str(error))
     blame = Place(place["file"], int(place["line"])) if place else None
     return Checked(file=file, title=title, outcome=outcome, passed=False, reasons=(str(error),), blame=blame)

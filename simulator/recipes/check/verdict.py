@@ -46,8 +46,10 @@ def text_of(file: str) -> str:
 
 
 ChangeKind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
-NOT_JUDGED: tuple[CheckOutcome, ...] = ("cannot_tell", "not_modelled", "unreadable")
-"""Outcomes of recipes that could not be judged."""
+NOT_JUDGED: tuple[CheckOutcome, ...] = ("depends", "longest_does_not_fit", "cannot_tell", "not_modelled", "unreadable")
+"""Outcomes of recipes without a firm verdict."""
+LONGEST_STATED = "stated-length-decides"
+"""Rule of a stated bound, such as a cutoff, by which it does not fit though the shortest sample does."""
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 
@@ -95,7 +97,9 @@ def graded(result: Checked, gates: Gates) -> Checked:
     """Return a result with whether it passes the gates' outcomes."""
     if gates.fail_on is None or result.outcome in ("fits", "starved", "skipped"):
         return result
-    return replace(result, passed=result.outcome not in gates.fail_on)
+    stated = result.outcome == "longest_does_not_fit" and any(each.rule == LONGEST_STATED for each in result.remarks)
+    fails = result.outcome in gates.fail_on or (stated and "stated_longest_does_not_fit" in gates.fail_on)
+    return replace(result, passed=not fails)
 
 
 def exit_code(results: Iterable[Checked], gates: Gates) -> int:
@@ -103,18 +107,20 @@ def exit_code(results: Iterable[Checked], gates: Gates) -> int:
 
     2 where any file or its use is wrong, else 1 where any fails, else 3 where any cannot be told, else 0.
     """
-    codes = {_code(result) for result in results}
+    codes = {_code(result, gates) for result in results}
     if gates.exit_zero:
         codes -= {FAILED, NO_ANSWER}
     return next((code for code in (WRONG_INPUT, FAILED, NO_ANSWER) if code in codes), PASSED)
 
 
-def _code(result: Checked) -> int:
+def _code(result: Checked, gates: Gates) -> int:
     if result.passed or result.known:
         return PASSED
     if result.outcome == "unreadable":
         return WRONG_INPUT
-    return NO_ANSWER if result.outcome in ("cannot_tell", "not_modelled") else FAILED
+    open_outcomes = {"cannot_tell", "not_modelled", "depends", "longest_does_not_fit"} - set(gates.fail_on or ())
+    stated = "stated_longest_does_not_fit" in (gates.fail_on or ()) and result.outcome == "longest_does_not_fit"
+    return NO_ANSWER if result.outcome in open_outcomes and not stated else FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

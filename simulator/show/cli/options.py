@@ -581,7 +581,12 @@ GATES = in_section(
     Option(
         "--fail-on",
         "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable.",
-        WordSet(("does-not-fit", "refused", "starved", "cannot-tell", "not-modelled", "unreadable")),
+        WordSet(
+            (
+                *("does-not-fit", "refused", "starved", "depends", "longest-does-not-fit"),
+                *("stated-longest-does-not-fit", "cannot-tell", "not-modelled", "unreadable"),
+            )
+        ),
         multiple=True,
     ),
     Option("--skip-non-recipes", "Pass over files that start no training."),

@@ -161,6 +161,25 @@ class AssumedSwitchJson(Shown):
     verdict: Verdict
 
 
+class OpenSwitchJson(Shown):
+    switch: str
+    value: str
+    other: str
+    share: float | None
+    source: str
+    speed_change: float
+    memory_change_mib: Annotated[float, At("memory_bytes")]
+    verdict: Verdict
+
+
+class OpenRangeJson(Shown):
+    switches: list[OpenSwitchJson]
+    least_mib: Annotated[float, At("least_bytes")]
+    most_mib: Annotated[float, At("most_bytes")]
+    fastest_s: Annotated[float, At("fastest_seconds")]
+    slowest_s: Annotated[float, At("slowest_seconds")]
+
+
 def _layout_keys(path: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a layout's fields: sizes, then what is recomputed, then the rest."""
     types = get_type_hints(Layout)
@@ -203,6 +222,7 @@ class EstimateJson(AnswerJson):
     violations: list[Violation]
     provenance: ProvenanceJson
     assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
+    open: OpenRangeJson | None
     question: QuestionJson
     training: Annotated[
         TrainingRun | None, At(lambda e, shown: shown.run_of(e), "The whole run; with `--train-tokens` only.")

@@ -453,7 +453,7 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
     """Yield the source of the switches, and the effect of the assumed ones that matter."""
     whose = stack_name(estimate.stack, estimate.framework)
     yield f"Switches: {whose} (--stack, --option; `simulate frameworks {estimate.framework}`)."
-    for switch in estimate.assumed:
+    for switch in estimate.assumed if estimate.open is None else ():
         worth = []
         if abs(switch.speed_change) >= MIN_CHANGE:
             worth.append(f"{100.0 * switch.other_speed_change:+.1f} % tokens/s")

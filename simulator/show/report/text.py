@@ -20,11 +20,11 @@ from typing import assert_never
 
 from pydantic_core import to_json
 
-from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, Verdict
+from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, OpenRange, OpenSwitch, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib, to_mib
 
-_COLOURS = {"fits": "green", "starved": "yellow", "ran": "green"}
+_COLOURS = {"fits": "green", "starved": "yellow", "depends": "yellow", "ran": "green"}
 """Colours of verdicts and outcomes; any other is red."""
 _MOST_DECIMALS = 15
 SIZE_FIELDS = tuple(field for field in FIELDS if field.group == "size" and field.name != "expert_tensor_parallel")
@@ -219,8 +219,57 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
         yield f"{need}; fits with {probability_text(probability)} %"
+    yield from open_lines(estimate)
     if (host := host_text(estimate.memory)) is not None:
         yield host
+
+
+_MOST_NAMED = 2
+"""Open switches that a screen names."""
+
+
+def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
+    """Yield what nobody said of the run: what it is worth together, and what matters most; `full` lists all."""
+    span = estimate.open
+    if span is None or not span.switches:
+        return
+    step = estimate.throughput.step_seconds
+    slower, faster = (100.0 * (step / seconds - 1.0) for seconds in (span.slowest_seconds, span.fastest_seconds))
+    names = span.names
+    worth = f"{slower:+.0f} to {faster:+.0f} % of speed, {gib(span.least_bytes)} to {gib(span.most_bytes)} GiB"
+    shown = span.switches if full else tuple(_first_of(span, name) for name in names[:_MOST_NAMED])
+    most = "; ".join(open_switch_text(one) for one in shown)
+    count = f"{len(names)} switches" if len(names) > 1 else "1 switch"
+    yield f"not said: {count}, together {worth}; {'' if full else 'most: '}{most}"
+    if estimate.verdict == "depends" and (first := span.decisive(_by_need(estimate))) is not None:
+        other = gib(estimate.memory.device_bytes + first.memory_bytes)
+        yield (
+            f"decides first: {first.switch}, {gib(estimate.memory.device_bytes)} GiB with {first.value}, {other} with "
+            f"{first.other} (--option {first.switch}={first.other}, or --stack NAME)"
+        )
+
+
+def _first_of(span: OpenRange, name: str) -> OpenSwitch:
+    return next(one for one in span.switches if one.switch == name)
+
+
+def _by_need(estimate: Estimate) -> Verdict:
+    """Return whether the layout fits by the need alone."""
+    return "fits" if estimate.memory.fits else "does_not_fit"
+
+
+def open_switch_text(one: OpenSwitch) -> str:
+    """Return a value that runs may have, with its effect."""
+    effects = []
+    if abs(one.speed_change) >= _SHOWN_CHANGE:
+        effects.append(f"{100.0 * one.speed_change:+.0f} % speed")
+    if abs(to_gib(one.memory_bytes)) >= _SHOWN_GIB:
+        effects.append(f"{to_gib(one.memory_bytes):+.1f} GiB")
+    return f"{one.switch}={one.other} ({', '.join(effects)})" if effects else f"{one.switch}={one.other}"
+
+
+_SHOWN_CHANGE, _SHOWN_GIB = 0.005, 0.05
+"""Smallest effects on speed and memory that are shown."""
 
 
 def host_text(memory: MemoryEstimate) -> str | None:

@@ -1,0 +1,183 @@
+"""What nobody said of a run: its open switches, and what the answer is over all that they may be.
+
+`simulate estimate --model llama3.1-8b --hardware h100 --devices 8 --tp 2` names no stack: whether gradients are reduced
+in 16 bits, losses are fused or collectives overlapped is open. The layout is priced with each value that runs of the
+framework have (`Practice`), and at four ends: least and most memory, fastest and slowest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from simulator.cost.pricing.estimate import Estimate, Interval, OpenRange, OpenSwitch, Verdict
+from simulator.cost.pricing.price import Priced
+from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
+from simulator.question.frameworks.profile import switch_value, switches
+from simulator.question.frameworks.stacks import Practice, practice_of
+from simulator.question.question import Question
+from simulator.search.alternatives import MIN_CHANGE, MOVES, concerns, has_kernels, option_text, priced_anew
+from simulator.search.build import verdict_of
+
+SPAN_SHARE: Final = 0.5
+"""Part of half the span between two ends that joins a 90 % range: least with 89 % of 402 plain rows inside."""
+UNSAID_STACK: Final[Mapping[str, float]] = {"time": 0.15, "memory": 0.1}
+"""Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
+FIRM_NO, FIRM_YES = 0.05, 0.95
+"""Probability to fit below which the most favourable end is a firm no, and above which the answer is a firm yes."""
+DOCUMENTED_SHARE: Final = 0.1
+"""Share of runs with a value that documents name and that no public recipe could be counted for."""
+
+_FIELDS: Final = {field.name: field for field in switches()}
+
+
+def is_open(question: Question, priced: Priced) -> bool:
+    """Return whether a run's stack is open: nobody named one, and neither its file nor its hardware decides it."""
+    profile = priced.pricing.scenario.framework
+    decided = profile.stack != "default" and not profile.stack_assumed
+    return bool(question.inputs) and question.recipe is None and question.stated("stack") is None and not decided
+
+
+def over_open(question: Question, estimate: Estimate, base: Priced) -> Estimate:
+    """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
+
+    `base` is its block of one layout. A refused layout stays refused.
+    """
+    if estimate.verdict == "refused" or not is_open(question, base):
+        return estimate
+    found = tuple(_open_switches(question, base))
+    ends = {
+        "least": _end(base, found, lambda one: one.memory_bytes),
+        "most": _end(base, found, lambda one: -one.memory_bytes),
+        "fastest": _end(base, found, lambda one: -one.speed_change),
+        "slowest": _end(base, found, lambda one: one.speed_change),
+    }
+    span = OpenRange(
+        switches=tuple(sorted(found, key=_worth(estimate), reverse=True)),
+        least_bytes=float(ends["least"].device_bytes[0]),
+        most_bytes=float(ends["most"].device_bytes[0]),
+        fastest_seconds=float(ends["fastest"].step.total[0]),
+        slowest_seconds=float(ends["slowest"].step.total[0]),
+    )
+    return _judged(estimate, span)
+
+
+def _worth(estimate: Estimate) -> Any:
+    """Return the key that sorts switches by what they move: speed, or memory over capacity."""
+    capacity = estimate.memory.capacity_bytes
+    return lambda one: max(abs(one.speed_change), abs(one.memory_bytes) / capacity)
+
+
+def _open_switches(question: Question, base: Priced) -> Iterator[OpenSwitch]:
+    """Yield the values beside the present ones that move speed or memory of the layout."""
+    scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
+    for each in practice_of(profile.name):
+        value = switch_value(_FIELDS[each.switch], each.text, getattr(profile, each.switch))
+        usual = getattr(profile, each.switch)
+        if each.switch in question.switches or value == usual or not concerns(scenario, each.switch):
+            continue
+        elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
+        if elsewhere or not has_kernels(scenario, each.switch, value):
+            continue
+        changed = _with(base, {each.switch: value})
+        speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
+        memory = float(changed.device_bytes[0] - base.device_bytes[0])
+        if max(abs(speed), abs(memory) / float(base.device_bytes[0])) >= MIN_CHANGE:
+            yield _open_switch(each, option_text(usual), speed, memory, changed)
+
+
+def _open_switch(practice: Practice, usual: str, speed: float, memory: float, changed: Priced) -> OpenSwitch:
+    return OpenSwitch(
+        switch=practice.switch,
+        value=usual,
+        other=practice.text,
+        share=practice.share,
+        source=practice.source,
+        speed_change=speed,
+        memory_bytes=memory,
+        verdict=verdict_of(changed, 0),
+    )
+
+
+def _with(base: Priced, values: Mapping[str, Any]) -> Priced:
+    """Price the layout with other values of switches."""
+    scenario = base.pricing.scenario
+    otherwise = replace(scenario, framework=replace(scenario.framework, **values))
+    return priced_anew(base, otherwise, tuple({effect for name in values for effect in MOVES[name]}))
+
+
+def _end(base: Priced, found: tuple[OpenSwitch, ...], figure: Any) -> Priced:
+    """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
+    best: dict[str, OpenSwitch] = {}
+    for one in found:
+        if figure(one) < min(0.0, figure(best[one.switch]) if one.switch in best else 0.0):
+            best[one.switch] = one
+    if not best:
+        return base
+    profile = base.pricing.scenario.framework
+    values = {name: switch_value(_FIELDS[name], one.other, getattr(profile, name)) for name, one in best.items()}
+    return _with(base, values)
+
+
+def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
+    """Return the estimate with its ranges joined with the span, and its verdict over what is open."""
+    memory, speed = estimate.memory, estimate.throughput
+    if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
+        return replace(estimate, open=span)
+    own = math.log(memory.interval_bytes.high / memory.device_bytes)
+    low = _half_width("memory", own, math.log(memory.device_bytes / span.least_bytes))
+    high = _half_width("memory", own, math.log(span.most_bytes / memory.device_bytes))
+    own_time = math.log(speed.interval_seconds.high / speed.step_seconds)
+    both = _half_width("time", own_time, 0.5 * math.log(span.slowest_seconds / span.fastest_seconds))
+    probability, verdict = _fitting(estimate, span, own)
+    return replace(
+        estimate,
+        open=span,
+        verdict=verdict,
+        memory=replace(
+            memory,
+            interval_bytes=Interval(memory.device_bytes * math.exp(-low), memory.device_bytes * math.exp(high)),
+            fit_probability=probability,
+        ),
+        throughput=replace(
+            speed,
+            interval_seconds=Interval(speed.step_seconds * math.exp(-both), speed.step_seconds * math.exp(both)),
+        ),
+    )
+
+
+def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Verdict]:
+    """Return the probability to fit over the shares of what is open, and the verdict; `own` as of `_half_width`."""
+    memory = estimate.memory
+    if memory.fits_host is False:  # offloaded bytes are counted, not estimated
+        return 0.0, "does_not_fit"
+    room = math.log(memory.capacity_bytes / memory.need_bytes)
+    mean, variance = _mean_and_variance(memory.device_bytes, span)
+    deviation = math.sqrt(variance + (math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90) ** 2)
+    probability = normal_below((room - mean) / deviation)
+    favourable = room + math.log(memory.device_bytes / span.least_bytes)
+    if normal_below(favourable * NORMAL_90 / own) < FIRM_NO:
+        return probability, "does_not_fit"
+    if probability < FIRM_YES:
+        return probability, "depends"
+    return probability, "starved" if estimate.verdict == "starved" else "fits"
+
+
+def _mean_and_variance(device_bytes: float, span: OpenRange) -> tuple[float, float]:
+    """Return mean and variance of the logarithm of the need over today's, each switch by its shares."""
+    mean = variance = 0.0
+    for name in span.names:
+        values = [one for one in span.switches if one.switch == name]
+        shares = [DOCUMENTED_SHARE if one.share is None else one.share for one in values]
+        moved = [math.log1p(one.memory_bytes / device_bytes) for one in values]
+        first = sum(share * change for share, change in zip(shares, moved, strict=True))
+        mean += first
+        variance += sum(share * change * change for share, change in zip(shares, moved, strict=True)) - first * first
+    return mean, max(variance, 0.0)
+
+
+def _half_width(figure: str, own: float, span: float) -> float:
+    """Return the half of a 90 % range, in the logarithm: the fit's own joined with a share of a span."""
+    return math.hypot(own, SPAN_SHARE * span, UNSAID_STACK[figure])
