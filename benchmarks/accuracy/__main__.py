@@ -20,6 +20,7 @@ from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows
 from benchmarks.accuracy.missed import missed, worse_sources
 from benchmarks.accuracy.own import CLUSTER
+from benchmarks.accuracy.plain import plain_rows, plain_sections
 from benchmarks.accuracy.record import recorded
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, by_news, by_organisation, by_source, every_row, of_choices, of_vendors
@@ -81,11 +82,15 @@ def main() -> None:
     parser.add_argument("report", nargs="*", help=", ".join(REPORTS))
     parser.add_argument("--source", help="only rows of one source")
     parser.add_argument("--markdown", action="store_true", help="tables as a page has them")
+    parser.add_argument("--plain", action="store_true", help="rows without their switches and stacks, by class")
     parser.add_argument("--json", action="store_true", help="targets and judged rows as JSON")
     asked = parser.parse_args()
     for name in asked.report:
         if name not in REPORTS:
             parser.error(f"{name}: no such report; there are {', '.join(REPORTS)}")
+    if asked.plain:
+        say(sections_text(plain_sections(plain_rows()), "markdown" if asked.markdown else "table"))
+        return
     found = judgement()
     if asked.json:
         lines = [dataclasses.asdict(line) for line in (*target_lines(found), *own_lines(found))]

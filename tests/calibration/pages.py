@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from benchmarks.accuracy import shipped as shipping
 from benchmarks.accuracy.coverage import coverage_sections
 from benchmarks.accuracy.draws import draws_sections
 from benchmarks.accuracy.missed import missed
+from benchmarks.accuracy.plain import PlainRow, plain_rows, plain_sections
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
@@ -45,8 +47,15 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
         "coverage": _coverage(found),
         "draws": "\n\n".join(map(_table, draws_sections({kind: found.of_kind(kind) for kind in KINDS}))),
         "news": _news(found),
+        "plain": "\n\n".join(map(_table, plain_sections(asked_plainly()))),
     }
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}
+
+
+@cache
+def asked_plainly() -> tuple[PlainRow, ...]:
+    """Public rows without their switches."""
+    return tuple(plain_rows())
 
 
 def _news(found: Judgement) -> str:

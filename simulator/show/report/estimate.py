@@ -62,7 +62,7 @@ _NEXT_OF_EXPLANATION = "-v: all ranks and changes, why the ranges. Next: simulat
 def estimate_table(estimate: Estimate, shown: Presentation) -> str:
     """Return the estimate for people."""
     refused, verbose = estimate.verdict == "refused", shown.verbosity > 0
-    sentences = [*about_lines(estimate, colour=shown.colour)]
+    sentences = [*about_lines(estimate, colour=shown.colour, full=shown.full)]
     if not refused:
         sentences.append(f"speed: {speed_sentence(estimate, shown)}")
     blocks = [f"{shown.question_block(estimate_question(estimate))}\n{shown.prose(sentences)}"]
@@ -190,7 +190,7 @@ _MOST_RANKS, _MOST_CHANGES = 4, 2
 def explain_table(explanation: Explanation, shown: Presentation) -> str:
     """Return an explanation for people."""
     estimate = explanation.estimate
-    about = shown.prose(about_lines(estimate, colour=shown.colour))
+    about = shown.prose(about_lines(estimate, colour=shown.colour, full=shown.full))
     question = shown.question_block(estimate_question(estimate))
     blocks = [f"{question}\n{about}", *explanation_blocks(explanation, shown)]
     if shown.verbosity >= 0:

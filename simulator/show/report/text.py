@@ -213,13 +213,13 @@ def _runs_text(numbers: tuple[int, ...]) -> str:
     return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(numbers))
 
 
-def need_lines(estimate: Estimate) -> Iterator[str]:
-    """Yield the certainty of the verdict."""
+def need_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
+    """Yield the certainty of the verdict; `full` as of `open_lines`."""
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
         yield f"{need}; fits with {probability_text(probability)} %"
-    yield from open_lines(estimate)
+    yield from open_lines(estimate, full=full)
     if (host := host_text(estimate.memory)) is not None:
         yield host
 
@@ -286,11 +286,11 @@ def host_text(memory: MemoryEstimate) -> str | None:
     return f"{need} of {gib(memory.host_capacity_bytes)}{judged[memory.fits_host]}"
 
 
-def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:
-    """Yield a layout, its verdict and the verdict's certainty."""
+def about_lines(estimate: Estimate, *, colour: bool, full: bool = False) -> Iterator[str]:
+    """Yield a layout, its verdict and the verdict's certainty; `full` as of `open_lines`."""
     yield sharded_layout_text(estimate.layout)
     yield verdict_sentence(estimate, colour=colour)
-    yield from need_lines(estimate)
+    yield from need_lines(estimate, full=full)
 
 
 def cluster_speed(estimate: Estimate) -> float:

@@ -1,0 +1,167 @@
+"""What nobody said of a run is open: its ranges are wider, its verdict holds whatever the rest is, or depends."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator import Estimate
+from simulator.answers.unsaid import DOCUMENTED_SHARE, SPAN_SHARE, UNSAID_STACK, _fitting, _half_width
+from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
+from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
+from simulator.question.frameworks.profile import switch_value, switches
+from simulator.question.frameworks.stacks import PROFILES, practice_of
+from tests.cli.running import refusal, run
+
+QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "tensor_parallel": 2}
+
+
+def test_values_of_practice_are_other_than_the_defaults_and_allowed() -> None:
+    fields = {field.name: field for field in switches()}
+    for name, profile in PROFILES.items():
+        for each in practice_of(name):
+            assert switch_value(fields[each.switch], each.text, getattr(profile, each.switch)) != getattr(
+                profile, each.switch
+            )
+            assert each.source
+
+
+def test_a_stack_that_nobody_named_is_open_and_widens_both_ranges() -> None:
+    plain, said = simulator.estimate(**QUESTION), simulator.estimate(**QUESTION, stack="default")
+    assert said.open is None
+    assert plain.open is not None
+    assert (plain.memory.device_bytes, plain.throughput.step_seconds) == (
+        said.memory.device_bytes,
+        said.throughput.step_seconds,
+    )
+    for first, second in (
+        (plain.memory.interval_bytes, said.memory.interval_bytes),
+        (plain.throughput.interval_seconds, said.throughput.interval_seconds),
+    ):
+        assert first is not None
+        assert second is not None
+        assert first.low < second.low < second.high < first.high
+    span = plain.open
+    assert span.least_bytes <= plain.memory.device_bytes <= span.most_bytes
+    assert span.fastest_seconds <= plain.throughput.step_seconds <= span.slowest_seconds
+    assert len(span.names) > 5
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"stack": "nvidia-recipes"}, {"hardware": "z2000"}, {"stack": "megatron-lm@2022"}],
+)
+def test_a_preset_or_the_hardwares_stack_closes(said: dict[str, Any]) -> None:
+    assert simulator.estimate(**(QUESTION | said)).open is None
+
+
+def test_a_switch_that_is_said_is_not_open() -> None:
+    plain = simulator.estimate(**QUESTION)
+    said = simulator.estimate(**QUESTION, options={"expandable_segments": "false"})
+    assert plain.open is not None
+    assert said.open is not None
+    assert set(plain.open.names) - set(said.open.names) == {"expandable_segments"}
+    assert said.open.least_bytes > plain.open.least_bytes
+
+
+def test_the_layouts_of_a_ranking_are_recommendations_and_not_open() -> None:
+    found = simulator.rank(model="llama3.1-8b", hardware="h100-sxm-80g", nodes=1)
+    assert all(estimate.open is None for estimate in found.estimates)
+
+
+def _one(memory_bytes: float, share: float | None, verdict: Any = "fits") -> OpenSwitch:
+    return OpenSwitch(
+        switch="gradient_dtype",
+        value="fp32",
+        other="bf16",
+        share=share,
+        source="a page",
+        speed_change=0.0,
+        memory_bytes=memory_bytes,
+        verdict=verdict,
+    )
+
+
+def _span(need: float, *found: OpenSwitch) -> OpenRange:
+    moved = [one.memory_bytes for one in found]
+    return OpenRange(
+        switches=found,
+        least_bytes=need + min(0.0, *moved, 0.0),
+        most_bytes=need + max(0.0, *moved, 0.0),
+        fastest_seconds=1.0,
+        slowest_seconds=1.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def estimate() -> Estimate:
+    return simulator.estimate(**QUESTION, stack="default")
+
+
+def _needing(estimate: Estimate, share: float) -> Estimate:
+    """The estimate with a need of a share of the capacity, and nothing that the allocator can give back."""
+    need = share * estimate.memory.capacity_bytes
+    return replace(estimate, memory=replace(estimate.memory, device_bytes=need, outside_parts_bytes={}))
+
+
+@pytest.mark.parametrize(
+    ("share", "least", "expected"),
+    [(0.5, 0.45, "fits"), (1.1, 0.7, "depends"), (0.98, 0.9, "depends"), (1.6, 1.5, "does_not_fit")],
+)
+def test_the_verdict_holds_whatever_is_open_or_depends(
+    estimate: Estimate, share: float, least: float, expected: str
+) -> None:
+    changed = _needing(estimate, share)
+    need, capacity = changed.memory.device_bytes, changed.memory.capacity_bytes
+    probability, verdict = _fitting(changed, _span(need, _one(least * capacity - need, 0.3)), 0.1)
+    assert verdict == expected
+    assert 0.0 <= probability <= 1.0
+
+
+def test_the_probability_is_that_of_the_shares() -> None:
+    half, own = math.log(2.0), 0.1
+    changed = _needing(simulator.estimate(**QUESTION, stack="default"), 1.0)
+    need = changed.memory.device_bytes
+    for share in (0.25, None):
+        weight = DOCUMENTED_SHARE if share is None else share
+        mean, variance = -weight * half, weight * (1.0 - weight) * half**2
+        deviation = math.sqrt(variance + (own**2 + UNSAID_STACK["memory"] ** 2) / NORMAL_90**2)
+        probability, _ = _fitting(changed, _span(need, _one(-0.5 * need, share)), own)
+        assert probability == pytest.approx(normal_below(-mean / deviation))
+
+
+def test_a_range_joins_its_own_width_with_a_share_of_the_span() -> None:
+    assert _half_width("time", 0.3, 0.4) == pytest.approx(
+        math.sqrt(0.3**2 + (SPAN_SHARE * 0.4) ** 2 + UNSAID_STACK["time"] ** 2)
+    )
+
+
+def test_what_decides_first_turns_the_verdict_alone() -> None:
+    span = _span(1.0, _one(-0.1, 0.2, "does_not_fit"), _one(-0.5, 0.2, "fits"))
+    assert span.decisive("does_not_fit") is span.switches[1]
+    assert span.decisive("fits") is span.switches[0]
+
+
+def test_every_form_says_what_is_open(tmp_path: Path) -> None:
+    words = ("estimate", "--model", "llama3.1-8b", "--hardware", "h100", "--devices", "4", "--framework", "torch")
+    text = run(*words).stdout
+    assert "depends: needs " in text
+    assert "not said: " in text
+    full = run(*words, "-v").stdout
+    assert full.count("=") > text.count("=")
+    found = json.loads(run(*words, "--format", "json").stdout)
+    assert found["verdict"] == "depends"
+    assert found["open"]["least_mib"] < found["memory"]["device_mib"] < found["open"]["most_mib"]
+    assert {"switch", "value", "other", "share", "source"} <= found["open"]["switches"][0].keys()
+    page = tmp_path / "page.html"
+    run(*words, "--format", "html", "--output", str(page))
+    assert "not said" in page.read_text(encoding="utf-8")
+
+
+def test_a_stack_of_no_year_is_one_line() -> None:
+    words = ("estimate", "--model", "llama3.1-8b", "--framework", "torch", "--stack", "llm-foundry@2019")
+    assert "did you mean 'llm-foundry@2023'?" in refusal(*words)
