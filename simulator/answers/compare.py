@@ -130,6 +130,8 @@ def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimat
     known, (first, second) = sides[0][0].calibration, intervals
     if known is None or first is None or second is None:
         return None
+    if sides[0] == sides[1]:
+        return 0.0
     if all(_shown(sides[0][0], name) == _shown(sides[1][0], name) for name in _INPUTS):
         return float(known.difference_half_widths(sides)[1])
     return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (first, second)))

@@ -161,7 +161,10 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
     def fits(units: int) -> bool:
         scenario = replace(case.scenario, seq_length=units * unit)
         try:
-            return passes(estimate_layout(scenario, layout), gates)
+            # What is open only adds needs that may not fit, and costs twenty prices.
+            return passes(estimate_layout(scenario, layout), gates) and passes(
+                estimate_of(replace(case, scenario=scenario)), gates
+            )
         except SimulateError:
             return False
 

@@ -138,7 +138,9 @@ def _earlier_inputs(value: Mapping[str, Any]) -> dict[str, Input]:
         "num_layers": sum(cut),
         **workload,
     }
-    return {name: Input(each, NOBODY) for name, each in values.items() if each is not None}
+    # The stack of an answer that held whatever it may be was said by nobody; that of a recommendation follows.
+    origins = {"stack": NOBODY if value.get("open") else FOLLOWS}
+    return {name: Input(each, origins.get(name, NOBODY)) for name, each in values.items() if each is not None}
 
 
 def _inputs(written: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> dict[str, Input]:

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from simulator.cost.pricing.estimate import Estimate, Interval, OpenRange, OpenSwitch, Verdict
+from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Verdict
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
@@ -39,7 +39,8 @@ def is_open(question: Question, priced: Priced) -> bool:
     """Return whether a run's stack is open: nobody named one, and neither its file nor its hardware decides it."""
     profile = priced.pricing.scenario.framework
     decided = profile.stack != "default" and not profile.stack_assumed
-    return bool(question.inputs) and question.recipe is None and question.stated("stack") is None and not decided
+    unsaid = question.origin("stack").kind == "nobody"
+    return bool(question.inputs) and question.recipe is None and unsaid and not decided
 
 
 def over_open(question: Question, estimate: Estimate, base: Priced) -> Estimate:
@@ -134,10 +135,15 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     own_time = math.log(speed.interval_seconds.high / speed.step_seconds)
     both = _half_width("time", own_time, 0.5 * math.log(span.slowest_seconds / span.fastest_seconds))
     probability, verdict = _fitting(estimate, span, own)
+    unsaid = (_contribution("memory", 0.5 * (low + high), own), _contribution("time", both, own_time))
+    known = (*estimate.provenance.contributions, *unsaid)
     return replace(
         estimate,
         open=span,
         verdict=verdict,
+        provenance=replace(
+            estimate.provenance, contributions=tuple(sorted(known, key=lambda part: (part.figure, -part.half_width)))
+        ),
         memory=replace(
             memory,
             interval_bytes=Interval(memory.device_bytes * math.exp(-low), memory.device_bytes * math.exp(high)),
@@ -148,6 +154,11 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
             interval_seconds=Interval(speed.step_seconds * math.exp(-both), speed.step_seconds * math.exp(both)),
         ),
     )
+
+
+def _contribution(figure: Literal["memory", "time"], whole: float, own: float) -> Contribution:
+    """Return what nobody said as a contribution to a range whose half is `whole`, and `own` without it."""
+    return Contribution(figure, "unsaid", math.sqrt(whole**2 - own**2), "switches and releases that nobody said")
 
 
 def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Verdict]:

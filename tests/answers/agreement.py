@@ -82,7 +82,9 @@ def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, 
         for each in (plain, spoken["estimates"][number]):
             del each["question"]  # said by arguments, and by options
         yield "ranking in JSON", _difference(plain, spoken["estimates"][number])
-        again = simulator.estimate(**asked | {"options": estimate.options or None}, layout=estimate.layout)
+        # A recommendation is closed; a stack that nobody named would be open.
+        closed: dict[str, Any] = {"options": estimate.options or None, "stack": asked.get("stack") or estimate.stack}
+        again = simulator.estimate(**asked | closed, layout=estimate.layout)
         same = json_object(
             EstimateJson,
             replace(

@@ -53,7 +53,7 @@ def test_they_price_layouts(folder: Path, model: str) -> None:
     ranking = simulator.rank(**question)
     assert ranking.counts.feasible > 0
     best = ranking.estimates[0]
-    assert best == simulator.estimate(layout=best.layout, **question)
+    assert best == simulator.estimate(layout=best.layout, stack="default", **question)
     assert best.verdict == "fits"
 
 

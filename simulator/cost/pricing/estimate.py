@@ -201,7 +201,7 @@ class Contribution(NamedTuple):
     figure: Literal["memory", "time"]
     """Interval that it belongs to."""
     name: str
-    """`coefficients`, `scatter`, `sources`, `device`, `stack`, `nodes` or `layout`."""
+    """`coefficients`, `scatter`, `sources`, `device`, `stack`, `nodes`, `layout`, or `unsaid`: what nobody said."""
     half_width: float
     """Half of the 90 % interval if it were the only contribution, in the logarithm of the figure."""
     because: str

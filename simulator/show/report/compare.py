@@ -81,14 +81,14 @@ def headline(comparison: Comparison) -> str:
     speeds = cluster_speed(a), cluster_speed(b)
     ratio = speeds[1] / speeds[0] - 1.0 if speeds[0] > 0 else 0.0
     faster = f"{percent(abs(ratio))} % {'faster' if ratio > 0 else 'slower'}" if ratio else "as fast"
-    if (width := comparison.step_half_width) is not None:
+    if width := comparison.step_half_width:
         low, high = (100.0 * ((1.0 + ratio) * math.exp(sign * width) - 1.0) for sign in (-1, 1))
         faster += f" ({low:+.1f} to {high:+.1f} %)"
     memory = b.memory.device_bytes - a.memory.device_bytes
     needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
     first, second = (verdict_text(priced.verdict, colour=False) for priced in (a, b))
     ends = f"both: {first}" if first == second else f"A: {first}, B: {second}"
-    verb = "may be" if comparison.differ is False else "is"
+    verb = "may be" if comparison.step_half_width and comparison.differ is False else "is"
     return f"B {verb} {faster} and needs {needs}; {ends}."
 
 

@@ -236,11 +236,12 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     step = estimate.throughput.step_seconds
     slower, faster = (100.0 * (step / seconds - 1.0) for seconds in (span.slowest_seconds, span.fastest_seconds))
     names = span.names
-    worth = f"{slower:+.0f} to {faster:+.0f} % of speed, {gib(span.least_bytes)} to {gib(span.most_bytes)} GiB"
-    shown = span.switches if full else tuple(_first_of(span, name) for name in names[:_MOST_NAMED])
-    most = "; ".join(open_switch_text(one) for one in shown)
+    needs = [f"{to_gib(size):.0f}" for size in (span.least_bytes, span.most_bytes)]
+    worth = f"{slower:+.0f} to {faster:+.0f} % of speed, {needs[0]} to {needs[1]} GiB"
+    listed = "; ".join(map(open_switch_text, span.switches))
+    most = listed if full else " and ".join(f"{name}={_first_of(span, name).other}" for name in names[:_MOST_NAMED])
     count = f"{len(names)} switches" if len(names) > 1 else "1 switch"
-    yield f"not said: {count}, together {worth}; {'' if full else 'most: '}{most}"
+    yield f"not said: {count}, {worth}; {'' if full else 'most: '}{most}"
     if estimate.verdict == "depends" and (first := span.decisive(_by_need(estimate))) is not None:
         other = gib(estimate.memory.device_bytes + first.memory_bytes)
         yield (
