@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.probe import plan, rates
+from simulator.lab.probe import rates
+from simulator.lab.probe import run as plan
 from simulator.lab.probe.rates import Sizes
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.main import cli

@@ -15,8 +15,17 @@ import pytest
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.lab.runner import reference
-from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Record, Wanted, run, run_folder, shared_folder
-from simulator.lab.runner.compare import LayoutComparison
+from simulator.lab.runner.campaign import (
+    Campaign,
+    LaunchPlan,
+    LayoutComparison,
+    Planner,
+    Record,
+    Wanted,
+    run,
+    run_folder,
+    shared_folder,
+)
 from simulator.lab.runner.engine import Launch, LaunchOutcome, Pick
 from simulator.lab.runner.launchers import LocalLauncher
 from simulator.lab.runner.processes import Ended, with_package

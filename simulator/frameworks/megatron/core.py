@@ -115,7 +115,11 @@ def idle_layers(arguments: Arguments) -> frozenset[int]:
 def cut_of(arguments: Arguments, layers: int | None, pipeline: int, chunks: int) -> Cut:
     """Return the cut; `layers` include no-op layers, `chunks` are model chunks per rank as a flag states them."""
     per_chunk = arguments.integer("layers_per_virtual_stage", "num-layers-per-virtual-pipeline-stage", low=0) or None
-    schedule = _schedule(arguments, pipeline)
+    # Return MindSpeed's `--schedules-method`; 1F1B without it or without a pipeline.
+    method = arguments.text("schedule", "schedules-method")
+    if method not in (None, "dualpipev"):
+        arguments.not_modelled(f"--schedules-method {method}: MindSpeed has dualpipev", "schedules-method")
+    schedule: ScheduleName = "dualpipev" if method == "dualpipev" and pipeline > 1 else "1f1b"
     idle = idle_layers(arguments)
     if schedule == "dualpipev":
         chunks = 2
@@ -137,14 +141,6 @@ def cut_of(arguments: Arguments, layers: int | None, pipeline: int, chunks: int)
         return _listed(sizes, pipeline)
     accounted = _accounted(arguments, layers, pipeline, chunks, per_chunk)
     return accounted or Cut(_ends(arguments, layers, pipeline), chunks, per_chunk)
-
-
-def _schedule(arguments: Arguments, pipeline: int) -> ScheduleName:
-    """Return MindSpeed's `--schedules-method`; 1F1B without it or without a pipeline."""
-    method = arguments.text("schedule", "schedules-method")
-    if method not in (None, "dualpipev"):
-        arguments.not_modelled(f"--schedules-method {method}: MindSpeed has dualpipev", "schedules-method")
-    return "dualpipev" if method == "dualpipev" and pipeline > 1 else "1f1b"
 
 
 def _active_layers(idle: frozenset[int], layers: int, chunks: int) -> list[int]:

@@ -9,7 +9,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.operations.sums import inner_context
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.megatron.captured import CAPTURED_SWITCHES, captured_words
+from simulator.frameworks.megatron.special import CAPTURED_SWITCHES, captured_words
 from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario

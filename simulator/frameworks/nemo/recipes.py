@@ -24,8 +24,7 @@ from simulator.frameworks.configuration import Interpolation
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.nemo.read import VisionTower, read_filled, sample_pixels, tower_of, with_named_model
-from simulator.frameworks.python import PythonReader
-from simulator.frameworks.python_expressions import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
+from simulator.frameworks.python import Instance, Module, OpenValue, Outside, PythonFunction, PythonReader, RaisedError
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe

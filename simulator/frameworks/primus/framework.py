@@ -20,10 +20,8 @@ from simulator.frameworks.configuration import Variables
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import FlagTable, table_of
 from simulator.frameworks.framework import FileForm, Framework
-from simulator.frameworks.megatron.captured import add_layers, take_model
-from simulator.frameworks.megatron.model import LATENT
-from simulator.frameworks.megatron.read import read
-from simulator.frameworks.megatron.special import sharding_room
+from simulator.frameworks.megatron.read import LATENT, read
+from simulator.frameworks.megatron.special import add_layers, sharding_room, take_model
 from simulator.frameworks.models import named_model
 from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value, require_inside

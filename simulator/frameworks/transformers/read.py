@@ -30,7 +30,10 @@ _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard":
 
 def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     """Return the run of a trainer's words, DeepSpeed's configuration included."""
-    _refuse_stage(arguments)
+    # Refuse LLaMA-Factory's stages but pretraining and finetuning, by whichever launcher its program starts.
+    stage = arguments.text("stage", "stage") if arguments.has("finetuning_type") else None
+    if stage not in (None, "pt", "sft"):
+        arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
     targets = take(arguments)
     model = named_model(arguments, arguments.text("model", *MODEL) or "", *MODEL)
     usual = {
@@ -59,13 +62,6 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
     )
-
-
-def _refuse_stage(arguments: Arguments) -> None:
-    """Refuse LLaMA-Factory's stages but pretraining and finetuning, by whichever launcher its program starts."""
-    stage = arguments.text("stage", "stage") if arguments.has("finetuning_type") else None
-    if stage not in (None, "pt", "sft"):
-        arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
 
 
 def _precision(arguments: Arguments) -> str | None:

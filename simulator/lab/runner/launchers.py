@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError, one_line
-from simulator.lab.runner.diagnosis import BY_LAUNCHER
-from simulator.lab.runner.engine import NODE_LOG_NAME, Launch, shell_line
+from simulator.lab.runner.engine import BY_LAUNCHER, NODE_LOG_NAME, Launch, shell_line
 from simulator.lab.runner.processes import Ended, python_path, run_guarded
 
 _HERE: Final = "127.0.0.1"

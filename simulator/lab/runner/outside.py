@@ -17,8 +17,16 @@ from typing import Any, Final
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.evidence.measurements.rows import MeasuredRow
-from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
-from simulator.lab.runner.engine import Command, LaunchOutcome, Pick, check_installed, launched_row
+from simulator.lab.runner.engine import (
+    Command,
+    Diagnosis,
+    LaunchOutcome,
+    Pick,
+    check_installed,
+    diagnosis,
+    launched_row,
+    tail_of,
+)
 from simulator.lab.runner.processes import Ended
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import RecipeFormat

@@ -25,13 +25,13 @@ from typing import Any, Final
 from simulator.errors import UnsupportedError, one_line
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
-from simulator.lab.runner.diagnosis import diagnosis
 from simulator.lab.runner.engine import (
     NODE_LOG_NAME,
     Command,
     LaunchOutcome,
     Pick,
     check_installed,
+    diagnosis,
     launched_row,
 )
 from simulator.lab.runner.processes import Ended, with_package

@@ -29,8 +29,7 @@ from simulator.frameworks.values import reading_within, require_inside, used_nam
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
-from simulator.recipes.readers.cluster import cluster_of, job_script
-from simulator.recipes.readers.command_line import add_words
+from simulator.recipes.readers.cluster import add_words, cluster_of, job_script
 from simulator.recipes.readers.model_args import (
     documented_launch,
     documented_settings,

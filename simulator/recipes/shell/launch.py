@@ -118,7 +118,11 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
     program = PurePath(argv[start].text).name
     rest = list(argv[start + 1 :])
     if _PYTHON.fullmatch(program):
-        rest = _without_valued(rest)
+        # Return the words behind `python` without its options that take a value, `-X dev` and `-W ignore`.
+        place = 0
+        while place < len(rest) and rest[place].text[:1] == "-" and rest[place].text not in ("-m", "-c", "-"):
+            place += 2 if re.fullmatch(r"-[a-zA-Z]*[XW]", rest[place].text) else 1
+        rest = list(rest[place:])
     launcher = _PROGRAMS.get(program)
     if launcher is None:
         module = _module(rest)
@@ -165,14 +169,6 @@ def _is_script(value: Value) -> bool:
     """Whether a word is a Python file; the path before its name may be unknown."""
     text = value.text
     return text.endswith(".py") and not text.startswith("-") and len(text.split()) == 1 and value.pieces[-1].known
-
-
-def _without_valued(words: Sequence[Value]) -> list[Value]:
-    """Return the words behind `python` without its options that take a value, `-X dev` and `-W ignore`."""
-    place = 0
-    while place < len(words) and words[place].text[:1] == "-" and words[place].text not in ("-m", "-c", "-"):
-        place += 2 if re.fullmatch(r"-[a-zA-Z]*[XW]", words[place].text) else 1
-    return list(words[place:])
 
 
 def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
