@@ -143,6 +143,11 @@ class Arguments:
         place = Place(file or self.file, max(line, 1))
         self.entries.setdefault(plain(name), []).append(Argument(plain(name), name[:80], tuple(values), place))
 
+    def add_keys(self, keys: Iterable[Key], file: str = "") -> None:
+        """Add keys of a configuration file by their dotted names; `file` is that of keys which name none."""
+        for key in keys:
+            self.add(key.dotted, key.values, key.line, key.file or file)
+
     def add_key(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
         """Add a flag stated as a key with a value: `true` turns a switch on, and keys that are off are dropped."""
         name = plain(name)

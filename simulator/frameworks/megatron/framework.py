@@ -332,7 +332,7 @@ FRAMEWORK: Final = Framework(
     tables=("megatron",),
     extends="megatron",
     order=10,
-    launches=(LaunchForm(dialect="megatron-shell", order=70, is_own=is_megatron, read=read_launch),),
+    launches=(LaunchForm("megatron-shell", 70, is_megatron, read_launch),),
     log=LogForm(is_own=is_log, runs=runs_of, read=read_dump, rate="tflops", tables=("megatron_dump",)),
     writer=RecipeWriter(
         text=megatron_script, words=megatron_words, dialects=("megatron-shell", "nemo-yaml", "nemo-shell")

@@ -105,9 +105,7 @@ def _value(text: str) -> Any:
     return yaml.safe_load(text.strip("'")) if text else True
 
 
-FORM: Final = FileForm(
-    dialect="nemo-yaml", order=30, is_own=is_nemo, read=read_nemo, complete=False, in_words_of="megatron"
-)
+FORM: Final = FileForm("nemo-yaml", 30, is_nemo, read_nemo, complete=False, in_words_of="megatron")
 FRAMEWORK: Final = Framework(
     title="NeMo",
     profile="megatron",

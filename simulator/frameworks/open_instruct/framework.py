@@ -66,14 +66,8 @@ FRAMEWORK: Final = Framework(
     tables=("open_instruct", "transformers", "trl", "deepspeed"),
     launches=(
         LaunchForm(
-            dialect="open-instruct-shell",
-            order=59,
-            is_own=is_launch,
-            read=read_launch,
-            complete=False,
-            take_words=take_words,
-            cluster=cluster,
+            "open-instruct-shell", 59, is_launch, read_launch, complete=False, take_words=take_words, cluster=cluster
         ),
     ),
-    files=(FileForm(dialect="open-instruct-yaml", order=30, is_own=is_file, read=read, complete=False),),
+    files=(FileForm("open-instruct-yaml", 30, is_file, read, complete=False),),
 )

@@ -156,18 +156,6 @@ FRAMEWORK: Final = Framework(
     title="oumi",
     profile="torch",
     tables=("oumi", "transformers", "trl", "deepspeed"),
-    launches=(
-        LaunchForm(
-            dialect="oumi-shell",
-            order=10,
-            is_own=is_launch,
-            read=read_launch,
-            cluster=cluster,
-            is_named_by_program=True,
-        ),
-    ),
-    files=(
-        FileForm(dialect="oumi-yaml", order=20, is_own=is_training, read=read),
-        FileForm(dialect="oumi-job-yaml", order=21, is_own=is_job, read=read_job),
-    ),
+    launches=(LaunchForm("oumi-shell", 10, is_launch, read_launch, cluster=cluster, is_named_by_program=True),),
+    files=(FileForm("oumi-yaml", 20, is_training, read), FileForm("oumi-job-yaml", 21, is_job, read_job)),
 )

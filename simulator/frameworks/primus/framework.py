@@ -332,7 +332,7 @@ FRAMEWORK: Final = Framework(
     profile="megatron",
     tables=("megatron", "primus"),
     files=(
-        FileForm(dialect="primus-yaml", order=1, is_own=is_primus, read=read_megatron),
-        FileForm(dialect="primus-yaml", order=2, is_own=is_primus, read=read_torchtitan, tables=("torchtitan",)),
+        FileForm("primus-yaml", 1, is_primus, read_megatron),
+        FileForm("primus-yaml", 2, is_primus, read_torchtitan, tables=("torchtitan",)),
     ),
 )

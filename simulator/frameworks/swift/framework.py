@@ -49,16 +49,6 @@ _STEP: Final = 16
 _LORA_RANK: Final = 8
 
 
-def is_swift(launch: LaunchCommand) -> bool:
-    """Whether a launch starts a program of ms-swift."""
-    return launch.program in ("swift", "megatron")
-
-
-def is_on_megatron(launch: LaunchCommand) -> bool:
-    """Whether a launch of ms-swift trains on Megatron-LM."""
-    return launch.program == "megatron"
-
-
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the configuration file that replaces flags; flags override it."""
     if launch.script.text == "rlhf":
@@ -206,20 +196,20 @@ FRAMEWORK: Final = Framework(
     tables=("swift", "transformers", "deepspeed"),
     launches=(
         LaunchForm(
-            dialect="swift-shell",
-            order=10,
-            is_own=is_on_megatron,
-            read=read_megatron,
+            "swift-shell",
+            10,
+            lambda launch: launch.program == "megatron",
+            read_megatron,
             tables=("megatron", "megatron_swift", "swift"),
             take_words=take_words,
             cluster=cluster,
             is_named_by_program=True,
         ),
         LaunchForm(
-            dialect="swift-shell",
-            order=10,
-            is_own=is_swift,
-            read=read_trainer,
+            "swift-shell",
+            10,
+            lambda launch: launch.program == "swift",
+            read_trainer,
             take_words=take_words,
             cluster=cluster,
             is_named_by_program=True,

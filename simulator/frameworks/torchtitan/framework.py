@@ -234,10 +234,8 @@ FRAMEWORK: Final = Framework(
     title="torchtitan",
     profile="torch",
     tables=("torchtitan",),
-    launches=(
-        LaunchForm(dialect="torchtitan-shell", order=20, is_own=is_launch, read=read_launch, take_words=take_words),
-    ),
-    files=(FileForm(dialect="torchtitan-toml", order=10, is_own=is_file, read=read),),
+    launches=(LaunchForm("torchtitan-shell", 20, is_launch, read_launch, take_words=take_words),),
+    files=(FileForm("torchtitan-toml", 10, is_file, read),),
     step_log=STEP_LOG,
     writer=RecipeWriter(text=torchtitan_config, words=torchtitan_words, dialects=("torchtitan-toml",)),
 )

@@ -7,7 +7,7 @@ output layer (TRL 1.9, `trl/trainer`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
@@ -236,7 +236,7 @@ def _is_command(launch: LaunchCommand) -> bool:
     return launch.program == "trl" or launch.script.text.startswith(OWN_MODULES)
 
 
-def _command_cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
     return (1, 1) if launch.launcher == "python" else cluster(arguments, as_accelerate(launch))
 
 
@@ -251,54 +251,39 @@ def _takes_file(launch: LaunchCommand) -> bool:
     return _SCRIPT.search(script) is not None and any(value.text.endswith(SUFFIXES) for value in launch.arguments)
 
 
-def _is_with_engine(launch: LaunchCommand) -> bool:
-    return _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags)
-
-
-def _is_accelerate(launch: LaunchCommand) -> bool:
-    return launch.launcher == "accelerate" and _is_trainer(launch)
-
-
-def _is_file(names: Collection[str]) -> bool:
-    return set(names) >= _MARKS
-
-
-_TABLES: Final = ("transformers", "trl", "deepspeed")
 FRAMEWORK: Final = Framework(
     title="Hugging Face Trainer",
     profile="torch",
-    tables=_TABLES,
+    tables=("transformers", "trl", "deepspeed"),
     launches=(
         LaunchForm(
-            dialect="trl-shell",
-            order=10,
-            is_own=_is_command,
-            read=read,
+            "trl-shell",
+            10,
+            _is_command,
+            read,
             take_words=take_words,
-            cluster=_command_cluster,
+            cluster=_cluster,
             is_named_by_program=True,
         ),
         LaunchForm(
-            dialect="accelerate-shell",
-            order=60,
-            is_own=_is_accelerate,
-            read=read,
+            "accelerate-shell",
+            60,
+            lambda launch: launch.launcher == "accelerate" and _is_trainer(launch),
+            read,
             complete=False,
             take_words=take_words,
             cluster=cluster,
         ),
         LaunchForm(
-            dialect="deepspeed-shell",
-            order=80,
-            is_own=_is_with_engine,
-            read=read,
+            "deepspeed-shell",
+            80,
+            lambda launch: _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags),
+            read,
             complete=False,
             take_words=take_words,
         ),
-        LaunchForm(
-            dialect="trainer-shell", order=81, is_own=_is_trainer, read=read, complete=False, take_words=take_words
-        ),
+        LaunchForm("trainer-shell", 81, _is_trainer, read, complete=False, take_words=take_words),
     ),
     step_log=STEP_LOG,
-    files=(FileForm(dialect="trl-yaml", order=60, is_own=_is_file, read=read_file, complete=False),),
+    files=(FileForm("trl-yaml", 60, _MARKS.issubset, read_file, complete=False),),
 )
