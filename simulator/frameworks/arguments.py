@@ -165,8 +165,7 @@ class Arguments:
 
     def add_as(self, flag: Flag, values: Sequence[PlainValue], line: int, file: str = "") -> bool:
         """Add a key of another framework as the flags that it is an alias of; False where it is none."""
-        lowered = " ".join(value.text for value in values).lower()
-        off = lowered in OFF and all(value.known for value in values)
+        off = " ".join(value.text for value in values).lower() in OFF and all(value.known for value in values)
         pairs = list(flag.aliases())
         for name, text in pairs:
             if not text:

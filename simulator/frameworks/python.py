@@ -531,8 +531,7 @@ class PythonReader:
     ) -> Any:
         if self.depth >= _DEEPEST:
             raise InputError(f"{module.path}:{getattr(node, 'lineno', 1)}: calls more than {_DEEPEST} functions deep")
-        names = self._parameters(function, values, named)
-        scopes = (names, *function.scopes)
+        scopes = (self._parameters(function, values, named), *function.scopes)
         self.depth += 1
         try:
             if isinstance(function.node, ast.Lambda):

@@ -475,8 +475,7 @@ def _steps_row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> Measu
     notes = [match.note, f"The log is one of {form.name}.", form.note if "devices" in columns else ""]
     if run.out_of_memory:
         return row_of(values, context, 1, line, notes, **ran_out(run.out_of_memory))
-    tokens = values["seq_length"] * values["global_batch_size"] / values["devices"]
-    steps = list(_steps(run, tokens))
+    steps = list(_steps(run, values["seq_length"] * values["global_batch_size"] / values["devices"]))
     if not steps:
         raise InputError(f"{where}: no step with its time follows; expected lines as {form.name} writes them")
     alone = len(steps) == 1 and "runtime" in run.facts
@@ -553,8 +552,7 @@ def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     layers = None
     if not name.startswith("{") and scenario.model.num_hidden_layers != load_model(name).num_hidden_layers:
         layers = scenario.model.num_hidden_layers
-    options = case.question.options
-    columns = case_columns(scenario, case.layout, model=name, options=options, num_layers=layers)
+    columns = case_columns(scenario, case.layout, model=name, options=case.question.options, num_layers=layers)
     if hardware:
         columns["hardware"] = hardware
     return {key: value for key, value in columns.items() if value not in (None, ())}

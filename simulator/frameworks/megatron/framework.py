@@ -230,8 +230,7 @@ def _batch(run: _RunLines) -> int | None:
 
 def _arguments(run: _RunLines, table: FlagTable) -> Arguments:
     """Return the dump as arguments. Raises InputError where it states no precision."""
-    file = run.begin.where.rpartition(":")[0]
-    arguments = Arguments(file, table)
+    arguments = Arguments(run.begin.where.rpartition(":")[0], table)
     dump = dict(run.dump)
     half = [dump[name][1] for name in ("bf16", "fp16") if name in dump]
     if len(half) < 2 and "True" not in half:

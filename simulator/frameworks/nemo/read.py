@@ -76,8 +76,7 @@ class VisionTower(NamedTuple):
         """Return the bytes kept for `pixels` in 16 bits: ten tensors of the width and two wide ones a layer."""
         patches = pixels / self.patch_size**2
         layer = 20 * self.hidden_size + 4 * self.intermediate_size
-        merger = 8 * self.hidden_size + self.out_size
-        return patches * (self.layers * layer + self.mergers * merger)
+        return patches * (self.layers * layer + self.mergers * (8 * self.hidden_size + self.out_size))
 
     def most_bytes(self, pixels: int, passes: int, replicas: int) -> float:
         """Return the most bytes on a device: `passes` micro batches in flight, optimizer state over `replicas`."""

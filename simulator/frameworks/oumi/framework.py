@@ -67,8 +67,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if document is None:
         need_written(arguments, launch, named.values[0].text, "model")
     words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
-    keys = replaced(document, words, arguments.file)
-    return read(arguments, keys, document.file if document else "")
+    return read(arguments, replaced(document, words, arguments.file), document.file if document else "")
 
 
 def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:

@@ -85,8 +85,7 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
-    title = PurePath(launch.script.text).name
-    return _recipe(arguments, title, whole_sends=launch.program == "erniekit")
+    return _recipe(arguments, PurePath(launch.script.text).name, whole_sends=launch.program == "erniekit")
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
@@ -317,8 +316,7 @@ def _recompute(arguments: Arguments, layers: int | None) -> dict[str, Any]:
         return {"recompute": "none"}
     mode = _GRANULARITIES.get(granularity, "full")
     if granularity == "selective":
-        modules = arguments.text("recompute", "recompute_modules") or ""
-        if modules.strip("[]\"' ") != "core_attn":
+        if (arguments.text("recompute", "recompute_modules") or "").strip("[]\"' ") != "core_attn":
             arguments.not_modelled(f"{name} selective: only of core_attn is modelled", name)
     elif mode != "full" and others:
         message = f"{granularity} of some layers only is not modelled"
@@ -365,8 +363,7 @@ def _gate_up(arguments: Arguments, mode: str, layers: int | None) -> dict[str, A
 def _cut(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int, ...]:
     """Return layers per stage from a list of first items among embedding, layers, norm and head."""
     name = "pp_seg_method"
-    text = arguments.text("stage_layers", name) or ""
-    if not re.match(r"\s*(?:\[\s*)?[0-9]", text):
+    if not re.match(r"\s*(?:\[\s*)?[0-9]", arguments.text("stage_layers", name) or ""):
         arguments.forget("stage_layers")
         return ()
     starts = sorted({*arguments.integers("stage_layers", name)})

@@ -63,8 +63,7 @@ _LORA_RANK: Final = 16
 
 def is_primus(names: Collection[str]) -> bool:
     """Whether keys belong to an experiment of Primus."""
-    parts = {match[1] for name in names if (match := _HEAD.fullmatch(name))}
-    return {"framework", "config"} <= parts
+    return {"framework", "config"} <= {match[1] for name in names if (match := _HEAD.fullmatch(name))}
 
 
 def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
@@ -115,8 +114,7 @@ def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment | None
         for key in inside
         if key.path[1:3] == (module, "overrides") and len(key.path) > 3
     ]
-    framework = heads["framework"].first.text
-    return _Experiment(framework, heads, overrides, variables)
+    return _Experiment(heads["framework"].first.text, heads, overrides, variables)
 
 
 def _refuse_other_models(file: str, heads: Mapping[str, Key]) -> None:
@@ -238,8 +236,7 @@ def _as_hybrid(arguments: Arguments, run: Recipe, fields: Mapping[str, Any], *, 
     if plain and not arguments.switch("cross_entropy", "use_fla_fused_rmsnorm"):
         options["fused_rms_norm"] = "false"
     arguments.forget("cross_entropy")
-    own = {name: value for name, value in run.model_fields.items() if name in arguments.places}
-    whole = {**fields, **own}
+    whole = {**fields, **{name: value for name, value in run.model_fields.items() if name in arguments.places}}
     if "vocab_size" in fields:
         arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
     sizes = {f"model.{name}": whole[name] for name in ("hidden_size", "intermediate_size")}

@@ -168,8 +168,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     kind = arguments.text("precision", "torch_dtype")
     if not (arguments.has("bf16") or arguments.has("fp16")) and kind in ("bfloat16", "float16"):
         arguments.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
-    size = arguments.text("cp", "sequence_parallel_size")
-    if size not in (None, "1"):
+    if arguments.text("cp", "sequence_parallel_size") not in (None, "1"):
         arguments.not_modelled("sequence parallelism of ms-swift is not modelled", "sequence_parallel_size")
     nodes, devices = cluster(arguments, launch)
     visible = launch.environment.get("CUDA_VISIBLE_DEVICES")

@@ -167,8 +167,7 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     if stored == "auto" and not widened:
         message = "the weights have the checkpoint's type, which is not read; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype")
-    half = stored in _HALF and not widened
-    if half or arguments.switch("parameter_dtype", "pure_bf16"):
+    if (stored in _HALF and not widened) or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     # LLaMA-Factory loads frozen weights in the compute type.
     return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}
@@ -184,6 +183,5 @@ def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, st
     if not on or model is None or not tokens:
         return {}
     spec = models.load_model(model)
-    parts = -(-spec.vocab_size // spec.hidden_size)
-    chunk = 1 << (-(-tokens // parts) - 1).bit_length()
+    chunk = 1 << (-(-tokens // (-(-spec.vocab_size // spec.hidden_size))) - 1).bit_length()
     return {"cross_entropy_chunk_tokens": str(chunk), "fused_rms_norm": "true", "fused_swiglu": "true"}

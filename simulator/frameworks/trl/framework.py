@@ -103,8 +103,7 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     if not deepspeed:
         note_unsharded(arguments)
     _add_defaults(arguments)
-    title = "/".join(PurePath(arguments.file).parts[-3:])
-    return _with_purpose(arguments, title, deepspeed=deepspeed)
+    return _with_purpose(arguments, "/".join(PurePath(arguments.file).parts[-3:]), deepspeed=deepspeed)
 
 
 def _add_defaults(arguments: Arguments) -> None:

@@ -364,8 +364,7 @@ def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates,
 
 def _set_ranks(document: dict[str, Any], devices: int) -> None:
     document["devices_per_node"] = _known(devices)
-    level = document["device_links"][-1]
-    document["device_links"] = [level | {"devices": _known(devices)}]
+    document["device_links"] = [document["device_links"][-1] | {"devices": _known(devices)}]
 
 
 def spec_text(document: dict[str, Any]) -> str:

@@ -120,8 +120,7 @@ def candidates(hardware: HardwareSpec, devices: int, precision: Precision, reach
     ]
     accepted = [candidate for candidate in every if _runs(candidate)]
     # A stride without a common factor with the sizes above, so that every one of them stays in the pool.
-    stride = -(-len(accepted) // MOST_CANDIDATES)
-    return tuple(accepted[:: stride | 1])
+    return tuple(accepted[:: (-(-len(accepted) // MOST_CANDIDATES)) | 1])
 
 
 def _runs(candidate: Candidate) -> bool:
@@ -677,7 +676,6 @@ def undetermined(fitted: OwnFit, base: Coefficients) -> tuple[str, ...]:
         known = priors(part.kind)
         values = getattr(base, part.kind)
         for name, error in zip(part.names, np.sqrt(np.diag(part.covariance)), strict=True):
-            prior = SPREAD * known[name].spread * abs(float(getattr(values, name)))
-            if error >= UNDETERMINED * prior:
+            if error >= UNDETERMINED * (SPREAD * known[name].spread * abs(float(getattr(values, name)))):
                 reasons.append(name)
     return tuple(reasons)

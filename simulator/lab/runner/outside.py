@@ -219,8 +219,7 @@ class PaddleEngine(OutsideEngine):
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         """Read the log; errors of ranks beyond the first are in their own logs."""
-        ranks = sorted((folder / "logs").glob("*/workerlog.*"))
-        outcome = read_outcome(pick, ended, pick.warmup_steps, ranks)
+        outcome = read_outcome(pick, ended, pick.warmup_steps, sorted((folder / "logs").glob("*/workerlog.*")))
         row, fullest = outcome.row, bare_estimate(pick.scenario, pick.layout).memory.binding_stage
         if row is None or row.memory_bytes is None or fullest == 0:
             return outcome

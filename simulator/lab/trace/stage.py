@@ -75,8 +75,7 @@ class _Rank:
         declare_gradients(counter, parameters)
         self._counter = counter
         self._optimizer = torch.optim.AdamW(parameters, foreach=True)
-        watch = _Moments(Backend(job), stages, counter)
-        self._passes = passes_of(stages, job, mesh, watch)
+        self._passes = passes_of(stages, job, mesh, _Moments(Backend(job), stages, counter))
         sequences = job.micro_batches * job.layout.micro_batch_size
         self._tokens = torch.zeros((sequences, job.seq_length), dtype=torch.int64)
         # Torch makes receive buffers for every micro batch of the step, and its interleaved schedule keeps what was

@@ -218,5 +218,4 @@ def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
     if old.outcome != new.outcome:
         return "outcome"
     ratios = (figure_ratio(old.device_bytes, new.device_bytes), figure_ratio(old.step_seconds, new.step_seconds))
-    moved = any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios)
-    return "drift" if moved else None
+    return "drift" if any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios) else None

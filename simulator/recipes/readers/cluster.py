@@ -357,5 +357,4 @@ def _only_arguments(word: Value) -> bool:
 
 
 def _starts_flag(word: Value) -> bool:
-    text = word.text
-    return bool(word.pieces) and word.pieces[0].known and re.match(r"--?[A-Za-z_]", text) is not None
+    return bool(word.pieces) and word.pieces[0].known and re.match(r"--?[A-Za-z_]", word.text) is not None

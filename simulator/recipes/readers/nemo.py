@@ -153,8 +153,7 @@ def _overrides(launch: TrainingCommand) -> Iterator[Key]:
             continue
         path = tuple(match["path"].split("."))
         content = value.after(match.end()) if match["equals"] else EMPTY
-        removes = value.text.startswith("~")
-        yield Key(path, () if removes else (content,), value.line, content.text)
+        yield Key(path, () if value.text.startswith("~") else (content,), value.line, content.text)
 
 
 def _cluster(arguments: Arguments, launch: TrainingCommand) -> tuple[int | None, int | None]:

@@ -294,8 +294,7 @@ def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
     file = str(path)
-    whole = text.replace("\r\n", "\n")
-    script = _script(whole, file, settings, environment)
+    script = _script(text.replace("\r\n", "\n"), file, settings, environment)
     recipes = []
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []

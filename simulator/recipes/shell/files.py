@@ -183,8 +183,7 @@ def name_below(target: Value) -> str:
 
 def _script_folder(piece: Piece) -> str:
     """Return `.` for a command that prints the script's own folder, else the mark of an unknown name."""
-    is_script_folder = piece.causes and all(_SCRIPT_FOLDER.search(cause.name) for cause in piece.causes)
-    return "." if is_script_folder else "\0"
+    return "." if (piece.causes and all(_SCRIPT_FOLDER.search(cause.name) for cause in piece.causes)) else "\0"
 
 
 def spelled(target: Value) -> str:

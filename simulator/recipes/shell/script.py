@@ -466,8 +466,7 @@ def _texts(walk: Walk, files: Sequence[Value], line: int) -> Value | None:
 def _tee(walk: Walk, argv: list[Value], line: int) -> Truth:
     machine, text = walk.machine, walk.stdin
     for file in (word for word in argv[1:] if word.text[:1] != "-"):
-        appends = any(word.text in ("-a", "--append") for word in argv)
-        before = machine.text_of(file, line) if appends else EMPTY
+        before = machine.text_of(file, line) if any(word.text in ("-a", "--append") for word in argv) else EMPTY
         machine.state.files.change_target(file, line)
         with suppress(TooLargeError):
             if text is not None and before is not None:

@@ -478,8 +478,7 @@ class Machine:
         values = [content if isinstance(content, Value) else words(items_of(content).values()) for content in contents]
         if (setting := self.preset(name, line)) is not None:
             return setting
-        place = next((value.line for value in values if value.line), line)
-        return one_of(values, f"${name}", place, causes)
+        return one_of(values, f"${name}", next((value.line for value in values if value.line), line), causes)
 
     def aside(self) -> tuple[list[tuple[State, frozenset[Cause]]], tuple[frozenset[Cause], ...]]:
         """Put the paths aside that left a function or loop, while another one is followed; return what `back` takes."""

@@ -518,8 +518,7 @@ class Walk:
         """Follow the text of another file, as `source` does."""
         source = Source(self.machine.file, text)
         self.machine.assigned |= assigned_names(source)
-        walk = Walk(self.machine, source, self.launches, self.command)
-        return self._returning("", walk.whole, text.line)
+        return self._returning("", Walk(self.machine, source, self.launches, self.command).whole, text.line)
 
     # Output and input of commands.
 

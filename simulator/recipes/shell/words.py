@@ -425,8 +425,7 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
     while stack:
         top = stack.pop()
         charge(_NODE_WORK)
-        inside = top.start_byte >= start and top.end_byte <= end
-        if inside and top.type in _EXPANDED:
+        if (top.start_byte >= start and top.end_byte <= end) and top.type in _EXPANDED:
             yield top
         elif top.end_byte > start and top.start_byte < end:
             stack.extend(reversed(top.children))

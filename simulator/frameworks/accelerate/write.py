@@ -1,0 +1,113 @@
+"""Scripts that train with TRL under `accelerate launch`, sharded by FSDP or DeepSpeed's ZeRO.
+
+Words of `accelerate launch` are those of accelerate 1.15, the script's those of TRL 1.9 (`trl/scripts/sft.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from simulator.errors import UnsupportedError
+from simulator.frameworks.flags import table_of
+from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.stacks import PROFILES
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_model
+
+_TITLE: Final = "accelerate"
+_TYPES: Final = ("parameter_dtype", "gradient_dtype", "master_weights", "foreach_optimizer")
+"""Switches that distinguish DeepSpeed's optimizer from PyTorch's."""
+_ENGINE: Final = ("bf16", "bf16", True, False)
+"""Their values under DeepSpeed; other values need a DeepSpeed configuration file."""
+_NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention")
+_LAID_OUT: Final = ("data_parallel", "stage_layers", "zero_stage", "recompute", "recompute_method", "recompute_layers")
+
+
+def accelerate_script(scenario: Scenario, layout: Layout, head: Head) -> str:
+    """Return the script. Raises UnsupportedError for settings without a word of launcher or trainer."""
+    case = Writing(scenario, layout, table_of("transformers", "trl"))
+    case.refuse_switches(_NAMED, _TITLE)
+    case.refuse_layout((*_LAID_OUT, "offload"), _TITLE)
+    lines = [
+        "MASTER_ADDR=${MASTER_ADDR:-localhost}",
+        "MASTER_PORT=${MASTER_PORT:-29500}",
+        "NODE_RANK=${NODE_RANK:-0}",
+        "TRAINER=${TRAINER:-trl/scripts/sft.py}",
+        "DATASET=${DATASET:-trl-lib/Capybara}",
+        "OUTPUT=${OUTPUT:-checkpoints}",
+    ]
+    if scenario.framework.expandable_segments:
+        lines.append("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    arguments = [
+        f"--num_machines {head.nodes} --num_processes {scenario.devices} --machine_rank $NODE_RANK",
+        "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT",
+        *flags([*_precision(scenario), *_sharding(scenario.framework, layout)], dashes=False),
+        "$TRAINER",
+        *flags(accelerate_words(scenario, layout), dashes=False),
+        "--packing --dataset_name $DATASET --output_dir $OUTPUT",
+    ]
+    return shell(lines, "accelerate launch", arguments, head)
+
+
+def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
+    """Yield the trainer's words. Raises UnsupportedError for settings without one."""
+    case = Writing(scenario, layout, table_of("transformers", "trl"))
+    yield "model_name_or_path", _hub_name(case)
+    yield "max_length", str(scenario.seq_length)
+    yield "per_device_train_batch_size", str(layout.micro_batch_size)
+    yield "gradient_accumulation_steps", str(case.accumulation)
+    yield "gradient_checkpointing", _recompute(layout)
+    if scenario.lora_rank is not None:
+        yield "use_peft", ""
+        yield "lora_r", str(scenario.lora_rank)
+    if not scenario.framework.flash_attention:
+        yield "attn_implementation", "eager"
+
+
+def _hub_name(case: Writing) -> str:
+    """Return the model's id on Hugging Face."""
+    name = case.shipped_name(_TITLE)
+    if (hub_id := next((alias for alias in load_model(name).aliases if "/" in alias), None)) is None:
+        raise UnsupportedError(f"model {name}: its id on Hugging Face is not known")
+    return hub_id
+
+
+def _precision(scenario: Scenario) -> Iterator[WordPair]:
+    if scenario.precision not in ("bf16", "fp16"):
+        raise UnsupportedError(f"--precision {scenario.precision}: scripts of {_TITLE} are written in bf16 or fp16")
+    yield "mixed_precision", scenario.precision
+
+
+def _recompute(layout: Layout) -> str:
+    if layout.recompute == "none":
+        return "false"
+    if layout.recompute != "full" or layout.recompute_method != "uniform" or layout.recompute_layers != 1:
+        raise UnsupportedError(f"--recompute {layout.recompute}: the trainer recomputes every layer, or none")
+    return "true"
+
+
+def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
+    """Yield the launcher's words for the engine that shards the state."""
+    types = tuple(getattr(profile, name) for name in _TYPES)
+    if types == _ENGINE:
+        yield "use_deepspeed", ""
+        yield "zero_stage", str(layout.zero_stage)
+        if layout.offload == "optimizer_tensorwise":
+            yield "offload_optimizer_device", "cpu"
+        elif layout.offload != "none":
+            raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")
+        return
+    if types != tuple(getattr(PROFILES["torch"], name) for name in _TYPES):
+        message = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
+        raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
+    if layout.offload != "none":
+        raise UnsupportedError(f"--offload {layout.offload}: FSDP has no word for it (--stack deepspeed)")
+    if layout.zero_stage not in (2, 3):
+        raise UnsupportedError(f"--zero-stage {layout.zero_stage}: FSDP is stage 2 or 3 (--stack deepspeed has others)")
+    yield "use_fsdp", ""
+    yield "fsdp_version", "2"
+    yield "fsdp_reshard_after_forward", str(layout.zero_stage == 3).lower()
+    yield "fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"
