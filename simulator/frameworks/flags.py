@@ -207,49 +207,26 @@ def _entry(text: str) -> tuple[str, str]:
     return (before.lower(), after) if colon else (ANY_TEXT, before)
 
 
-class FlagTable(Mapping[str, Flag]):
+class FlagTable(dict[str, Flag]):
     """Flags of one framework, or of several that a recipe may mix; the first table with a name counts."""
-
-    def __init__(self, flags: Mapping[str, Flag]) -> None:
-        self._flags = flags
-
-    def __getitem__(self, name: str) -> Flag:
-        """Return the flag of a name. Raises KeyError."""
-        return self._flags[name]
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether the table has a name."""
-        return name in self._flags
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._flags)
-
-    def __len__(self) -> int:
-        """Return the number of flags."""
-        return len(self._flags)
-
-    def changed(self, flags: Mapping[str, Flag]) -> FlagTable:
-        """Return the table with some flags added or replaced."""
-        return FlagTable({**self._flags, **flags})
 
     def passes(self, name: str) -> bool:
         """Whether a name is a flag that changes neither memory nor speed."""
-        return name in self._flags and self._flags[name].effect == "no_effect"
+        return name in self and self[name].effect == "no_effect"
 
     def of(self, name: str) -> Flag | None:
         """Return the flag of a name, or the row of its prefix, such as `profiler.*`; None without one."""
-        return self._flags.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
+        return self.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
 
     @functools.cached_property
     def _starts(self) -> tuple[tuple[str, Flag], ...]:
-        return tuple((name[:-1], flag) for name, flag in self._flags.items() if name.endswith("*"))
+        return tuple((name[:-1], flag) for name, flag in self.items() if name.endswith("*"))
 
     @functools.cached_property
     def meanings(self) -> Mapping[str, tuple[tuple[Flag, Meaning], ...]]:
         """For each target, the flags that set it, in the order of the tables."""
         pairs_of: dict[str, list[tuple[Flag, Meaning]]] = {}
-        for flag in self._flags.values():
+        for flag in self.values():
             for meaning in flag.meanings():
                 pairs_of.setdefault(meaning.target, []).append((flag, meaning))
         return {target: tuple(pairs) for target, pairs in pairs_of.items()}
@@ -258,7 +235,7 @@ class FlagTable(Mapping[str, Flag]):
     def aliases(self) -> Mapping[str, tuple[tuple[Flag, str], ...]]:
         """For each flag its other names, each with the text after the flag's name in that row."""
         pairs_of: dict[str, list[tuple[Flag, str]]] = {}
-        for flag in self._flags.values():
+        for flag in self.values():
             for name, text in flag.aliases():
                 pairs_of.setdefault(name, []).append((flag, text))
         return {name: tuple(pairs) for name, pairs in pairs_of.items()}

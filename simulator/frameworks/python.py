@@ -339,11 +339,10 @@ class PythonReader:
     def _run_Raise(self, node: ast.Raise, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002
         raise RaisedError
 
-    def _run_Break(self, node: ast.Break, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002
-        raise LeftError(whole=True)
+    def _run_Break(self, node: ast.Break | ast.Continue, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002
+        raise LeftError(whole=isinstance(node, ast.Break))
 
-    def _run_Continue(self, node: ast.Continue, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002
-        raise LeftError(whole=False)
+    _run_Continue = _run_Break  # noqa: N815
 
     def _run_If(self, node: ast.If, scopes: Scopes, module: Module) -> None:  # noqa: N802
         truth = self.truth(self.value(node.test, scopes, module))
@@ -719,14 +718,11 @@ class PythonReader:
             return self.unknown(node, module)
         return self.value(node.body if truth else node.orelse, scopes, module)
 
-    def _value_List(self, node: ast.List, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return list(self._items(node.elts, scopes, module))
+    def _value_List(self, node: ast.List | ast.Tuple | ast.Set, scopes: Scopes, module: Module) -> Any:  # noqa: N802
+        kind = list if isinstance(node, ast.List) else tuple if isinstance(node, ast.Tuple) else set
+        return kind(self._items(node.elts, scopes, module))
 
-    def _value_Tuple(self, node: ast.Tuple, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return tuple(self._items(node.elts, scopes, module))
-
-    def _value_Set(self, node: ast.Set, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return set(self._items(node.elts, scopes, module))
+    _value_Tuple = _value_Set = _value_List  # noqa: N815
 
     def _items(self, nodes: Sequence[ast.expr], scopes: Scopes, module: Module) -> Iterator[Any]:
         for node in nodes:

@@ -38,6 +38,7 @@ from simulator.frameworks.logs import (
     LogForm,
     LoggedConfig,
     LoggedRun,
+    LoggedStep,
     LogLine,
     StepLogForm,
     log_lines,
@@ -45,7 +46,6 @@ from simulator.frameworks.logs import (
     number,
     parse_count,
 )
-from simulator.frameworks.logs import LoggedStep as Step
 from simulator.question.frameworks.stacks import profile_of, stack_for, stacks_of
 from simulator.question.origin import Origin
 from simulator.question.question import Question, question_of
@@ -317,14 +317,11 @@ def row_of(
     return MeasuredRow(**(named | dict(values) | figures | {"evidence": " ".join(filter(None, notes))}))
 
 
-__all__ = ["Steady", "Step", "steady"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
     """Steps after warm-up."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LoggedStep, ...]
     dropped: int
     """Logged intervals left out at the start, a count."""
     until: int
@@ -366,12 +363,12 @@ class Steady:
         return f"{counted}; the first {self.dropped} dropped as warm-up ({reason})."
 
 
-def steady(where: str, steps: Sequence[Step], warmup: int, until: int = 0) -> Steady:
+def steady(where: str, steps: Sequence[LoggedStep], warmup: int, until: int = 0) -> Steady:
     """Return the steps without the first `warmup` logged ones and all up to iteration `until`.
 
     A step that several ranks logged counts once, by the slowest. Raises InputError when nothing is left.
     """
-    slowest: dict[int, Step] = {}
+    slowest: dict[int, LoggedStep] = {}
     for step in steps:
         known = slowest.get(step.iteration)
         if known is None or step.seconds > known.seconds:
@@ -489,7 +486,7 @@ def _steps_row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> Measu
     return row_of(values, context, 1, line, [settled.account, *notes], outcome="ok", **speed, **spread, **memory)
 
 
-def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
+def _steps(run: _LoggedRun, tokens: float) -> Iterable[LoggedStep]:
     """Yield the logged steps; of a trainer that shows none, its mean over the run, start-up included."""
     total = run.facts.get("total", "").replace(",", "")
     for line, step in run.steps:
@@ -498,17 +495,17 @@ def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
         at = parse_count(line.where, "step", step["at"])
         if "tokens" in step:
             rate = number(line.where, "tokens per second", step["tokens"].replace(",", ""))
-            yield Step(iteration=at, seconds=tokens / rate, rate=rate)
+            yield LoggedStep(iteration=at, seconds=tokens / rate, rate=rate)
         elif "rate" in step:
-            yield Step(iteration=at, seconds=1.0 / number(line.where, "steps per second", step["rate"]))
+            yield LoggedStep(iteration=at, seconds=1.0 / number(line.where, "steps per second", step["rate"]))
         else:
-            yield Step(iteration=at, seconds=number(line.where, "seconds per step", step["seconds"]))
+            yield LoggedStep(iteration=at, seconds=number(line.where, "seconds per step", step["seconds"]))
     if not run.steps and "rate" in run.facts and "runtime" in run.facts:
         where = run.begin.where
         rate = number(where, "train_steps_per_second", run.facts["rate"])
         steps = parse_count(where, "steps", total) if total else 0
         runtime = number(where, "train_runtime", run.facts["runtime"])
-        yield Step(iteration=1, seconds=runtime / steps if steps else 1.0 / rate)
+        yield LoggedStep(iteration=1, seconds=runtime / steps if steps else 1.0 / rate)
 
 
 _LOGS: Final = frozenset({".log", ".out", ".err", ".txt"})

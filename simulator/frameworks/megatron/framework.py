@@ -53,10 +53,7 @@ _PADDED: Final = re.compile(
 )
 _TIMES: Final = {"elapsed time per iteration (ms)": 1e-3, "elapsed time per iteration (s)": 1.0}
 _RATES: Final = (
-    "throughput per GPU (TFLOP/s/GPU)",
-    "throughput (TFLOP/s/GPU)",
-    "throughput per NPU (TFLOP/s/NPU)",
-    "TFLOPs",
+    *("throughput per GPU (TFLOP/s/GPU)", "throughput (TFLOP/s/GPU)", "throughput per NPU (TFLOP/s/NPU)", "TFLOPs"),
 )
 _BATCH: Final = "global batch size"
 _SHAPE: Final = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")

@@ -35,7 +35,7 @@ _TOKENIZER: Final = {
 
 def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     """Return the script. Raises UnsupportedError for settings that Megatron-LM has no flag for."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("megatron"))
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: pretrain_gpt.py of Megatron-LM trains no adapters")
     lines = [
@@ -77,7 +77,7 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
 
 def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPair], ...]:
     """Return the flags of model, experts, workload, layout, MindSpeed and switches. Raises UnsupportedError."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("megatron"))
     more = ("repeat_kv",) if _is_mindspeed(case) else _OF_LATER_CORES
     case.refuse_switches((*_NAMED, *more), "Megatron-LM")
     return _model(case), _experts(case), _workload(case), _layout(case), _mindspeed(case), _switches(case)
@@ -85,14 +85,10 @@ def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPai
 
 def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """Yield the flags of a layout. Raises UnsupportedError for settings without one."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("megatron"))
     yield from _experts(case)
     yield from _workload(case)
     yield from _layout(case)
-
-
-def _writing(scenario: Scenario, layout: Layout) -> Writing:
-    return Writing(scenario, layout, table_of("megatron"))
 
 
 def _is_mindspeed(case: Writing) -> bool:
@@ -321,14 +317,9 @@ def _switches(case: Writing) -> Iterator[WordPair]:
         "overlap_param_gather": layout.zero_stage > 0 and profile.overlap_grad_reduce,
         "overlap_expert_exchange": case.scenario.model.is_moe,
     }
-    written = (
-        "offload_fraction",
-        "mtp",
-        "gradient_dtype",
-        "fp8_param_gather",
-        *(("fused_rotary",) if _is_mindspeed(case) else ()),
-    )
-    yield from case.options(*written, *(name for name, on in works.items() if not on))
+    written = ("offload_fraction", "mtp", "gradient_dtype", "fp8_param_gather")
+    more = ("fused_rotary",) if _is_mindspeed(case) else ()
+    yield from case.options(*written, *more, *(name for name, on in works.items() if not on))
     yield from captured_words(case)
     yield from _types(case)
     if layout.context_parallel > 1:

@@ -437,19 +437,9 @@ _HYBRID: Final = frozenset(
         *("hybrid_layer_pattern", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels"),
         *("num_query_groups", "mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"),
         *("is_hybrid_model", "activation_func", "num_moe_experts", "moe_ffn_hidden_size", "vocab_size", "squared_relu"),
-        *(
-            "moe_shared_expert_intermediate_size",
-            "moe_router_topk",
-            "normalization",
-            "add_bias_linear",
-            "gated_linear_unit",
-        ),
-        *(
-            "position_embedding_type",
-            "make_vocab_size_divisible_by",
-            "share_embeddings_and_output_weights",
-            "max_position_embeddings",
-        ),
+        *("moe_shared_expert_intermediate_size", "moe_router_topk", "normalization", "add_bias_linear"),
+        *("gated_linear_unit", "position_embedding_type", "make_vocab_size_divisible_by", "max_position_embeddings"),
+        "share_embeddings_and_output_weights",
     ]
 )
 """Keys that restate a shipped hybrid model with the same layers and width."""

@@ -118,6 +118,8 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
     workload = part(targets, "workload")
     if "global_batch_size" not in workload and "gradient_accumulation_steps" not in arguments.incomplete:
         workload.setdefault("gradient_accumulation_steps", 1)
+    # ChatGLM2's network has no flash kernel: `CoreAttention` of paddlenlp/transformers/chatglm_v2/modeling.py, 2.8.1.
+    network = {"flash_attention": "false"} if spec is not None and spec.architecture == "glm" else {}
     run = Recipe(
         framework="paddle",
         model=model,
@@ -125,7 +127,7 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
         seq_length=arguments.integer("seq_length", *_LENGTHS, high=2**27),
         precision=_precision(arguments),
         lora_rank=lora_rank,
-        options=options_of(arguments, targets, layout) | purpose | _network(spec),
+        options=options_of(arguments, targets, layout) | purpose | network,
         layout=layout,
         **workload,
     )
@@ -137,14 +139,6 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
         arguments.forget(option)
     note_fewer_bits(arguments, run)
     return run
-
-
-def _network(spec: ModelSpec | None) -> dict[str, str]:
-    """Return the switches of Paddle's own network for a model: ChatGLM2's has no flash kernel.
-
-    `CoreAttention` of paddlenlp/transformers/chatglm_v2/modeling.py, 2.8.1.
-    """
-    return {"flash_attention": "false"} if spec is not None and spec.architecture == "glm" else {}
 
 
 def _precision(arguments: Arguments) -> str | None:

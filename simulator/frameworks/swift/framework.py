@@ -39,10 +39,7 @@ _DEFAULTS: Final = (
 )
 """Defaults of `MegatronArguments` that change memory or speed."""
 _TRAINER_DEFAULTS: Final = (
-    "tuner_type=lora",
-    "per_device_train_batch_size=1",
-    "gradient_checkpointing=true",
-    "torch_dtype=bfloat16",
+    *("tuner_type=lora", "per_device_train_batch_size=1", "gradient_checkpointing=true", "torch_dtype=bfloat16"),
 )
 _STEP: Final = 16
 """Sequences per step that ms-swift aims at where accumulation is not stated."""

@@ -14,22 +14,14 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
 _EXPRESSIBLE: tuple[str, ...] = (
-    "expandable_segments",
-    "sharding_degree",
-    "sharding_replicas",
-    "fp8_param_gather",
-    "cp_communication",
-    "compiled",
-    "fused_cross_entropy",
-    "loss_bytes_per_logit",
-    "recompute_stops_early",
-    "foreach_optimizer",
+    *("expandable_segments", "sharding_degree", "sharding_replicas", "fp8_param_gather", "cp_communication"),
+    *("compiled", "fused_cross_entropy", "loss_bytes_per_logit", "recompute_stops_early", "foreach_optimizer"),
 )
 
 
 def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
     """Return the configuration. Raises UnsupportedError for settings that torchtitan has no key for."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("torchtitan"))
     case.refuse_switches(_EXPRESSIBLE, "torchtitan")
     allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True " if scenario.framework.expandable_segments else ""
     launch = (
@@ -211,9 +203,5 @@ def _recomputed_layers(case: Writing) -> Iterator[WordPair]:
 
 def torchtitan_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """Yield the keys of a layout by section and name. Raises UnsupportedError for settings without one."""
-    for section, keys in _sections(_writing(scenario, layout)):
+    for section, keys in _sections(Writing(scenario, layout, table_of("torchtitan"))):
         yield from ((f"{section}.{name}", text) for name, text in keys)
-
-
-def _writing(scenario: Scenario, layout: Layout) -> Writing:
-    return Writing(scenario, layout, table_of("torchtitan"))

@@ -407,11 +407,6 @@ class ProbeRequest:
         return self.folder / "rates"
 
     @property
-    def launch_folder(self) -> Path:
-        """Folder of the launches."""
-        return self.folder / "launches"
-
-    @property
     def model_folder(self) -> Path:
         """Folder of the specs of launched shapes."""
         return self.folder / "models"
@@ -616,7 +611,7 @@ def launch_all(
 def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
     """Return the design's launches, with their files written; those that the record holds are left out."""
     before = record.rows() if ready.request.resume else ()
-    folder = run_folder(ready.request.launch_folder)
+    folder = run_folder(ready.request.folder / "launches")
     layouts: list[tuple[str, Estimate]] = []
     launches: list[Launch] = []
     known: dict[str, list[MeasuredRow]] = {}

@@ -25,6 +25,7 @@ from typing import Any, Final
 from simulator.errors import UnsupportedError, one_line
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
+from simulator.frameworks.logs import LoggedStep
 from simulator.lab.runner.engine import (
     NODE_LOG_NAME,
     Command,
@@ -38,7 +39,7 @@ from simulator.lab.runner.processes import Ended, with_package
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, refused, to_json
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB, MIB
-from simulator.recipes.logs import Step, steady
+from simulator.recipes.logs import steady
 
 JOB_NAME: Final = "job.json"
 WORKER: Final = "simulator.lab.trainer"
@@ -181,7 +182,7 @@ def step_seconds(ranks: tuple[RankResult, ...]) -> tuple[float, ...]:
 
 def _row(pick: Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow:
     seconds = step_seconds(ranks)
-    timed = steady("", [Step(iteration=at, seconds=value) for at, value in enumerate(seconds, start=1)], warmup=0)
+    timed = steady("", [LoggedStep(iteration=at, seconds=value) for at, value in enumerate(seconds, start=1)], warmup=0)
     figures: dict[str, Any] = {
         "step_time_s": round(statistics.median(seconds), 6),
         **timed.columns,

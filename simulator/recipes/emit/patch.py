@@ -187,17 +187,6 @@ _NEMO = {
     "recompute_num_layers": "activations_checkpoint_num_layers",
 }
 """NeMo's names of Megatron's flags, where they differ."""
-_ALSO: Mapping[str, tuple[str, ...]] = {
-    "tensor_parallel_degree": ("tensor_model_parallel_size",),
-    "pipeline_parallel_degree": ("pipeline_model_parallel_size",),
-    "context_parallel_degree": ("context_parallel_size",),
-    "expert_parallel_degree": ("expert_model_parallel_size",),
-    "virtual_pp_degree": ("virtual_pipeline_model_parallel_size",),
-    "sharding_parallel_degree": ("sharding_parallel_size",),
-    "recompute": ("use_recompute",),
-    "recompute_activations": ("recompute_granularity",),
-}
-"""Other names of a setting, which a recipe may use instead."""
 
 
 def patched(
@@ -242,7 +231,7 @@ def patch_of(
         return ""
     name = one_line(recipe.file)
     names = (name, name) if Path(recipe.file).is_absolute() else (f"a/{name}", f"b/{name}")
-    lines = list(difflib.unified_diff(_lines(text), _lines(changed), *names, n=2))
+    lines = list(difflib.unified_diff(text.splitlines(keepends=True), changed.splitlines(keepends=True), *names, n=2))
     if not all(_shown(line) for line in lines):
         return ""
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -252,10 +241,6 @@ def _shown(line: str) -> bool:
     """Whether a line may be printed as it is: without control characters or commands to a GitHub runner."""
     plain_text = line[1:].rstrip("\r\n").replace("\t", " ")
     return plain_text.isprintable() and not plain_text.lstrip().startswith("::") and "##[" not in line
-
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
 
 
 def _changed(text: str, base: Case, case: Case) -> str | None:
@@ -302,7 +287,11 @@ def _nodes(text: str, present: Mapping[str, RecipeSetting], recipe: Recipe) -> R
     for name, setting in present.items():
         if name.rsplit(".", 1)[-1] == "num_nodes":
             return setting
-    places = [(number, match) for number, line in enumerate(_lines(text), 1) if (match := _NODES.match(line))]
+    places = [
+        (number, match)
+        for number, line in enumerate(text.splitlines(keepends=True), 1)
+        if (match := _NODES.match(line))
+    ]
     if len(places) != 1 or not recipe.dialect.endswith("-shell"):
         return None
     number, match = places[0]
@@ -325,11 +314,12 @@ def _present(recipe: Recipe) -> dict[str, RecipeSetting]:
 
 
 def _name(name: str, present: Mapping[str, RecipeSetting], recipe: Recipe, others: tuple[str, ...]) -> str:
-    """Return a setting's name in the recipe."""
+    """Return a setting's name in the recipe; `others` are its other names."""
     if recipe.dialect.startswith("nemo"):
         name = _NEMO.get(name, name)
         return next((key for key in present if key.rsplit(".", 1)[-1] == name), f"model.{name}")
-    return next((other for other in (*_ALSO.get(name, ()), *others) if other in present and name not in present), name)
+    others = ("recompute_granularity", *others) if name == "recompute_activations" else others
+    return next((other for other in others if other in present and name not in present), name)
 
 
 def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]]) -> bool:
