@@ -26,8 +26,7 @@ from simulator.lab.runner.campaign import (
     run_folder,
     shared_folder,
 )
-from simulator.lab.runner.engine import Launch, LaunchOutcome, Pick
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import Launch, LaunchOutcome, LocalLauncher, Pick
 from simulator.lab.runner.processes import Ended, with_package
 from tests.runner.fakes import ROOT, FakeEngine, pick, ranked
 from tests.runner.trees import PATIENCE_SECONDS, processes_with, wait_for
@@ -170,7 +169,7 @@ INTERRUPTED = """
 import json, sys
 from pathlib import Path
 from simulator.lab.runner.campaign import run
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import LocalLauncher
 from simulator.lab.runner.campaign import Record
 from tests.runner.test_campaign import ENGINE, plan
 from tests.runner.trees import as_at_a_terminal

@@ -28,8 +28,7 @@ from simulator.frameworks.logs import (
     number,
     parse_count,
 )
-from simulator.frameworks.megatron.core import with_core
-from simulator.frameworks.megatron.read import read
+from simulator.frameworks.megatron.read import read, with_core
 from simulator.frameworks.megatron.write import megatron_script, megatron_words
 from simulator.frameworks.purpose import encoder_task
 from simulator.frameworks.values import PlainValue, known_value

@@ -38,8 +38,7 @@ from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.probe.rates import Rates, assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Record, Tell, launches_of, run, run_folder
-from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, Pick, diagnosis
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, LocalLauncher, Pick, diagnosis
 from simulator.lab.runner.processes import run_guarded
 from simulator.lab.runner.reference import WORKER, ReferenceEngine
 from simulator.lab.trainer.job import RATES_NAME, MeasuredRates, RatesJob, TrainingJob, from_json, refused, to_json

@@ -28,8 +28,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from simulator.lab.trainer.backend import Backend
 from simulator.lab.trainer.job import Traced, TraceRequest
 from simulator.lab.trainer.model import Stage
-from simulator.lab.trainer.parallel import boundary, loss_context, passes_of, spread_stage
 from simulator.lab.trainer.watch import OPTIMIZER, PARAMETERS, TEMPORARY, LiveBytes, Watch, declare_gradients
+from simulator.lab.trainer.worker import boundary, loss_context, passes_of, spread_stage
 
 
 def trace_stage(request: TraceRequest) -> Traced:

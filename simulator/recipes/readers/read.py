@@ -30,16 +30,19 @@ from simulator.question.frameworks.stacks import stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers.cluster import add_words, cluster_of, job_script
-from simulator.recipes.readers.model_args import (
+from simulator.recipes.readers.formats import (
     documented_launch,
     documented_settings,
     dotted,
     is_dotted,
     is_model_args,
+    is_nemo_launch,
     read_model_args,
+    read_nemo,
+    read_nemo_launch,
+    read_python_file,
     with_network,
 )
-from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.recognition import (
     OF_DEEPSPEED,
     command_line,

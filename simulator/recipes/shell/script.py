@@ -22,7 +22,6 @@ from simulator.frameworks.values import Cause, TooLargeError
 from simulator.question.origin import Remark, Severity
 from simulator.recipes.shell import arithmetic
 from simulator.recipes.shell.assignments import NAME, assigned_names
-from simulator.recipes.shell.files import Files, change_files, name_below, spelled
 from simulator.recipes.shell.launch import (
     FARTHEST,
     QUEUES,
@@ -42,12 +41,16 @@ from simulator.recipes.shell.starts import example_of
 from simulator.recipes.shell.state import SURROUNDINGS, Machine, NotFollowed, maybe, open_words
 from simulator.recipes.shell.values import (
     EMPTY,
+    Files,
     Piece,
     Truth,
     Value,
+    change_files,
     hole,
     joined,
+    name_below,
     open_causes,
+    spelled,
     split_fields,
     text_value,
 )

@@ -21,13 +21,13 @@ from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.frameworks.values import Cause, path_set_by_user
 from simulator.question.origin import Place, Remark, Severity, option_for
-from simulator.recipes.shell.files import Files, joined_files, name_below
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.starts import Example
 from simulator.recipes.shell.values import (
     BLANKS,
     BREAK,
     EMPTY,
+    Files,
     Piece,
     Truth,
     Value,
@@ -35,6 +35,8 @@ from simulator.recipes.shell.values import (
     filled,
     hole,
     joined,
+    joined_files,
+    name_below,
     one_of,
     open_causes,
     text_value,

@@ -284,7 +284,7 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
 
 
 def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
-    from simulator.lab.runner.launchers import LocalLauncher, SlurmLauncher
+    from simulator.lab.runner.engine import LocalLauncher, SlurmLauncher
     from simulator.lab.runner.reference import usual_backend
 
     if values["launcher"] == "slurm":
