@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
@@ -348,6 +348,11 @@ class Arguments:
         shown = ", ".join(f"${name}" for name in sorted(names)[:_MOST_SHOWN])
         if shown:
             self.remark_line("assumed-unset", "note", f"taken as not set: {shown}", 1, fix="--set NAME=VALUE")
+
+    def in_file(self, run: Recipe, dialect: str, **changes: Any) -> Recipe:
+        """Return the run of a configuration file, in the file's format, with the machines that it states."""
+        run = replace(run, nodes=self.nodes, devices_per_node=self.devices_per_node)
+        return replace(run, file=self.file, dialect=dialect, **changes)
 
     def complete_names(self) -> None:
         """Expand abbreviated flags that match only one flag of the table, as argparse does by default."""

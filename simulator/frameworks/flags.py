@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import functools
 import re
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from simulator.budget import charge
+from simulator.question.specs.documents import read_table
 
-_WORDS: Final = Path(__file__).with_name("_idle_words.csv")
+_WORDS: Final = "_idle_words"
 """Words in names of flags that change neither memory nor speed: `idle` unless `_RELEVANT` matches, `surely_idle`
 unless `_DECISIVE` does, and `idle_name` for whole names."""
-_STARTS: Final = Path(__file__).with_name("_harmless.csv")
+_STARTS: Final = "_harmless"
 """Prefixes of names that change neither memory nor speed in any framework, each with the reason."""
 _RELEVANT: Final = re.compile(
     r"recompute|offload|parallel|precision|fp8|fp16|bf16|shard|expert|moe|lora|flash|overlap|cpu|fus|grad_dtype"
@@ -56,8 +56,7 @@ def is_harmless(name: str) -> bool:
 
 @functools.cache
 def _harmless() -> tuple[str, ...]:
-    with _STARTS.open(encoding="utf-8", newline="") as stream:
-        return tuple(line["start"] for line in csv.DictReader(stream))
+    return tuple(line["start"] for line in read_table(__file__, _STARTS))
 
 
 def is_irrelevant(name: str) -> bool:
@@ -73,8 +72,7 @@ def is_irrelevant(name: str) -> bool:
 @functools.cache
 def _idle_words() -> Mapping[str, frozenset[str]]:
     """Return the words of `_WORDS` by kind."""
-    with _WORDS.open(encoding="utf-8", newline="") as stream:
-        rows = [(line["word"], line["kind"]) for line in csv.DictReader(stream)]
+    rows = [(line["word"], line["kind"]) for line in read_table(__file__, _WORDS)]
     return {kind: frozenset(word for word, own in rows if own == kind) for kind in {kind for _, kind in rows}}
 
 
@@ -258,10 +256,9 @@ def table_of(*names: str) -> FlagTable:
     """Return the flags of several tables; a name that more than one has comes from the first."""
     flags: dict[str, Flag] = {}
     for name in names:
-        with table_file(name).open(encoding="utf-8", newline="") as stream:
-            for line in csv.DictReader(stream):
-                flag = _flag(line)
-                flags.setdefault(flag.name, flag)
+        for line in read_table(str(table_file(name)), table_file(name).stem):
+            flag = _flag(line)
+            flags.setdefault(flag.name, flag)
     return FlagTable(flags)
 
 

@@ -34,16 +34,16 @@ class LaunchForm:
     is_own: Callable[[LaunchCommand], bool]
     read: Callable[[Arguments, LaunchCommand], Recipe]
     """Return the run; remarks on unread flags are added by the caller."""
-    _: KW_ONLY
-    tables: tuple[str, ...] = ()
-    """Tables of its flags; empty where they are its framework's."""
-    complete: bool = True
-    """Whether its tables list every flag; false for scripts that may define flags of their own."""
     take_words: Callable[[Arguments, LaunchCommand, Sequence[PlainValue]], None] | None = None
     """Take the words before the first flag: a configuration file, `key=value`."""
     cluster: Callable[[Arguments, LaunchCommand], tuple[int | None, int | None]] | None = None
     """Return nodes and processes per node where the launcher's options do not state them; None where only the run
     knows."""
+    _: KW_ONLY
+    tables: tuple[str, ...] = ()
+    """Tables of its flags; empty where they are its framework's."""
+    complete: bool = True
+    """Whether its tables list every flag; false for scripts that may define flags of their own."""
     is_named_by_program: bool = False
     """Whether the program's name identifies a launch too, as in `swift sft`, and not the script's alone."""
 

@@ -106,19 +106,11 @@ class RaisedError(Exception):
 
 
 class ReturnedError(Exception):
-    """The function being read returns."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = value
+    """The function being read returns; it holds the value."""
 
 
 class LeftError(Exception):
-    """The loop being read breaks (`whole`) or continues with its next item."""
-
-    def __init__(self, *, whole: bool) -> None:
-        super().__init__()
-        self.whole = whole
+    """The loop being read breaks, or continues with its next item; it holds whether it breaks."""
 
 
 TEXT_METHODS: Final = frozenset(
@@ -340,7 +332,7 @@ class PythonReader:
         raise RaisedError
 
     def _run_Break(self, node: ast.Break | ast.Continue, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002
-        raise LeftError(whole=isinstance(node, ast.Break))
+        raise LeftError(isinstance(node, ast.Break))
 
     _run_Continue = _run_Break  # noqa: N815
 
@@ -372,7 +364,7 @@ class PythonReader:
             try:
                 self.run(node.body, scopes, module)
             except LeftError as left:
-                if left.whole:
+                if left.args[0]:
                     return
 
     def _run_While(self, node: ast.While, scopes: Scopes, module: Module) -> None:  # noqa: N802
@@ -537,7 +529,7 @@ class PythonReader:
                 return self.value(function.node.body, scopes, function.module)
             self.run(function.node.body, scopes, function.module)
         except ReturnedError as returned:
-            return returned.value
+            return returned.args[0]
         finally:
             self.depth -= 1
         return None

@@ -138,13 +138,7 @@ FRAMEWORK: Final = Framework(
     tables=("axolotl", "transformers", "trl", "deepspeed"),
     launches=(
         LaunchForm(
-            "axolotl-shell",
-            10,
-            is_launch,
-            read_launch,
-            take_words=taking_files(_add_keys),
-            cluster=cluster,
-            is_named_by_program=True,
+            "axolotl-shell", 10, is_launch, read_launch, taking_files(_add_keys), cluster, is_named_by_program=True
         ),
     ),
     files=(FileForm("axolotl-yaml", 45, is_file, read_file),),

@@ -103,13 +103,7 @@ FRAMEWORK: Final = Framework(
     tables=("llamafactory", "transformers", "deepspeed"),
     launches=(
         LaunchForm(
-            "llamafactory-shell",
-            10,
-            is_launch,
-            read,
-            take_words=taking_files(_add_keys),
-            cluster=cluster,
-            is_named_by_program=True,
+            "llamafactory-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True
         ),
     ),
     files=(FileForm("llamafactory-yaml", 50, is_file, read_file),),

@@ -158,6 +158,6 @@ FRAMEWORK: Final = Framework(
     title="OLMo",
     profile="torch",
     tables=("olmo",),
-    launches=(LaunchForm("olmo-shell", 40, is_launch, read_launch, take_words=take_words),),
+    launches=(LaunchForm("olmo-shell", 40, is_launch, read_launch, take_words),),
     files=(FileForm("olmo-yaml", 20, is_file, read),),
 )

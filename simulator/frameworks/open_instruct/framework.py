@@ -64,10 +64,6 @@ FRAMEWORK: Final = Framework(
     title="open-instruct",
     profile="torch",
     tables=("open_instruct", "transformers", "trl", "deepspeed"),
-    launches=(
-        LaunchForm(
-            "open-instruct-shell", 59, is_launch, read_launch, complete=False, take_words=take_words, cluster=cluster
-        ),
-    ),
+    launches=(LaunchForm("open-instruct-shell", 59, is_launch, read_launch, take_words, cluster, complete=False),),
     files=(FileForm("open-instruct-yaml", 30, is_file, read, complete=False),),
 )

@@ -200,7 +200,7 @@ FRAMEWORK: Final = Framework(
     title="Paddle",
     profile="paddle",
     tables=("paddlenlp", "paddleformers"),
-    launches=(LaunchForm("paddle-shell", 1, is_launch, read_launch, take_words=take_words),),
+    launches=(LaunchForm("paddle-shell", 1, is_launch, read_launch, take_words),),
     files=(FileForm("paddle-yaml", 59, is_file, read_file),),
     log=LogForm(is_own=is_paddle, runs=runs_of, read=read_dump, rate="tokens"),
     writer=RecipeWriter(text=paddle_script, words=paddle_words, dialects=("paddle-shell", "paddle-yaml")),

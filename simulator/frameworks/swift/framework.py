@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from simulator.cost.operations.sums import total_parameters
@@ -186,29 +187,15 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     return replace(run, gradient_accumulation_steps=steps)
 
 
+_form = partial(LaunchForm, "swift-shell", 10, take_words=take_words, cluster=cluster, is_named_by_program=True)
 FRAMEWORK: Final = Framework(
     title="ms-swift",
     profile="torch",
     tables=("swift", "transformers", "deepspeed"),
     launches=(
-        LaunchForm(
-            "swift-shell",
-            10,
-            lambda launch: launch.program == "megatron",
-            read_megatron,
-            tables=("megatron", "megatron_swift", "swift"),
-            take_words=take_words,
-            cluster=cluster,
-            is_named_by_program=True,
+        _form(
+            lambda launch: launch.program == "megatron", read_megatron, tables=("megatron", "megatron_swift", "swift")
         ),
-        LaunchForm(
-            "swift-shell",
-            10,
-            lambda launch: launch.program == "swift",
-            read_trainer,
-            take_words=take_words,
-            cluster=cluster,
-            is_named_by_program=True,
-        ),
+        _form(lambda launch: launch.program == "swift", read_trainer),
     ),
 )

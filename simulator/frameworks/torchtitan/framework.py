@@ -10,7 +10,7 @@ FRAMEWORK: Final = Framework(
     title="torchtitan",
     profile="torch",
     tables=("torchtitan",),
-    launches=(LaunchForm("torchtitan-shell", 20, is_launch, read_launch, take_words=take_words),),
+    launches=(LaunchForm("torchtitan-shell", 20, is_launch, read_launch, take_words),),
     files=(FileForm("torchtitan-toml", 10, is_file, read),),
     step_log=STEP_LOG,
     writer=RecipeWriter(text=torchtitan_config, words=torchtitan_words, dialects=("torchtitan-toml",)),

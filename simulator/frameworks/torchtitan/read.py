@@ -175,14 +175,8 @@ def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:
         return None, shape
     model, guessed = models.by_name(full_name)
     if model is None or guessed:
-        arguments.remark(
-            "unknown-model",
-            "warning",
-            f"model '{full_name[:80]}' is not known",
-            "model.flavor",
-            "model.name",
-            fix="--model NAME",
-        )
+        names, message = ("model.flavor", "model.name"), f"model '{full_name[:80]}' is not known"
+        arguments.remark("unknown-model", "warning", message, *names, fix="--model NAME")
         return None, {}
     return model, {}
 

@@ -244,6 +244,14 @@ def _is_trainer(launch: LaunchCommand) -> bool:
     return launch.launcher != "other" and (marked or _takes_file(launch))
 
 
+def _is_accelerated(launch: LaunchCommand) -> bool:
+    return launch.launcher == "accelerate" and _is_trainer(launch)
+
+
+def _is_engine(launch: LaunchCommand) -> bool:
+    return _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags)
+
+
 def _takes_file(launch: LaunchCommand) -> bool:
     """Whether a script of TRL's kind is configured by a file."""
     script = PurePath(launch.script.text).name
@@ -255,33 +263,10 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("transformers", "trl", "deepspeed"),
     launches=(
-        LaunchForm(
-            "trl-shell",
-            10,
-            _is_command,
-            read,
-            take_words=take_words,
-            cluster=_cluster,
-            is_named_by_program=True,
-        ),
-        LaunchForm(
-            "accelerate-shell",
-            60,
-            lambda launch: launch.launcher == "accelerate" and _is_trainer(launch),
-            read,
-            complete=False,
-            take_words=take_words,
-            cluster=cluster,
-        ),
-        LaunchForm(
-            "deepspeed-shell",
-            80,
-            lambda launch: _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags),
-            read,
-            complete=False,
-            take_words=take_words,
-        ),
-        LaunchForm("trainer-shell", 81, _is_trainer, read, complete=False, take_words=take_words),
+        LaunchForm("trl-shell", 10, _is_command, read, take_words, _cluster, is_named_by_program=True),
+        LaunchForm("accelerate-shell", 60, _is_accelerated, read, take_words, cluster, complete=False),
+        LaunchForm("deepspeed-shell", 80, _is_engine, read, take_words, complete=False),
+        LaunchForm("trainer-shell", 81, _is_trainer, read, take_words, complete=False),
     ),
     step_log=STEP_LOG,
     files=(FileForm("trl-yaml", 60, _MARKS.issubset, read_file, complete=False),),

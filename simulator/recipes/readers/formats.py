@@ -57,9 +57,7 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
     run = finished(arguments, nemo.read_nemo(arguments, list(keys)))
-    return dataclasses.replace(
-        run, file=str(path), dialect=FORM.dialect, nodes=arguments.nodes, devices_per_node=arguments.devices_per_node
-    ), arguments.used
+    return arguments.in_file(run, FORM.dialect), arguments.used
 
 
 def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Recipe, ...], list[str]]:
@@ -85,14 +83,7 @@ def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
     run = finished(arguments, read_python(arguments, recipe))
-    return dataclasses.replace(
-        run,
-        file=str(path),
-        title=recipe.name,
-        dialect="nemo-python",
-        nodes=arguments.nodes,
-        devices_per_node=arguments.devices_per_node,
-    )
+    return arguments.in_file(run, "nemo-python", title=recipe.name)
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
@@ -330,12 +321,10 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         message = f"--vocab-file {words.text[-40:]}: models with an encoder are not modelled (a WordPiece vocabulary)"
         arguments.not_modelled(message, "vocab-file")
     arguments.note_unset(variables.assumed_unset)
-    nodes = int(documented[_NODES]) if _NODES in documented else None
+    arguments.nodes = int(documented[_NODES]) if _NODES in documented else None
+    arguments.devices_per_node = devices
     run = finished(arguments, read(arguments, environment, own=True))
-    recipe = dataclasses.replace(
-        run, file=arguments.file, dialect="megatron-yaml", nodes=nodes, devices_per_node=devices
-    )
-    return recipe, variables.used & set(settings)
+    return arguments.in_file(run, "megatron-yaml"), variables.used & set(settings)
 
 
 def _add(arguments: Arguments, name: str, values: tuple[PlainValue, ...], line: int) -> None:

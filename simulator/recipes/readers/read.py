@@ -153,11 +153,6 @@ class _Document:
 
 
 _ReadRecipe = tuple[Recipe, set[str]]
-_FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _ReadRecipe]], ...]] = (
-    (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
-    (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
-)
-"""Recognition and reader of each format that belongs to no framework's folder; the surest marks come first."""
 _READ: Final = (
     "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, FlagScale, GPT-NeoX, Paddle, LLaMA-Factory, "
     "TRL, axolotl, oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune; in scripts "
@@ -207,11 +202,17 @@ def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | 
 
 
 def _by_format(document: _Document) -> _ReadRecipe | None:
-    """Return the recipe by the first format that a file has the marks of, and the settings used; None without one."""
-    for recognised, read in _FORMATS:
-        if recognised(document):
-            recipe, used = read(document)
-            return with_network(recipe, document.keys), used
+    """Return the recipe by the first format that a file has the marks of, and the settings used; None without one.
+
+    Formats that belong to no framework's folder come first: their marks are the surest.
+    """
+    path, keys = document.path, document.keys
+    if is_model_args(keys):
+        recipe, used = read_model_args(path, keys, document.settings)
+        return with_network(recipe, keys), used
+    if is_dotted(keys):
+        recipe, used = read_nemo(path, dotted(keys), document.settings)
+        return with_network(recipe, keys), used
     for name, form in registry.file_forms():
         if form.is_own(document.names) and (answer := _by_file_form(name, form, document)):
             return answer
@@ -220,17 +221,13 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
 
 def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe | None:
     """Return the recipe of a configuration file in a framework's form; None where that cannot read it."""
-    file = str(document.path)
-    arguments = Arguments(file, registry.table(name, form), complete=form.complete)
+    arguments = Arguments(str(document.path), registry.table(name, form), complete=form.complete)
     stated, remarks = documented_settings(document.path)
     arguments.settings = {**stated, **document.settings}
     run = registry.read_file(form, arguments, document.keys)
     if run is None:
         return None
-    recipe = dataclasses.replace(
-        run, file=file, dialect=form.dialect, nodes=arguments.nodes, devices_per_node=arguments.devices_per_node
-    )
-    recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
+    recipe = arguments.in_file(run, form.dialect, remarks=(*run.remarks, *remarks))
     return with_network(recipe, (*document.keys, *arguments.keys_beside)), arguments.used
 
 
@@ -436,31 +433,24 @@ def _read_filled(
 
 
 def _filled(text: str) -> str:
-    return _PLACEHOLDER.sub(_variable, text)
+    def variable(placeholder: re.Match[str]) -> str:
+        return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
 
-
-def _variable(placeholder: re.Match[str]) -> str:
-    return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
+    return _PLACEHOLDER.sub(variable, text)
 
 
 def _line_ends(text: str, file: str) -> Iterable[Remark]:
     """Yield a remark on Windows line ends, whose carriage return bash takes for part of the last word."""
     if "\r\n" in text:
-        line = text[: text.index("\r\n")].count("\n") + 1
-        yield Remark(
-            "carriage-returns",
-            "warning",
-            "lines end in CR LF: bash stops at the carriage returns; read as if there were none",
-            Place(file, line),
-            "sed -i 's/\\r$//'",
-        )
+        place = Place(file, text.partition("\r\n")[0].count("\n") + 1)
+        message = "lines end in CR LF: bash stops at the carriage returns; read as if there were none"
+        yield Remark("carriage-returns", "warning", message, place, "sed -i 's/\\r$//'")
 
 
 def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     """Return the recipe of a launch; None for a framework that is not read."""
-    reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
-    if reader is not None:
-        return reader(launch, file)
+    if is_nemo_launch(launch):
+        return read_nemo_launch(launch, file)
     for name, form in registry.launch_forms():
         if form.is_own(launch):
             return _by_form(name, form, launch, file)
@@ -477,12 +467,6 @@ def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) ->
     run = registry.read_launch(name, form, arguments, launch)
     title = f"{launch.program} {launch.script.text}" if form.is_named_by_program else PurePath(launch.script.text).name
     return dataclasses.replace(run, file=file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
-
-
-_COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[TrainingCommand, str], Recipe]], ...]] = (
-    (is_nemo_launch, read_nemo_launch),
-)
-"""Recognition and reader of launches that belong to no framework's form."""
 
 
 def _conditional(recipe: Recipe, launch: TrainingCommand) -> Recipe:
@@ -503,27 +487,16 @@ def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
     yield from script.remarks
     if script.assumed_unset:
         names = sorted(script.assumed_unset)
-        line = script.assumed_unset[names[0]]
-        shown = ", ".join(f"${name}" for name in names[:12])
-        yield Remark(
-            "assumed-unset", "note", f"taken as not set: {shown}", Place(file, max(line, 1)), "--set NAME=VALUE"
-        )
+        place = Place(file, max(script.assumed_unset[names[0]], 1))
+        message = "taken as not set: " + ", ".join(f"${name}" for name in names[:12])
+        yield Remark("assumed-unset", "note", message, place, "--set NAME=VALUE")
     for line, causes in sorted(script.exits.items()):
         shown = ", ".join(sorted({cause.name for cause in causes})[:6])
-        yield Remark(
-            "exit-path",
-            "note",
-            f"the script may end here, depending on {shown}; taken not to",
-            Place(file, max(line, 1)),
-        )
+        message = f"the script may end here, depending on {shown}; taken not to"
+        yield Remark("exit-path", "note", message, Place(file, max(line, 1)))
 
 
 def _with_unused(recipe: Recipe, settings: Mapping[str, str], unused: Iterable[str]) -> Recipe:
-    remarks = [
-        Remark(
-            "unused-setting", "warning", f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it"
-        )
-        for name in unused
-        if name not in used_names()
-    ]
+    said = {name: f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it" for name in unused}
+    remarks = [Remark("unused-setting", "warning", said[name]) for name in said if name not in used_names()]
     return dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))

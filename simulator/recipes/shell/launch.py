@@ -6,17 +6,17 @@ the arguments `--tp 2`, spread by srun over 2 nodes; in `ssh host 'cd x; torchru
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Final, get_args
 
 from simulator.frameworks.arguments import LaunchCommand, LauncherName
 from simulator.frameworks.values import Cause
+from simulator.question.specs.documents import read_table
 from simulator.recipes.shell.values import Value, hole, joined, text_value
 
 FARTHEST: Final = 64
@@ -25,8 +25,7 @@ FARTHEST: Final = 64
 
 def _commands(kind: str) -> dict[str, dict[str, str]]:
     """Return the rows of a kind in `commands.csv`, by their word."""
-    with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="") as stream:
-        return {row["word"]: row for row in csv.DictReader(stream) if row["kind"] == kind}
+    return {row["word"]: row for row in read_table(__file__, "commands") if row["kind"] == kind}
 
 
 _LAUNCHERS: Final[Mapping[str, LauncherName]] = {name: name for name in get_args(LauncherName)}

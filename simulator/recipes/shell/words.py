@@ -71,11 +71,7 @@ _MAXIMUM_REFERENCES: Final = 8
 
 
 class _UnknownError(Exception):
-    """An arithmetic expression needs an unknown value."""
-
-    def __init__(self, causes: frozenset[Cause]) -> None:
-        super().__init__()
-        self.causes = causes
+    """An arithmetic expression needs an unknown value; it holds the causes."""
 
 
 class Words:
@@ -374,7 +370,7 @@ class Words:
             try:
                 return text_value(str(self._computed(expression.text, line)), line)
             except _UnknownError as unknown:
-                value = hole(shown, line, unknown.causes, filled=True)
+                value = hole(shown, line, unknown.args[0], filled=True)
         else:
             value = hole(shown, line, expression.causes, filled=True)
         charge(10 * len(expression.text))
@@ -406,7 +402,7 @@ class Words:
         try:
             return self._computed(value.text, line)
         except _UnknownError as unknown:
-            return unknown.causes
+            return frozenset(unknown.args[0])
         except InputError:
             return None
 
