@@ -14,20 +14,10 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.frameworks import logs
 from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
 from simulator.frameworks.flags import FlagTable
 from simulator.frameworks.framework import Extension, Framework, LaunchForm, RecipeWriter
-from simulator.frameworks.logs import (
-    OUT_OF_MEMORY,
-    LogForm,
-    LoggedMemory,
-    LoggedRun,
-    LoggedStep,
-    LogLine,
-    longer_line,
-    number,
-    parse_count,
-)
 from simulator.frameworks.megatron.read import read, with_core
 from simulator.frameworks.megatron.write import megatron_script, megatron_words
 from simulator.frameworks.purpose import encoder_task
@@ -76,18 +66,18 @@ def is_log(text: str) -> bool:
 class _RunLines:
     """The lines of one run, sorted by kind."""
 
-    begin: LogLine
-    dump: dict[str, tuple[LogLine, str]] = field(default_factory=dict)
+    begin: logs.LogLine
+    dump: dict[str, tuple[logs.LogLine, str]] = field(default_factory=dict)
     ended: bool = False
     """Whether the dump is complete."""
-    vocabulary: tuple[LogLine, str] | None = None
-    iterations: list[tuple[LogLine, int, dict[str, str]]] = field(default_factory=list)
-    reports: list[tuple[LogLine, re.Match[str]]] = field(default_factory=list)
+    vocabulary: tuple[logs.LogLine, str] | None = None
+    iterations: list[tuple[logs.LogLine, int, dict[str, str]]] = field(default_factory=list)
+    reports: list[tuple[logs.LogLine, re.Match[str]]] = field(default_factory=list)
     timer_gib: list[float] = field(default_factory=list)
     """Peak allocated memory by DeepSpeed's timer."""
-    out_of_memory: LogLine | None = None
+    out_of_memory: logs.LogLine | None = None
 
-    def take(self, line: LogLine) -> None:
+    def take(self, line: logs.LogLine) -> None:
         """Take a line: an argument during the dump, else an event."""
         if _END.search(line.text):
             self.ended = True
@@ -97,26 +87,26 @@ class _RunLines:
         else:
             self._take_event(line)
 
-    def _take_event(self, line: LogLine) -> None:
+    def _take_event(self, line: logs.LogLine) -> None:
         if match := _ITERATION.search(line.text):
             self.ended, self.out_of_memory = True, None  # the run continued
             self.iterations.append((line, int(match[1]), _fields(match[3])))
         self.reports += ((line, report) for report in _MEMORY.finditer(line.text))
         if match := _DEEPSPEED.search(line.text):
-            self.timer_gib.append(number(line.where, "MaxMemAllocated", match[1]))
+            self.timer_gib.append(logs.number(line.where, "MaxMemAllocated", match[1]))
         elif match := _PADDED.search(line.text):
             self.vocabulary = line, match[1]
-        elif OUT_OF_MEMORY.search(line.text):
-            self.out_of_memory = longer_line(self.out_of_memory, line)
+        elif logs.OUT_OF_MEMORY.search(line.text):
+            self.out_of_memory = logs.longer_line(self.out_of_memory, line)
 
 
-def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
+def runs_of(lines: Iterable[logs.LogLine], table: FlagTable) -> Iterator[logs.LoggedRun]:
     """Yield every run that logged iterations or ran out of memory. Raises InputError naming the line.
 
     Iterations without arguments, as in an excerpt, are a run without words.
     """
     any_run = False
-    last: LogLine | None = None
+    last: logs.LogLine | None = None
     for run in _split(lines):
         last = run.begin
         if run.iterations or run.out_of_memory:
@@ -129,7 +119,7 @@ def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
         )
 
 
-def _split(lines: Iterable[LogLine]) -> Iterator[_RunLines]:
+def _split(lines: Iterable[logs.LogLine]) -> Iterator[_RunLines]:
     """Yield the runs of a log, split at their dumps."""
     run: _RunLines | None = None
     for line in lines:
@@ -154,11 +144,11 @@ def _fields(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
 
-def _logged(run: _RunLines, table: FlagTable) -> LoggedRun:
+def _logged(run: _RunLines, table: FlagTable) -> logs.LoggedRun:
     arguments = _arguments(run, table) if run.dump else None
     memory, notes = _memory(run)
     seen = sorted({int(report[2]) for _, report in run.reports})
-    return LoggedRun(
+    return logs.LoggedRun(
         begin=run.begin,
         last=run.iterations[-1][0] if run.iterations else run.begin,
         arguments=arguments,
@@ -172,7 +162,7 @@ def _logged(run: _RunLines, table: FlagTable) -> LoggedRun:
     )
 
 
-def _steps(run: _RunLines) -> Iterator[LoggedStep]:
+def _steps(run: _RunLines) -> Iterator[logs.LoggedStep]:
     last = run.iterations[-1][0] if run.iterations else None
     for line, iteration, values in run.iterations:
         name = next((name for name in _TIMES if name in values), None)
@@ -182,33 +172,33 @@ def _steps(run: _RunLines) -> Iterator[LoggedStep]:
             raise InputError(
                 f"{line.where}: iteration without its time; expected 'elapsed time per iteration (ms): 1.0'"
             )
-        yield LoggedStep(
+        yield logs.LoggedStep(
             iteration=iteration,
-            seconds=number(line.where, name, values[name]) * _TIMES[name],
-            rate=next((number(line.where, rate, values[rate]) for rate in _RATES if rate in values), None),
-            batch=parse_count(line.where, _BATCH, values[_BATCH]) if _BATCH in values else None,
+            seconds=logs.number(line.where, name, values[name]) * _TIMES[name],
+            rate=next((logs.number(line.where, rate, values[rate]) for rate in _RATES if rate in values), None),
+            batch=logs.parse_count(line.where, _BATCH, values[_BATCH]) if _BATCH in values else None,
         )
 
 
-def _memory(run: _RunLines) -> tuple[LoggedMemory, list[str]]:
+def _memory(run: _RunLines) -> tuple[logs.LoggedMemory, list[str]]:
     """Return the highest figures of the ranks that reported, and sentences on them."""
     most: dict[str, float] = {}
     for line, report in run.reports:
         for name, text in _fields(report[3]).items():
             if name in ("max allocated", "max reserved", "total device memory used", "device usage"):
-                most[name] = max(most.get(name, 0.0), number(line.where, name, text))
+                most[name] = max(most.get(name, 0.0), logs.number(line.where, name, text))
     if "max allocated" not in most:
         if not run.timer_gib:
-            return LoggedMemory(), []
+            return logs.LoggedMemory(), []
         message = "Memory is what DeepSpeed's timer printed on one rank, to 0.01 GiB."
-        return LoggedMemory(allocated_bytes=max(run.timer_gib) * GIB), [message]
+        return logs.LoggedMemory(allocated_bytes=max(run.timer_gib) * GIB), [message]
     ranks = len({report[1] for _, report in run.reports})
     after = max(int(report[2]) for _, report in run.reports)
     notes = [f"Memory is the most of {ranks} reporting ranks after {after} iterations."]
     shown = [most[name] for name in ("total device memory used", "device usage") if name in most]
     notes += [f"The device showed {max(shown):g} MiB."] if shown else []
     reserved = most["max reserved"] * MIB if "max reserved" in most else None
-    return LoggedMemory(allocated_bytes=most["max allocated"] * MIB, reserved_bytes=reserved), notes
+    return logs.LoggedMemory(allocated_bytes=most["max allocated"] * MIB, reserved_bytes=reserved), notes
 
 
 def _batch(run: _RunLines) -> int | None:
@@ -216,12 +206,12 @@ def _batch(run: _RunLines) -> int | None:
 
     def count(name: str) -> int:
         line, text = run.dump.get(name, (run.begin, "0"))
-        return parse_count(line.where, name, text) if text not in ("", "None") else 0
+        return logs.parse_count(line.where, name, text) if text not in ("", "None") else 0
 
     if batch := count("batch_size"):
         return batch * (count("data_parallel_size") or 1)
     batches = [(line, values[_BATCH]) for line, _, values in run.iterations if _BATCH in values]
-    return parse_count(batches[-1][0].where, _BATCH, batches[-1][1]) if batches else None
+    return logs.parse_count(batches[-1][0].where, _BATCH, batches[-1][1]) if batches else None
 
 
 def _arguments(run: _RunLines, table: FlagTable) -> Arguments:
@@ -245,7 +235,7 @@ def _arguments(run: _RunLines, table: FlagTable) -> Arguments:
     return arguments
 
 
-def _values(table: FlagTable, name: str, line: LogLine, text: str) -> list[PlainValue]:
+def _values(table: FlagTable, name: str, line: logs.LogLine, text: str) -> list[PlainValue]:
     """Return a printed value as a flag would have it: bare names of types and members, lists word by word."""
     listed = name in table and table[name].kind == "list"
     words = re.findall(r"[^\s,\[\]'\"]+", text) if listed else [text.strip("'\"")]
@@ -253,7 +243,7 @@ def _values(table: FlagTable, name: str, line: LogLine, text: str) -> list[Plain
     return [known_value(_TYPES.get(word, word), line.number) for word in plain]
 
 
-def _as_asked(dump: dict[str, tuple[LogLine, str]], begin: LogLine) -> None:
+def _as_asked(dump: dict[str, tuple[logs.LogLine, str]], begin: logs.LogLine) -> None:
     """Undo changes that validation makes to arguments and no flag asked for."""
     if "transformer_impl" not in dump:
         # Versions before TransformerEngine have only their own layers and the allocator of older PyTorch.
@@ -271,7 +261,7 @@ def _note_devices(run: _RunLines, arguments: Arguments) -> None:
     for name, factors in (("world_size", ()), ("data_parallel_size", _REPLICA)):
         line, text = run.dump.get(name, (run.begin, "None"))
         if text != "None" and arguments.devices is None:
-            arguments.devices = parse_count(line.where, name, text)
+            arguments.devices = logs.parse_count(line.where, name, text)
             for factor in factors:
                 arguments.devices *= arguments.integer("devices", factor) or 1
             arguments.places["devices"] = Place(arguments.file, line.number)
@@ -328,7 +318,7 @@ FRAMEWORK: Final = Framework(
     extends="megatron",
     order=10,
     launches=(LaunchForm("megatron-shell", 70, is_megatron, read_launch),),
-    log=LogForm(is_own=is_log, runs=runs_of, read=read_dump, rate="tflops", tables=("megatron_dump",)),
+    log=logs.LogForm(is_own=is_log, runs=runs_of, read=read_dump, rate="tflops", tables=("megatron_dump",)),
     writer=RecipeWriter(
         text=megatron_script, words=megatron_words, dialects=("megatron-shell", "nemo-yaml", "nemo-shell")
     ),

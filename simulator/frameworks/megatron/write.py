@@ -26,10 +26,7 @@ _MINDSPEED_WORDS: Final = ("use_mcore_models", "use_fused_rmsnorm", "use_fused_s
 """Switches of its examples for models of Megatron's core: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh, 2.2."""
 _PLAIN: Final = (("normalization", "RMSNorm"), ("swiglu", ""), ("disable_bias_linear", ""))
 _DATA: Final = "--tokenizer-type {} $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
-_TOKENIZER: Final = {
-    False: "HuggingFaceTokenizer --tokenizer-model",
-    True: "PretrainedFromHF --tokenizer-name-or-path",
-}
+_TOKENIZER: Final = {False: "HuggingFaceTokenizer --tokenizer-model", True: "PretrainedFromHF --tokenizer-name-or-path"}
 """Kind of tokenizer and the flag of its path, by whether the trainer is MindSpeed-LLM."""
 
 

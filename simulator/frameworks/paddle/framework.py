@@ -14,21 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.frameworks import logs
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, RecipeWriter
-from simulator.frameworks.logs import (
-    OUT_OF_MEMORY,
-    LogForm,
-    LoggedConfig,
-    LoggedMemory,
-    LoggedRun,
-    LoggedStep,
-    LogLine,
-    longer_line,
-    number,
-    parse_count,
-)
 from simulator.frameworks.paddle.read import is_file, is_launch, paddle_run, read_file, read_launch, take_words
 from simulator.frameworks.paddle.write import paddle_script, paddle_words
 from simulator.frameworks.values import known_value
@@ -61,26 +50,26 @@ def _is_step(text: str) -> bool:
 class _PaddleLines:
     """The lines of one run, sorted by kind."""
 
-    begin: LogLine
-    dump: dict[str, tuple[LogLine, str]] = field(default_factory=dict)
-    config: LoggedConfig = field(default_factory=LoggedConfig)
-    steps: list[tuple[LogLine, int, dict[str, str]]] = field(default_factory=list)
-    out_of_memory: LogLine | None = None
+    begin: logs.LogLine
+    dump: dict[str, tuple[logs.LogLine, str]] = field(default_factory=dict)
+    config: logs.LoggedConfig = field(default_factory=logs.LoggedConfig)
+    steps: list[tuple[logs.LogLine, int, dict[str, str]]] = field(default_factory=list)
+    out_of_memory: logs.LogLine | None = None
 
     @property
     def ended(self) -> bool:
         """Whether the next heading begins another run."""
         return bool(self.steps or self.out_of_memory)
 
-    def take(self, line: LogLine) -> None:
+    def take(self, line: logs.LogLine) -> None:
         """Take one line."""
         if self.config.take(line):
             return
         if _is_step(line.text) and (step := _STEP.search(line.text)):
             self.out_of_memory = None  # the run continued
             self.steps.append((line, int(step[1]), dict(_PAIR.findall(line.text))))
-        elif OUT_OF_MEMORY.search(line.text):
-            self.out_of_memory = longer_line(self.out_of_memory, line)
+        elif logs.OUT_OF_MEMORY.search(line.text):
+            self.out_of_memory = logs.longer_line(self.out_of_memory, line)
         elif not self.steps and (setting := _SETTING.search(line.text)):
             # The first value counts: later dumps repeat names with values of single ranks.
             self.dump.setdefault(setting[1], (line, setting[2].strip()))
@@ -88,10 +77,10 @@ class _PaddleLines:
     def count(self, name: str) -> int:
         """Return a count of the dump; 0 without one."""
         line, text = self.dump.get(name, (self.begin, ""))
-        return 0 if text in _BLANK else parse_count(line.where, name, text)
+        return 0 if text in _BLANK else logs.parse_count(line.where, name, text)
 
 
-def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
+def runs_of(lines: Iterable[logs.LogLine], table: FlagTable) -> Iterator[logs.LoggedRun]:
     """Yield every run that logged steps or ran out of memory. Raises InputError naming the line."""
     runs: list[_PaddleLines] = []
     for line in lines:
@@ -108,20 +97,20 @@ def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
             "'loss: 10.1, global_step: 10, interval_runtime: 1.2, interval_samples_per_second: 53.1'"
         )
     for run in (run for run in runs if run.ended):
-        yield LoggedRun(
+        yield logs.LoggedRun(
             begin=run.begin,
             last=run.steps[-1][0] if run.steps else run.begin,
             arguments=_arguments(run, table) if run.dump else None,
             shape=run.config.shape(),
             stated=run.dump.get("model_name_or_path", (run.begin, ""))[1].rstrip("/").rpartition("/")[2],
             steps=tuple(_steps(run)),
-            memory=LoggedMemory(allocated_bytes=_most(run, _ALLOCATED), reserved_bytes=_most(run, _RESERVED)),
+            memory=logs.LoggedMemory(allocated_bytes=_most(run, _ALLOCATED), reserved_bytes=_most(run, _RESERVED)),
             samples_per_step=_samples(run),
             out_of_memory=run.out_of_memory,
         )
 
 
-def _steps(run: _PaddleLines) -> Iterator[LoggedStep]:
+def _steps(run: _PaddleLines) -> Iterator[logs.LoggedStep]:
     """Yield the logged intervals as time per step."""
     before, interval = 0, run.count("logging_steps") or 1
     for line, iteration, values in run.steps:
@@ -135,9 +124,9 @@ def _steps(run: _PaddleLines) -> Iterator[LoggedStep]:
             if line is run.steps[-1][0]:  # the log may end within a line
                 continue
             raise InputError(f"{line.where}: step without its time; expected 'interval_runtime: 1.0'")
-        seconds = number(line.where, "interval_runtime", values["interval_runtime"]) / covered
-        rate = number(line.where, _RATE, values[_RATE]) if _RATE in values else None
-        yield LoggedStep(iteration=iteration, seconds=seconds, rate=rate)
+        seconds = logs.number(line.where, "interval_runtime", values["interval_runtime"]) / covered
+        rate = logs.number(line.where, _RATE, values[_RATE]) if _RATE in values else None
+        yield logs.LoggedStep(iteration=iteration, seconds=seconds, rate=rate)
         before = iteration
 
 
@@ -147,14 +136,14 @@ def _samples(run: _PaddleLines) -> float | None:
     names = ("interval_samples_per_second", "interval_steps_per_second")
     if not values.keys() >= set(names):
         return None
-    samples, steps = (number(line.where, name, values[name]) for name in names)
+    samples, steps = (logs.number(line.where, name, values[name]) for name in names)
     return samples / steps
 
 
 def _most(run: _PaddleLines, units: dict[str, int]) -> float | None:
     """Return the most bytes of all logged steps, by the first of the names that any step has; None without one."""
     for name, unit in units.items():
-        sizes = [number(line.where, name, values[name]) for line, _, values in run.steps if name in values]
+        sizes = [logs.number(line.where, name, values[name]) for line, _, values in run.steps if name in values]
         if sizes:
             return max(sizes) * unit
     return None
@@ -202,6 +191,6 @@ FRAMEWORK: Final = Framework(
     tables=("paddlenlp", "paddleformers"),
     launches=(LaunchForm("paddle-shell", 1, is_launch, read_launch, take_words),),
     files=(FileForm("paddle-yaml", 59, is_file, read_file),),
-    log=LogForm(is_own=is_paddle, runs=runs_of, read=read_dump, rate="tokens"),
+    log=logs.LogForm(is_own=is_paddle, runs=runs_of, read=read_dump, rate="tokens"),
     writer=RecipeWriter(text=paddle_script, words=paddle_words, dialects=("paddle-shell", "paddle-yaml")),
 )

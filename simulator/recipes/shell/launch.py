@@ -173,9 +173,7 @@ def _plain_python(
     return TrainingCommand("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)
 
 
-def _options(
-    rest: Sequence[Value],
-) -> tuple[dict[str, Value], Value | None, list[Value], frozenset[Cause]]:
+def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, list[Value], frozenset[Cause]]:
     """Return the launcher's options, the script, its arguments, and what unknown options depend on."""
     options: dict[str, Value] = {}
     skipped: list[int] = []

@@ -20,14 +20,7 @@ from simulator.frameworks.values import Cause, TooLargeError
 from simulator.recipes.shell.assignments import Assignments, assigned_names
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.source import HOLES, Source
-from simulator.recipes.shell.state import (
-    MAXIMUM_CALLS,
-    Content,
-    Machine,
-    State,
-    items_of,
-    same_content,
-)
+from simulator.recipes.shell.state import MAXIMUM_CALLS, Content, Machine, State, items_of, same_content
 from simulator.recipes.shell.values import (
     EMPTY,
     Piece,
