@@ -287,7 +287,7 @@ class Arguments:
         return InputError(f"{entry.place.file}:{entry.value_line}: {entry.spelled}: {problem}")
 
     def forget(self, *options: str) -> None:
-        """Drop the places of settings that do not belong to a question."""
+        """Drop the places of settings that a flag bears on without stating them."""
         for option in options:
             self.places.pop(option, None)
 

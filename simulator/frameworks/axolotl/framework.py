@@ -89,7 +89,6 @@ def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     loss = (arguments.text("optim", "rl") or "").lower()
     if not loss and arguments.switch("optim", "reward_model"):
         loss = "reward"
-    arguments.forget("optim")
     run = purposed_run(arguments, _LOSSES.get(loss, loss), deepspeed=add_deepspeed(arguments, launch))
     steps = _steps_of_older_files(arguments)
     return run if steps is None else replace(run, gradient_accumulation_steps=steps)

@@ -92,7 +92,6 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
     if arguments.switch("padding", "train_loader.dataset.allow_pad_trimming"):
         message = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
         arguments.remark("activations-bound", "warning", message, "train_loader.dataset.allow_pad_trimming")
-    arguments.forget("padding")
     return Recipe(
         framework="torch",
         model=name,

@@ -127,7 +127,6 @@ def _text(arguments: Arguments, flag: str) -> str:
     """Return a tokenizer's name; one that only the run knows is empty, so that the next flag counts."""
     text = arguments.text("tokenizer", flag) or ""
     arguments.incomplete.discard("tokenizer")
-    arguments.forget("tokenizer")
     return text
 
 
@@ -365,7 +364,6 @@ def fields_of(arguments: Arguments, targets: Targets) -> dict[str, Any]:
     _set_experts(arguments, fields, layers)
     _set_latent(arguments, fields)
     fields |= mixers_of(arguments, fields, part(targets, "model"))
-    arguments.forget("spec")
     return fields
 
 

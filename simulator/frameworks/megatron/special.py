@@ -283,14 +283,12 @@ def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) ->
         for name in ("fsdp-double-buffer", "use-nccl-ub"):
             if arguments.switch("sharding_buffers", name):
                 arguments.remark("not-modelled", "warning", f"--{name}: these buffers are not priced", name)
-        arguments.forget("sharding_buffers")
         return 0.0
     hidden: int = targets.get("model.hidden_size", _LARGEST_HIDDEN)
     width: int = targets.get("model.intermediate_size", 4 * hidden)
     layer = hidden * (4 * hidden + 3 * width)
     table = (vocabulary if isinstance(vocabulary, int) else _LARGEST_TABLE) * hidden
     doubled = arguments.any_switch("sharding_buffers", "fsdp-double-buffer", "use-nccl-ub")
-    arguments.forget("sharding_buffers")
     queue = FP32 * layer if doubled else (FP32 + HALF / 2.0) * max(_QUEUE, 2.0 * layer)
     return queue + (2.0 * FP32 + HALF) * table
 
@@ -301,7 +299,6 @@ def bias_room(arguments: Arguments, targets: Targets) -> float:
     Pai-Megatron-Patch a098ca5, megatron_patch/model/baichuan/language_model.py: of the tokens' type, on every rank.
     """
     on = arguments.switch("position_bias", "use-alibi-mask")
-    arguments.forget("position_bias")
     sequence: int = targets.get("workload.seq_length", 0)
     heads: int = targets.get("model.num_attention_heads", 0)
     return 8.0 * heads * sequence**2 if on else 0.0
@@ -604,7 +601,6 @@ def remark_contradictions(arguments: Arguments, layout: Layout) -> None:
         # sizes are the checkpoint's and whose layers are those of transformers; megatron_patch/training.py wraps it.
         message = "--transformer-type huggingface: transformers builds the layers, of the sizes that the checkpoint has"
         arguments.not_modelled(message, "transformer-type")
-    arguments.forget("transformer")
     if arguments.has("recompute-method") and layout.recompute == "none" and "recompute" not in arguments.incomplete:
         message = "--recompute-method has no effect without --recompute-granularity full"
         arguments.remark("contradiction", "warning", message, "recompute-method")

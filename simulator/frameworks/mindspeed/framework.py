@@ -287,7 +287,6 @@ def _recomputed(facts: _Facts) -> Options:
 def _trained(arguments: Arguments) -> Options:
     """Return the switches of a second model, or of scores in place of logits; refuse stages that train more."""
     stage = arguments.text("stage", "stage")
-    arguments.forget("stage")
     if stage and stage not in _STAGES:
         message = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         arguments.not_modelled(message, "stage")
@@ -321,7 +320,6 @@ def _overlapped(facts: _Facts) -> Options:
     """
     arguments, layout = facts.arguments, facts.layout
     overlaps = arguments.switch("fb_overlap", "moe-fb-overlap") and layout.pipeline_parallel > 1
-    arguments.forget("fb_overlap")
     if not overlaps:
         return {}
     if layout.recompute != "full":

@@ -85,7 +85,8 @@ def _keys(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, Any]]:
         elif name in ("recompute_modules", "offload_modules"):
             yield name, text.split()
         else:
-            yield _key(name), _value(text)
+            # A switch has no text.
+            yield _key(name), yaml.safe_load(text.strip("'")) if text else True
 
 
 def _key(name: str) -> str:
@@ -95,8 +96,3 @@ def _key(name: str) -> str:
     if name.startswith("no_") or (row is not None and row.effect != "priced"):
         raise UnsupportedError(f"--{name.replace('_', '-')} of Megatron-LM: {_TITLE} has no key that is read so")
     return own
-
-
-def _value(text: str) -> Any:
-    """Return the value of a flag's text; True for a switch."""
-    return yaml.safe_load(text.strip("'")) if text else True

@@ -93,7 +93,6 @@ def _shape(arguments: Arguments, targets: Targets) -> dict[str, Any]:
     shape["intermediate_size"] = inner // 2 if shape["gated"] else inner
     shape["head_dim"] = width // heads
     shape.setdefault("num_key_value_heads", 1 if arguments.switch("kv", "model.multi_query_attention") else heads)
-    arguments.forget("kv")
     embedding = arguments.integer("vocab_size", "model.embedding_size", high=2**24)
     shape["vocab_size"] = embedding or _EMBEDDING
     if not shape["rotary"]:

@@ -122,7 +122,6 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
         arguments.forget("offload")
     run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
     packs = arguments.switch("packing", "packing")
-    arguments.forget("packing")
     return run if packs else with_longest_sample(arguments, run, _datasets(Path(file or arguments.file)))
 
 

@@ -463,5 +463,4 @@ def pipeline_config(arguments: Arguments) -> str:
     # PaddleFormers' later spelling: a key per word, with the opposite meaning.
     if not arguments.switch(option, "partial_send_recv", default=True):
         text += " disable_partial_send_recv"
-    arguments.forget(option)
     return text

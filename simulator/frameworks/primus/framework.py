@@ -206,7 +206,6 @@ def _hybrid(arguments: Arguments, key: Key | None) -> Mapping[str, Any]:
     known: Mapping[str, Any] = read_yaml(Path(__file__).with_name("hybrids.yaml"))
     own = known.get(PurePosixPath(key.first.text).stem) if key is not None and key.first.known else None
     spec = (arguments.text("spec", "spec") or "").removeprefix(_STACKS)
-    arguments.forget("spec")
     if own is None or spec not in own["stacks"] or arguments.has("use_fla_triton_kda_hybrid"):
         return {}
     if "kimi_delta" in own["fields"]["mixers"] and not arguments.switch("mixers", "use_fla_triton_kda"):
@@ -235,7 +234,6 @@ def _as_hybrid(arguments: Arguments, run: Recipe, fields: Mapping[str, Any], *, 
         options["cross_entropy_chunk_tokens"] = str(-(-run.layout.micro_batch_size * run.seq_length // chunks))
     if plain and not arguments.switch("cross_entropy", "use_fla_fused_rmsnorm"):
         options["fused_rms_norm"] = "false"
-    arguments.forget("cross_entropy")
     whole = {**fields, **{name: value for name, value in run.model_fields.items() if name in arguments.places}}
     if "vocab_size" in fields:
         arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]

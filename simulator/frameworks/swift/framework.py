@@ -104,7 +104,6 @@ def _by_turns(arguments: Arguments, model: str | None) -> dict[str, str]:
     and the step's fp32 temporaries, 6 bytes each, are no more than the 2 bytes of all gradients.
     """
     count = arguments.integer("lisa", "lisa_activated_layers", low=0)
-    arguments.forget("lisa")
     if not count:
         return {}
     if arguments.text("lora_rank", "tuner_type", "train_type") != "full":

@@ -155,7 +155,6 @@ def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, ob
     """
     if not arguments.switch("fault_tolerance", "fault_tolerance.enable") or not (model or "vocab_size" in shape):
         return 0.0
-    arguments.forget("fault_tolerance")
     named: dict[str, Any] = {"name": "flavor", "architecture": "llama", "tie_word_embeddings": False, **shape}
     return 4.0 * FP32 * total_parameters(models.load_model(model) if model else ModelSpec(**named))
 

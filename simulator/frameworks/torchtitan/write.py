@@ -41,7 +41,8 @@ def _sections(case: Writing) -> Iterator[tuple[str, Iterator[WordPair]]]:
     yield "activation_checkpoint", _recompute(case)
     yield "compile", _compile(case)
     if case.scenario.precision == "fp8":
-        yield "quantize.linear.float8", _float8(case)
+        gathers = str(case.scenario.framework.fp8_param_gather).lower()
+        yield "quantize.linear.float8", iter([("enable_fsdp_float8_all_gather", gathers)])
 
 
 def _model(case: Writing) -> Iterator[WordPair]:
@@ -160,10 +161,6 @@ def _compile(case: Writing) -> Iterator[WordPair]:
 
 _COMPILED_LOSS_BYTES = 4
 """Bytes per logit: the logit and its gradient, in 16 bits each."""
-
-
-def _float8(case: Writing) -> Iterator[WordPair]:
-    yield "enable_fsdp_float8_all_gather", str(case.scenario.framework.fp8_param_gather).lower()
 
 
 def _optimizer(case: Writing) -> Iterator[WordPair]:

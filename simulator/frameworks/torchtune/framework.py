@@ -102,7 +102,6 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     )
     padded = not arguments.switch("packed", "dataset.packed")
     data = (arguments.text("packed", "dataset.source", "dataset._component_") or "").removeprefix("torchtune.datasets.")
-    arguments.forget("packed")
     return with_longest_sample(arguments, run, (data,)) if padded else run
 
 
@@ -143,7 +142,6 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
             "tokenizer.max_seq_len bounds the samples: a batch is as long as its longest one, and full ones are priced"
         )
         arguments.remark("activations-bound", "warning", message, "tokenizer.max_seq_len")
-    arguments.forget("packed")
     return bound or longest
 
 

@@ -138,7 +138,6 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     if arguments.switch("quantization", "load_in_8bit"):
         arguments.not_modelled(QUANTIZED, "load_in_8bit")
     four = [name for name in names if name != "load_in_4bit" or arguments.switch("quantization", name)]
-    arguments.forget("quantization")
     if not four:
         return {}
     texts = {(arguments.text("quantised_base", name) or "").lower() for name in four} - {"", "true", "1", "yes", "on"}
@@ -179,7 +178,6 @@ def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, st
     Chunks as in `ops/fused_linear_cross_entropy.py` of Liger-Kernel 0.5.
     """
     on = arguments.any_switch("kernels", "use_liger_kernel")
-    arguments.forget("kernels")
     if not on or model is None or not tokens:
         return {}
     spec = models.load_model(model)

@@ -118,7 +118,6 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
     _add_mode(arguments)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
-    arguments.forget("task_type")
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
@@ -153,7 +152,6 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
     purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
     if padded and not arguments.any_switch("packing", "packing", "padding_free"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
-    arguments.forget("packing")
     return replace(run, options={**run.options, **purpose})
 
 
@@ -182,7 +180,6 @@ def _is_chat(arguments: Arguments) -> bool:
     """Whether flags are DeepSpeed-Chat's, which then count as keys of the configuration that it generates."""
     if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
         return False
-    arguments.forget("deepspeed")
     rank = arguments.entry("lora_dim")
     if rank is not None and rank.text != "0":
         arguments.add("lora_rank", rank.values, rank.value_line)

@@ -191,14 +191,11 @@ def _differences(before: Baseline, after: Baseline) -> Iterator[Changed]:
         name = (after.get(key) or before[key])[0]
         old, new = (stored[1] if stored else None for stored in (before.get(key), after.get(key)))
         kind = _kind(old, new)
-        if kind is not None and not (kind in ("added", "removed") and "skipped" in _outcomes(old, new)):
+        skipped = any(check.outcome == "skipped" for check in (old, new) if check is not None)
+        if kind is not None and not (skipped and kind in ("added", "removed")):
             _, title, ordinal = key
             title = f"{title or 'recipe'}, launch {ordinal + 1}" if ordinal else title
             yield Changed(file=name, title=title, kind=kind, before=old, after=new)
-
-
-def _outcomes(*stored: Stored | None) -> set[str]:
-    return {check.outcome for check in stored if check is not None}
 
 
 def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:

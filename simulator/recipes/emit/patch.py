@@ -15,7 +15,6 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line
 from simulator.frameworks import registry
-from simulator.frameworks.framework import RecipeWriter
 from simulator.question.origin import Place, RecipeFlag
 from simulator.question.question import Inputs, Question
 from simulator.question.recipe import Recipe
@@ -242,7 +241,8 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
         return None
     name, writer = written
     other_names = registry.table(name).aliases
-    before, after = (_settings(writer, each, switch="" if shell else "true") for each in (base, case))
+    words = (writer.words(each.scenario, each.layout) for each in (base, case))
+    before, after = ({word: text or ("" if shell else "true") for word, text in each} for each in words)
     present = _present(recipe)
 
     def named(word: str) -> str:
@@ -289,11 +289,6 @@ def _nodes(text: str, present: Mapping[str, RecipeFlag], recipe: Recipe) -> Reci
 
 
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
-
-
-def _settings(writer: RecipeWriter, case: Case, *, switch: str) -> dict[str, str]:
-    """Return a case's words, the last of each; `switch` is the text of a word without one."""
-    return {name: text or switch for name, text in writer.words(case.scenario, case.layout)}
 
 
 def _present(recipe: Recipe) -> dict[str, RecipeFlag]:
