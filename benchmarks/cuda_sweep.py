@@ -20,8 +20,7 @@ from simulator.api import estimate, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.lab.runner.campaign import Record, run_folder
-from simulator.lab.runner.engine import Launch, LaunchOutcome, Pick
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import Launch, LaunchOutcome, LocalLauncher, Pick
 from simulator.lab.runner.processes import interruptible
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.lab.trainer.job import RankResult

@@ -18,8 +18,7 @@ import yaml
 
 from benchmarks.machine import judged, say, say_machine
 from simulator import api
-from simulator.lab.runner.engine import LOG_NAME, Launch, Pick
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import LOG_NAME, Launch, LocalLauncher, Pick
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout

@@ -30,8 +30,8 @@ from simulator.question.units import to_gib
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checks
+from simulator.recipes.emit.write import case_of_file, recipe_format
 from simulator.recipes.emit.write import emit as write_recipe
-from simulator.recipes.files import case_of_file, recipe_format
 from simulator.search.query import MIN_FIT_PROBABILITY, Ranking
 from simulator.search.rank import Progress
 from simulator.search.space import Space

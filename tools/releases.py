@@ -30,7 +30,7 @@ from simulator.errors import SimulateError
 from simulator.frameworks import models, registry
 from simulator.frameworks.arguments import Arguments, finished
 from simulator.frameworks.nemo.framework import FORM
-from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python, variants
+from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python
 from simulator.frameworks.values import reading_within
 from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.origin import Place
@@ -40,6 +40,7 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.names import shipped_name
 from simulator.question.vocabulary import PRECISIONS
 from simulator.recipes.readers.read import read_recipe
+from tools.performance_scripts import variants
 
 FOLDER = Path(__file__).resolve().parents[1] / "simulator" / "frameworks"
 COLUMNS = (

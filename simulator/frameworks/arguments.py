@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
@@ -143,6 +143,11 @@ class Arguments:
         place = Place(file or self.file, max(line, 1))
         self.entries.setdefault(plain(name), []).append(Argument(plain(name), name[:80], tuple(values), place))
 
+    def add_keys(self, keys: Iterable[Key], file: str = "") -> None:
+        """Add keys of a configuration file by their dotted names; `file` is that of keys which name none."""
+        for key in keys:
+            self.add(key.dotted, key.values, key.line, key.file or file)
+
     def add_key(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
         """Add a flag stated as a key with a value: `true` turns a switch on, and keys that are off are dropped."""
         name = plain(name)
@@ -160,8 +165,7 @@ class Arguments:
 
     def add_as(self, flag: Flag, values: Sequence[PlainValue], line: int, file: str = "") -> bool:
         """Add a key of another framework as the flags that it is an alias of; False where it is none."""
-        lowered = " ".join(value.text for value in values).lower()
-        off = lowered in OFF and all(value.known for value in values)
+        off = " ".join(value.text for value in values).lower() in OFF and all(value.known for value in values)
         pairs = list(flag.aliases())
         for name, text in pairs:
             if not text:
@@ -283,7 +287,7 @@ class Arguments:
         return InputError(f"{entry.place.file}:{entry.value_line}: {entry.spelled}: {problem}")
 
     def forget(self, *options: str) -> None:
-        """Drop the places of settings that do not belong to a question."""
+        """Drop the places of settings that a flag bears on without stating them."""
         for option in options:
             self.places.pop(option, None)
 
@@ -350,6 +354,11 @@ class Arguments:
         shown = ", ".join(f"${name}" for name in sorted(names)[:_MOST_SHOWN])
         if shown:
             self.remark_line("assumed-unset", "note", f"taken as not set: {shown}", 1, fix="--set NAME=VALUE")
+
+    def in_file(self, run: Recipe, dialect: str, **changes: Any) -> Recipe:
+        """Return the run of a configuration file, in the file's format, with the machines that it states."""
+        run = replace(run, nodes=self.nodes, devices_per_node=self.devices_per_node)
+        return replace(run, file=self.file, dialect=dialect, **changes)
 
     def complete_names(self) -> None:
         """Expand abbreviated flags that match only one flag of the table, as argparse does by default."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import functools
 import re
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from simulator.budget import charge
+from simulator.question.specs.documents import read_table
 
-_WORDS: Final = Path(__file__).with_name("_idle_words.csv")
+_WORDS: Final = "_idle_words"
 """Words in names of flags that change neither memory nor speed: `idle` unless `_RELEVANT` matches, `surely_idle`
 unless `_DECISIVE` does, and `idle_name` for whole names."""
-_STARTS: Final = Path(__file__).with_name("_harmless.csv")
+_STARTS: Final = "_harmless"
 """Prefixes of names that change neither memory nor speed in any framework, each with the reason."""
 _RELEVANT: Final = re.compile(
     r"recompute|offload|parallel|precision|fp8|fp16|bf16|shard|expert|moe|lora|flash|overlap|cpu|fus|grad_dtype"
@@ -56,8 +56,7 @@ def is_harmless(name: str) -> bool:
 
 @functools.cache
 def _harmless() -> tuple[str, ...]:
-    with _STARTS.open(encoding="utf-8", newline="") as stream:
-        return tuple(line["start"] for line in csv.DictReader(stream))
+    return tuple(line["start"] for line in read_table(__file__, _STARTS))
 
 
 def is_irrelevant(name: str) -> bool:
@@ -73,8 +72,7 @@ def is_irrelevant(name: str) -> bool:
 @functools.cache
 def _idle_words() -> Mapping[str, frozenset[str]]:
     """Return the words of `_WORDS` by kind."""
-    with _WORDS.open(encoding="utf-8", newline="") as stream:
-        rows = [(line["word"], line["kind"]) for line in csv.DictReader(stream)]
+    rows = [(line["word"], line["kind"]) for line in read_table(__file__, _WORDS)]
     return {kind: frozenset(word for word, own in rows if own == kind) for kind in {kind for _, kind in rows}}
 
 
@@ -207,49 +205,26 @@ def _entry(text: str) -> tuple[str, str]:
     return (before.lower(), after) if colon else (ANY_TEXT, before)
 
 
-class FlagTable(Mapping[str, Flag]):
+class FlagTable(dict[str, Flag]):
     """Flags of one framework, or of several that a recipe may mix; the first table with a name counts."""
-
-    def __init__(self, flags: Mapping[str, Flag]) -> None:
-        self._flags = flags
-
-    def __getitem__(self, name: str) -> Flag:
-        """Return the flag of a name. Raises KeyError."""
-        return self._flags[name]
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether the table has a name."""
-        return name in self._flags
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._flags)
-
-    def __len__(self) -> int:
-        """Return the number of flags."""
-        return len(self._flags)
-
-    def changed(self, flags: Mapping[str, Flag]) -> FlagTable:
-        """Return the table with some flags added or replaced."""
-        return FlagTable({**self._flags, **flags})
 
     def passes(self, name: str) -> bool:
         """Whether a name is a flag that changes neither memory nor speed."""
-        return name in self._flags and self._flags[name].effect == "no_effect"
+        return name in self and self[name].effect == "no_effect"
 
     def of(self, name: str) -> Flag | None:
         """Return the flag of a name, or the row of its prefix, such as `profiler.*`; None without one."""
-        return self._flags.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
+        return self.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
 
     @functools.cached_property
     def _starts(self) -> tuple[tuple[str, Flag], ...]:
-        return tuple((name[:-1], flag) for name, flag in self._flags.items() if name.endswith("*"))
+        return tuple((name[:-1], flag) for name, flag in self.items() if name.endswith("*"))
 
     @functools.cached_property
     def meanings(self) -> Mapping[str, tuple[tuple[Flag, Meaning], ...]]:
         """For each target, the flags that set it, in the order of the tables."""
         pairs_of: dict[str, list[tuple[Flag, Meaning]]] = {}
-        for flag in self._flags.values():
+        for flag in self.values():
             for meaning in flag.meanings():
                 pairs_of.setdefault(meaning.target, []).append((flag, meaning))
         return {target: tuple(pairs) for target, pairs in pairs_of.items()}
@@ -258,7 +233,7 @@ class FlagTable(Mapping[str, Flag]):
     def aliases(self) -> Mapping[str, tuple[tuple[Flag, str], ...]]:
         """For each flag its other names, each with the text after the flag's name in that row."""
         pairs_of: dict[str, list[tuple[Flag, str]]] = {}
-        for flag in self._flags.values():
+        for flag in self.values():
             for name, text in flag.aliases():
                 pairs_of.setdefault(name, []).append((flag, text))
         return {name: tuple(pairs) for name, pairs in pairs_of.items()}
@@ -281,10 +256,9 @@ def table_of(*names: str) -> FlagTable:
     """Return the flags of several tables; a name that more than one has comes from the first."""
     flags: dict[str, Flag] = {}
     for name in names:
-        with table_file(name).open(encoding="utf-8", newline="") as stream:
-            for line in csv.DictReader(stream):
-                flag = _flag(line)
-                flags.setdefault(flag.name, flag)
+        for line in read_table(str(table_file(name)), table_file(name).stem):
+            flag = _flag(line)
+            flags.setdefault(flag.name, flag)
     return FlagTable(flags)
 
 

@@ -10,7 +10,7 @@ scenarios, layouts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
@@ -23,7 +23,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import FrameworkName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LaunchForm:
     """One kind of launch command of a framework: how to recognise and how to read it."""
 
@@ -34,20 +34,21 @@ class LaunchForm:
     is_own: Callable[[LaunchCommand], bool]
     read: Callable[[Arguments, LaunchCommand], Recipe]
     """Return the run; remarks on unread flags are added by the caller."""
-    tables: tuple[str, ...] = ()
-    """Tables of its flags; empty where they are its framework's."""
-    complete: bool = True
-    """Whether its tables list every flag; false for scripts that may define flags of their own."""
     take_words: Callable[[Arguments, LaunchCommand, Sequence[PlainValue]], None] | None = None
     """Take the words before the first flag: a configuration file, `key=value`."""
     cluster: Callable[[Arguments, LaunchCommand], tuple[int | None, int | None]] | None = None
     """Return nodes and processes per node where the launcher's options do not state them; None where only the run
     knows."""
+    _: KW_ONLY
+    tables: tuple[str, ...] = ()
+    """Tables of its flags; empty where they are its framework's."""
+    complete: bool = True
+    """Whether its tables list every flag; false for scripts that may define flags of their own."""
     is_named_by_program: bool = False
     """Whether the program's name identifies a launch too, as in `swift sft`, and not the script's alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FileForm:
     """One kind of configuration file of a framework, each file a recipe of its own."""
 
@@ -60,6 +61,7 @@ class FileForm:
     read: Callable[[Arguments, Sequence[Key]], Recipe | None]
     """Take the keys into the arguments and return the run, without remarks on unread keys; None for another
     framework's file."""
+    _: KW_ONLY
     tables: tuple[str, ...] = ()
     """Tables of its keys; empty where they are its framework's."""
     complete: bool = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import re
@@ -15,10 +14,11 @@ from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
 from simulator.question.recipe import Recipe
+from simulator.question.specs.documents import read_table
 from simulator.question.units import GIB, KIB
 from simulator.question.vocabulary import FrameworkName
 
-_TABLE: Final = Path(__file__).with_name("_samples.csv")
+_TABLE: Final = "_samples"
 """Data sets by name, each with an upper bound of its samples' length in tokens and its reason."""
 
 
@@ -45,8 +45,7 @@ def with_longest_sample(arguments: Arguments, run: Recipe, names: Collection[str
 
 @functools.cache
 def _bounds() -> Mapping[str, int]:
-    with _TABLE.open(encoding="utf-8", newline="") as stream:
-        return {row["name"]: int(row["longest_tokens"]) for row in csv.DictReader(stream)}
+    return {row["name"]: int(row["longest_tokens"]) for row in read_table(__file__, _TABLE)}
 
 
 OUT_OF_MEMORY: Final = re.compile(

@@ -30,14 +30,8 @@ _SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
 """A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "num_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+    *("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
 )
 
 

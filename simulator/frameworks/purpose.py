@@ -223,8 +223,7 @@ def _on(arguments: Iterable[PlainValue], name: str) -> bool:
 def _may_train(arguments: Iterable[PlainValue]) -> bool:
     """Whether flags of training are among the arguments, or an unknown text that may hold one."""
     arguments = list(arguments)
-    texts = ["", *(value.text for value in arguments)]
-    pairs = zip(arguments, texts, strict=False)
+    pairs = zip(arguments, ["", *(value.text for value in arguments)], strict=False)
     if any(not value.known and _HOLE.match(value.text) and not before.startswith("-") for value, before in pairs):
         return True
     names = {plain(value.text.partition("=")[0]) for value in arguments if value.text.startswith("--")}

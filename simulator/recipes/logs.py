@@ -7,6 +7,7 @@ is asked for in one list.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import statistics
@@ -17,16 +18,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from simulator.answers.cases import Case, case_of_recipe, priceable
+from simulator.answers.saved import is_answer, saved_case
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, SimulateError, one_line
-from simulator.evidence.measurements.question import LoggedFields, Match, flops_per_token, match_shape, recipe_columns
-from simulator.evidence.measurements.rows import MeasuredRow
+from simulator.evidence.measurements.question import (
+    LoggedFields,
+    Match,
+    case_columns,
+    flops_per_token,
+    match_shape,
+    recipe_columns,
+    spec_text,
+)
+from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.frameworks import registry
 from simulator.frameworks.logs import (
     OUT_OF_MEMORY,
     LogForm,
     LoggedConfig,
     LoggedRun,
+    LoggedStep,
     LogLine,
     StepLogForm,
     log_lines,
@@ -34,11 +46,14 @@ from simulator.frameworks.logs import (
     number,
     parse_count,
 )
-from simulator.frameworks.logs import LoggedStep as Step
 from simulator.question.frameworks.stacks import profile_of, stack_for, stacks_of
+from simulator.question.origin import Origin
+from simulator.question.question import Question, question_of
 from simulator.question.recipe import Recipe
-from simulator.question.specs.catalogue import load_hardware, models_by_sizes
+from simulator.question.specs.catalogue import load_hardware, load_model, models_by_sizes
+from simulator.question.specs.names import model_names
 from simulator.question.units import TERA, to_mib
+from simulator.recipes.readers.read import read_recipe
 
 _CONVENTION: Final = 0.03
 """Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""
@@ -302,14 +317,11 @@ def row_of(
     return MeasuredRow(**(named | dict(values) | figures | {"evidence": " ".join(filter(None, notes))}))
 
 
-__all__ = ["Steady", "Step", "steady"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
     """Steps after warm-up."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LoggedStep, ...]
     dropped: int
     """Logged intervals left out at the start, a count."""
     until: int
@@ -351,12 +363,12 @@ class Steady:
         return f"{counted}; the first {self.dropped} dropped as warm-up ({reason})."
 
 
-def steady(where: str, steps: Sequence[Step], warmup: int, until: int = 0) -> Steady:
+def steady(where: str, steps: Sequence[LoggedStep], warmup: int, until: int = 0) -> Steady:
     """Return the steps without the first `warmup` logged ones and all up to iteration `until`.
 
     A step that several ranks logged counts once, by the slowest. Raises InputError when nothing is left.
     """
-    slowest: dict[int, Step] = {}
+    slowest: dict[int, LoggedStep] = {}
     for step in steps:
         known = slowest.get(step.iteration)
         if known is None or step.seconds > known.seconds:
@@ -460,8 +472,7 @@ def _steps_row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> Measu
     notes = [match.note, f"The log is one of {form.name}.", form.note if "devices" in columns else ""]
     if run.out_of_memory:
         return row_of(values, context, 1, line, notes, **ran_out(run.out_of_memory))
-    tokens = values["seq_length"] * values["global_batch_size"] / values["devices"]
-    steps = list(_steps(run, tokens))
+    steps = list(_steps(run, values["seq_length"] * values["global_batch_size"] / values["devices"]))
     if not steps:
         raise InputError(f"{where}: no step with its time follows; expected lines as {form.name} writes them")
     alone = len(steps) == 1 and "runtime" in run.facts
@@ -475,7 +486,7 @@ def _steps_row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> Measu
     return row_of(values, context, 1, line, [settled.account, *notes], outcome="ok", **speed, **spread, **memory)
 
 
-def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
+def _steps(run: _LoggedRun, tokens: float) -> Iterable[LoggedStep]:
     """Yield the logged steps; of a trainer that shows none, its mean over the run, start-up included."""
     total = run.facts.get("total", "").replace(",", "")
     for line, step in run.steps:
@@ -484,14 +495,93 @@ def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
         at = parse_count(line.where, "step", step["at"])
         if "tokens" in step:
             rate = number(line.where, "tokens per second", step["tokens"].replace(",", ""))
-            yield Step(iteration=at, seconds=tokens / rate, rate=rate)
+            yield LoggedStep(iteration=at, seconds=tokens / rate, rate=rate)
         elif "rate" in step:
-            yield Step(iteration=at, seconds=1.0 / number(line.where, "steps per second", step["rate"]))
+            yield LoggedStep(iteration=at, seconds=1.0 / number(line.where, "steps per second", step["rate"]))
         else:
-            yield Step(iteration=at, seconds=number(line.where, "seconds per step", step["seconds"]))
+            yield LoggedStep(iteration=at, seconds=number(line.where, "seconds per step", step["seconds"]))
     if not run.steps and "rate" in run.facts and "runtime" in run.facts:
         where = run.begin.where
         rate = number(where, "train_steps_per_second", run.facts["rate"])
         steps = parse_count(where, "steps", total) if total else 0
         runtime = number(where, "train_runtime", run.facts["runtime"])
-        yield Step(iteration=1, seconds=runtime / steps if steps else 1.0 / rate)
+        yield LoggedStep(iteration=1, seconds=runtime / steps if steps else 1.0 / rate)
+
+
+_LOGS: Final = frozenset({".log", ".out", ".err", ".txt"})
+_NAMES: Final = frozenset({"table", "row", "source", "source_ref"})
+"""Columns that identify a row and are never taken from a file."""
+
+
+def stand_in(files: Sequence[Path], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that files state of one run, without those in `known`; a log overrides recipes and estimates.
+
+    Raises InputError for a file that states none, and lists what a log lacks.
+    """
+    columns: dict[str, Any] = {}
+    for file in files:
+        if file.suffix.lower() not in _LOGS:
+            columns = _asked(file, dict(columns) | dict(known)) | columns
+    for file in files:
+        if file.suffix.lower() in _LOGS:
+            columns |= _logged(file, columns | dict(known), frozenset(known))
+    return {name: value for name, value in columns.items() if name not in known}
+
+
+def _logged(file: Path, columns: Mapping[str, Any], fixed: frozenset[str]) -> dict[str, Any]:
+    """Return the columns that a log states of its run."""
+    hardware = columns.get("hardware")
+    if not hardware:
+        raise InputError(f"{file}: logs do not say the hardware; give it in column hardware")
+    rows = read_log(file, hardware=str(hardware), columns=columns, fixed=fixed)
+    if len(rows) != 1:
+        raise InputError(f"{file}: holds {len(rows)} runs; --from-log reads them as rows of their own")
+    blank = {field.name: field.default for field in dataclasses.fields(MeasuredRow)}
+    values = ((name, getattr(rows[0], name)) for name in blank if name not in _NAMES)
+    return {name: value for name, value in values if value != blank[name]}
+
+
+def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a recipe's or a saved estimate's question, with its hardware if stated."""
+    case, hardware = _case(file, known)
+    scenario = case.scenario
+    name = _model_name(case, str(known.get("model") or case.question.stated("model") or ""))
+    layers = None
+    if not name.startswith("{") and scenario.model.num_hidden_layers != load_model(name).num_hidden_layers:
+        layers = scenario.model.num_hidden_layers
+    columns = case_columns(scenario, case.layout, model=name, options=case.question.options, num_layers=layers)
+    if hardware:
+        columns["hardware"] = hardware
+    return {key: value for key, value in columns.items() if value not in (None, ())}
+
+
+def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
+    """Return the case of a file, and the hardware that the file names, else empty."""
+    options = _known_question(known)
+    if file.suffix.lower() == ".json" and is_answer(str(file)):
+        case = saved_case(str(file), None, 1, options)
+        return case, case.scenario.hardware_name
+    recipes = read_recipe(file)
+    if len(recipes) != 1:
+        raise InputError(f"{file}: holds {len(recipes)} launches; a row is of one")
+    if "hardware" not in options.inputs:
+        raise InputError(f"{file}: recipes do not say the hardware; give it in column hardware or with --hardware")
+    return priceable(case_of_recipe(recipes[0], options)), ""
+
+
+def _known_question(known: Mapping[str, Any]) -> Question:
+    """Return a row's own cells as a question, which overrides a file."""
+    names = ("model", "hardware", "devices", *WORKLOAD_COLUMNS, "num_layers", "framework", *LAYOUT_COLUMNS)
+    cells = {name: known[name] for name in names if known.get(name)} | {"options": dict(known.get("options") or ())}
+    return question_of(cells, origin=lambda name: Origin("argument", f"column {name}"))
+
+
+def _model_name(case: Case, name: str) -> str:
+    """Return a name that identifies the question's model: a shipped name, a path, or the spec itself."""
+    model = case.scenario.model
+    for candidate in dict.fromkeys((name, model.name)):
+        if candidate and (candidate in model_names() or Path(candidate).exists()):
+            spec = load_model(candidate)
+            if spec.with_layers(model.num_hidden_layers) == model or spec == model:
+                return candidate
+    return spec_text(model)

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows
-from simulator.recipes.stated_rows import stand_in
+from simulator.recipes.logs import stand_in
 from tests.cli.running import refusal, run
 
 LOG = Path(__file__).parents[1] / "measurements" / "data" / "megatron-8b.log"

@@ -28,7 +28,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_twin_for_processors_leaves_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("simulator.lab.runner.launchers.run_guarded", in_forked_ranks)
+    monkeypatch.setattr("simulator.lab.runner.engine.run_guarded", in_forked_ranks)
     table = tmp_path / "sweep.csv"
     places = ("--output", str(table), "--work-folder", str(tmp_path / "work"))
     assert cuda_sweep.main(["--device", "cpu", "--cases", "1", *places]) == 0
@@ -82,7 +82,7 @@ from benchmarks import cuda_sweep
 from simulator.lab.runner.processes import Ended
 from simulator.lab.runner.engine import LaunchOutcome
 from simulator.lab.runner.engine import launched_row
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import LocalLauncher
 
 class Engine(cuda_sweep.ReferenceEngine):
     def check(self): pass

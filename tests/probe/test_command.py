@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.probe import plan, rates
+from simulator.lab.probe import rates
+from simulator.lab.probe import run as plan
 from simulator.lab.probe.rates import Sizes
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.main import cli
@@ -103,7 +104,7 @@ def test_every_option_is_told_of() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_launch_is_measured_and_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "PROCESSOR", SMALL)
-    monkeypatch.setattr("simulator.lab.runner.launchers.run_guarded", in_forked_ranks)
+    monkeypatch.setattr("simulator.lab.runner.engine.run_guarded", in_forked_ranks)
     monkeypatch.setattr("simulator.lab.probe.run._LONGEST_SECONDS", (300.0, 300.0))  # a busy machine's rates are low
     options = (*QUESTION, "--model", TINY, "--launches", "1", "--output", "mine", "--format", "json")
     result = run(*options)

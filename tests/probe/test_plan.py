@@ -11,9 +11,9 @@ import pytest
 
 from simulator.evidence.calibration.linear import names_of
 from simulator.evidence.calibration.own import known_memory
-from simulator.lab.probe import plan as planning
-from simulator.lab.probe.plan import MOST_CANDIDATES, Candidate, Effort, ProbeDesign, candidates, plan, reach
+from simulator.lab.probe import run as planning
 from simulator.lab.probe.rates import from_rates, rates_job, rates_of
+from simulator.lab.probe.run import MOST_CANDIDATES, Candidate, Effort, ProbeDesign, candidates, plan, reach
 from simulator.question.coefficients import Coefficients, priors, replaced
 from simulator.question.specs.catalogue import load_hardware
 from simulator.search.build import estimate_layout

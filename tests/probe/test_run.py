@@ -13,8 +13,7 @@ from simulator.errors import InputError
 from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.probe import run as preparing
-from simulator.lab.probe.plan import candidates
-from simulator.lab.probe.run import Prepared, Probed, launch_all, prepare
+from simulator.lab.probe.run import Prepared, Probed, candidates, launch_all, prepare
 from simulator.lab.runner.engine import Command, Launch, LaunchOutcome, Pick, launched_row
 from simulator.lab.runner.processes import Ended
 from simulator.question.coefficients import Coefficients

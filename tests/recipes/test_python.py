@@ -7,8 +7,7 @@ import pytest
 
 from simulator.budget import limited
 from simulator.errors import InputError, UnsupportedError
-from simulator.frameworks.python import PythonReader
-from simulator.frameworks.python_expressions import Instance, OpenValue, Outside
+from simulator.frameworks.python import Instance, OpenValue, Outside, PythonReader
 from simulator.frameworks.values import reading_within
 from simulator.recipes.readers.read import read_recipe
 

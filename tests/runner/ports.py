@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from simulator.lab.runner.launchers import held_port
+from simulator.lab.runner.engine import held_port
 
 ATTEMPTS = 100
 

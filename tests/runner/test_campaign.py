@@ -15,10 +15,18 @@ import pytest
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.lab.runner import reference
-from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Record, Wanted, run, run_folder, shared_folder
-from simulator.lab.runner.compare import LayoutComparison
-from simulator.lab.runner.engine import Launch, LaunchOutcome, Pick
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.campaign import (
+    Campaign,
+    LaunchPlan,
+    LayoutComparison,
+    Planner,
+    Record,
+    Wanted,
+    run,
+    run_folder,
+    shared_folder,
+)
+from simulator.lab.runner.engine import Launch, LaunchOutcome, LocalLauncher, Pick
 from simulator.lab.runner.processes import Ended, with_package
 from tests.runner.fakes import ROOT, FakeEngine, pick, ranked
 from tests.runner.trees import PATIENCE_SECONDS, processes_with, wait_for
@@ -161,7 +169,7 @@ INTERRUPTED = """
 import json, sys
 from pathlib import Path
 from simulator.lab.runner.campaign import run
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import LocalLauncher
 from simulator.lab.runner.campaign import Record
 from tests.runner.test_campaign import ENGINE, plan
 from tests.runner.trees import as_at_a_terminal

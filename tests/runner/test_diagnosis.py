@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.lab.runner.diagnosis import TAIL_LINES, Diagnosis, diagnosis, tail_of
+from simulator.lab.runner.engine import TAIL_LINES, Diagnosis, diagnosis, tail_of
 from simulator.lab.runner.processes import Ended
 
 TORCHRUN = "[default0]:Traceback (most recent call last):"

@@ -14,8 +14,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.runner.engine import Launch
-from simulator.lab.runner.launchers import LocalLauncher
+from simulator.lab.runner.engine import Launch, LocalLauncher
 from simulator.lab.runner.processes import with_package
 from tests.cli.running import refusal
 from tests.runner.fakes import ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked

@@ -16,8 +16,7 @@ import pytest
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.lab.runner.campaign import Planner, Record, Wanted, run
-from simulator.lab.runner.engine import Launch
-from simulator.lab.runner.launchers import SlurmLauncher
+from simulator.lab.runner.engine import Launch, SlurmLauncher
 from simulator.lab.runner.processes import with_package
 from simulator.question.specs.catalogue import load_hardware
 from tests.runner.fakes import QUESTION, ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulator.lab.runner.launchers import held_port
+from simulator.lab.runner.engine import held_port
 from simulator.lab.runner.processes import Ended
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, to_json
 from simulator.lab.trainer.process import Failure, failure_in

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from simulator.lab.trainer.model import Stage
-from simulator.lab.trainer.parallel import apply_recompute, apply_tensor_parallel
+from simulator.lab.trainer.worker import apply_recompute, apply_tensor_parallel
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.catalogue import load_model
 

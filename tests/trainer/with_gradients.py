@@ -15,8 +15,8 @@ from simulator.lab.trainer import __main__ as program
 from simulator.lab.trainer import worker
 from simulator.lab.trainer.job import RankResult
 from simulator.lab.trainer.model import WRAPPER
-from simulator.lab.trainer.parallel import loss_context
 from simulator.lab.trainer.process import leave
+from simulator.lab.trainer.worker import loss_context
 
 NORMS = "norms-{rank}.json"
 

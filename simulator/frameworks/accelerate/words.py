@@ -24,16 +24,11 @@ _ENGINE: Final = {
 }
 """Keys of DeepSpeed's section, and the trainer's or DeepSpeed's own keys that they stand for."""
 _SHARDS: Final = {
-    "full_shard": "full_shard",
-    "1": "full_shard",
-    "shard_grad_op": "shard_grad_op",
-    "2": "shard_grad_op",
-    "no_shard": "",
-    "3": "",
-    "hybrid_shard": "hybrid_shard",
-    "4": "hybrid_shard",
-    "hybrid_shard_zero2": "hybrid_shard_zero2",
-    "5": "hybrid_shard_zero2",
+    **dict.fromkeys(("full_shard", "1"), "full_shard"),
+    **dict.fromkeys(("shard_grad_op", "2"), "shard_grad_op"),
+    **dict.fromkeys(("no_shard", "3"), ""),
+    **dict.fromkeys(("hybrid_shard", "4"), "hybrid_shard"),
+    **dict.fromkeys(("hybrid_shard_zero2", "5"), "hybrid_shard_zero2"),
 }
 """FSDP strategies by name or number, as the trainer's `fsdp` spells them."""
 
@@ -117,13 +112,11 @@ def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
         strategy = again if again in _SHARDS else "shard_grad_op" if again in OFF else "full_shard"
     if strategy not in _SHARDS:
         arguments.not_modelled(f"fsdp_sharding_strategy {strategy[:30]} is not known")
-    arguments.add("fsdp", [known_value(_SHARDS.get(strategy, "full_shard"), 1)], _line(words))
+    line = next(iter(words.places.values())).line if words.places else 1
+    arguments.add("fsdp", [known_value(_SHARDS.get(strategy, "full_shard"), 1)], line)
     if words.switch("recompute", "fsdp_activation_checkpointing"):
-        arguments.add("gradient_checkpointing", [known_value("true", 1)], _line(words))
-
-
-def _line(words: Arguments) -> int:
-    return next(iter(words.places.values())).line if words.places else 1
+        line = next(iter(words.places.values())).line
+        arguments.add("gradient_checkpointing", [known_value("true", 1)], line)
 
 
 def _hand_over(arguments: Arguments, words: Arguments, name: str, own: str, text: str | None = None) -> None:

@@ -70,8 +70,7 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
 def _hub_name(case: Writing) -> str:
     """Return the model's id on Hugging Face."""
     name = case.shipped_name(_TITLE)
-    ids = (alias for alias in load_model(name).aliases if "/" in alias)
-    if (hub_id := next(ids, None)) is None:
+    if (hub_id := next((alias for alias in load_model(name).aliases if "/" in alias), None)) is None:
         raise UnsupportedError(f"model {name}: its id on Hugging Face is not known")
     return hub_id
 

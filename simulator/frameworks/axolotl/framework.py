@@ -13,12 +13,12 @@ from typing import Final
 from simulator.frameworks.accelerate.words import cluster as accelerate_cluster
 from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import take_files
+from simulator.frameworks.configuration import taking_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.trl.framework import purposed_run
-from simulator.frameworks.values import PlainValue, known_value
+from simulator.frameworks.values import known_value
 from simulator.question.recipe import Recipe
 
 _MODULE: Final = "axolotl.cli.train"
@@ -44,11 +44,6 @@ def is_launch(launch: LaunchCommand) -> bool:
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
     """Return nodes and processes per node: those of `accelerate launch`, else one node with all its devices."""
     return accelerate_cluster(arguments, launch) if launch.launcher == "accelerate" else (1, None)
-
-
-def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch; flags override its keys."""
-    take_files(arguments, launch, words, _add_keys)
 
 
 def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
@@ -94,7 +89,6 @@ def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     loss = (arguments.text("optim", "rl") or "").lower()
     if not loss and arguments.switch("optim", "reward_model"):
         loss = "reward"
-    arguments.forget("optim")
     run = purposed_run(arguments, _LOSSES.get(loss, loss), deepspeed=add_deepspeed(arguments, launch))
     steps = _steps_of_older_files(arguments)
     return run if steps is None else replace(run, gradient_accumulation_steps=steps)
@@ -143,14 +137,8 @@ FRAMEWORK: Final = Framework(
     tables=("axolotl", "transformers", "trl", "deepspeed"),
     launches=(
         LaunchForm(
-            dialect="axolotl-shell",
-            order=10,
-            is_own=is_launch,
-            read=read_launch,
-            take_words=take_words,
-            cluster=cluster,
-            is_named_by_program=True,
+            "axolotl-shell", 10, is_launch, read_launch, taking_files(_add_keys), cluster, is_named_by_program=True
         ),
     ),
-    files=(FileForm(dialect="axolotl-yaml", order=45, is_own=is_file, read=read_file),),
+    files=(FileForm("axolotl-yaml", 45, is_file, read_file),),
 )

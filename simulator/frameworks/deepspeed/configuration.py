@@ -17,11 +17,8 @@ from simulator.frameworks.values import known_value
 _TABLE: Final = table_of("deepspeed")
 _Preset = tuple[int, tuple[str, ...]]
 _PRESETS: Final[dict[str, _Preset]] = {
-    "z0": (0, ()),
-    "z1": (1, ()),
-    "z2": (2, ()),
+    **{f"z{stage}": (stage, ()) for stage in range(4)},
     "z2_offload": (2, ("optimizer",)),
-    "z3": (3, ()),
     "z3_offload": (3, ("optimizer", "param")),
 }
 """ZeRO stage and what is offloaded in the configurations shipped with ms-swift 4.6 (`swift/config`) and LLaMA-Factory
@@ -116,14 +113,8 @@ def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
 
 _SECTIONS_OFF: Final = frozenset(
     [
-        "scheduler",
-        "flops_profiler",
-        "tensorboard",
-        "wandb",
-        "csv_monitor",
-        "comms_logger",
-        "activation_checkpointing",
-        "aio",
+        *("scheduler", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comms_logger"),
+        *("activation_checkpointing", "aio"),
     ]
 )
 """Sections on monitoring, or on features that a trainer's model does not use."""

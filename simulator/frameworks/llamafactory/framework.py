@@ -13,14 +13,13 @@ from typing import Final
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import take_files
+from simulator.frameworks.configuration import taking_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.models import note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
-from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
@@ -43,11 +42,6 @@ def is_launch(launch: LaunchCommand) -> bool:
     return launch.program == "llamafactory-cli" and launch.script.text == "train"
 
 
-def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch; `key=value` and flags override its keys."""
-    take_files(arguments, launch, words, _add_keys)
-
-
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
     """Return nodes and processes per node: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
 
@@ -63,12 +57,7 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
-    return _read(arguments, None)
-
-
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
-    """Return the run of a launch."""
-    return _read(arguments, launch)
+    return read(arguments, None)
 
 
 def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
@@ -85,7 +74,8 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
             arguments.add(name, key.values, key.line, file)
 
 
-def _read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+    """Return the run of a launch, or of a file's keys without one."""
     require_training_switches(arguments)
     arguments.add_defaults(_DEFAULTS, 1)
     if (workers := arguments.integer("devices", "ray_num_workers") or 0) > 1:  # each has a device under Ray
@@ -113,14 +103,8 @@ FRAMEWORK: Final = Framework(
     tables=("llamafactory", "transformers", "deepspeed"),
     launches=(
         LaunchForm(
-            dialect="llamafactory-shell",
-            order=10,
-            is_own=is_launch,
-            read=read_launch,
-            take_words=take_words,
-            cluster=cluster,
-            is_named_by_program=True,
+            "llamafactory-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True
         ),
     ),
-    files=(FileForm(dialect="llamafactory-yaml", order=50, is_own=is_file, read=read_file),),
+    files=(FileForm("llamafactory-yaml", 50, is_file, read_file),),
 )

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import Interpolation, take_files
+from simulator.frameworks.configuration import Interpolation, taking_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.models import named_model
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.frameworks.values import PlainValue
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
@@ -44,21 +43,14 @@ def is_launch(launch: LaunchCommand) -> bool:
     return launch.program == "composer" and any(value.text.endswith(_SUFFIXES) for value in launch.arguments)
 
 
-def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file; `key=value` overrides it."""
-    take_files(arguments, launch, words, _add_keys)
-
-
 def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
-    filled = Interpolation([_own(key) for key in keys], arguments.settings)
+    platform = [key.path[0] == _PLATFORM and len(key.path) > 1 for key in keys]
+    paths = (key.path[inside:] for key, inside in zip(keys, platform, strict=True))
+    own = (dataclasses.replace(key, path=path) for key, path in zip(keys, paths, strict=True))
+    filled = Interpolation(own, arguments.settings)
     for key in filled.keys():  # noqa: SIM118  no mapping
         arguments.add(key.dotted, key.values, key.line, file)
     arguments.used |= filled.used
-
-
-def _own(key: Key) -> Key:
-    """Return a key without the platform's section."""
-    return dataclasses.replace(key, path=key.path[1:]) if key.path[0] == _PLATFORM and len(key.path) > 1 else key
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
@@ -81,15 +73,11 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
         arguments.devices = devices
         entry = arguments.entry("compute.gpus")
         arguments.places["devices"] = entry.value_place if entry else Place(arguments.file, 1)
-    return _read(arguments)
+    return read_launch(arguments, None)
 
 
-def read_launch(arguments: Arguments, _: LaunchCommand) -> Recipe:
-    """Return the run of a launch."""
-    return _read(arguments)
-
-
-def _read(arguments: Arguments) -> Recipe:
+def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
+    """Return the run of a launch, or of a file's keys without one."""
     targets = take(arguments)
     kind = arguments.text("model", "model.name") or ""
     if kind not in _MODELS:
@@ -106,7 +94,6 @@ def _read(arguments: Arguments) -> Recipe:
         arguments.remark(
             "activations-bound", "warning", message, "train_loader.dataset.allow_pad_trimming", bound="length"
         )
-    arguments.forget("padding")
     return Recipe(
         framework="torch",
         model=name,
@@ -170,15 +157,6 @@ FRAMEWORK: Final = Framework(
     title="llm-foundry",
     profile="torch",
     tables=("llm_foundry",),
-    launches=(
-        LaunchForm(
-            dialect="composer-shell",
-            order=10,
-            is_own=is_launch,
-            read=read_launch,
-            take_words=take_words,
-            cluster=cluster,
-        ),
-    ),
-    files=(FileForm(dialect="llm-foundry-yaml", order=20, is_own=is_file, read=read),),
+    launches=(LaunchForm("composer-shell", 10, is_launch, read_launch, taking_files(_add_keys), cluster),),
+    files=(FileForm("llm-foundry-yaml", 20, is_file, read),),
 )

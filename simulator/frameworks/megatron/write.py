@@ -9,7 +9,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.operations.sums import inner_context
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.megatron.captured import CAPTURED_SWITCHES, captured_words
+from simulator.frameworks.megatron.special import CAPTURED_SWITCHES, captured_words
 from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario
@@ -26,16 +26,13 @@ _MINDSPEED_WORDS: Final = ("use_mcore_models", "use_fused_rmsnorm", "use_fused_s
 """Switches of its examples for models of Megatron's core: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh, 2.2."""
 _PLAIN: Final = (("normalization", "RMSNorm"), ("swiglu", ""), ("disable_bias_linear", ""))
 _DATA: Final = "--tokenizer-type {} $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
-_TOKENIZER: Final = {
-    False: "HuggingFaceTokenizer --tokenizer-model",
-    True: "PretrainedFromHF --tokenizer-name-or-path",
-}
+_TOKENIZER: Final = {False: "HuggingFaceTokenizer --tokenizer-model", True: "PretrainedFromHF --tokenizer-name-or-path"}
 """Kind of tokenizer and the flag of its path, by whether the trainer is MindSpeed-LLM."""
 
 
 def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     """Return the script. Raises UnsupportedError for settings that Megatron-LM has no flag for."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("megatron"))
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: pretrain_gpt.py of Megatron-LM trains no adapters")
     lines = [
@@ -77,7 +74,7 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
 
 def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPair], ...]:
     """Return the flags of model, experts, workload, layout, MindSpeed and switches. Raises UnsupportedError."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("megatron"))
     more = ("repeat_kv",) if _is_mindspeed(case) else _OF_LATER_CORES
     case.refuse_switches((*_NAMED, *more), "Megatron-LM")
     return _model(case), _experts(case), _workload(case), _layout(case), _mindspeed(case), _switches(case)
@@ -85,14 +82,10 @@ def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPai
 
 def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """Yield the flags of a layout. Raises UnsupportedError for settings without one."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("megatron"))
     yield from _experts(case)
     yield from _workload(case)
     yield from _layout(case)
-
-
-def _writing(scenario: Scenario, layout: Layout) -> Writing:
-    return Writing(scenario, layout, table_of("megatron"))
 
 
 def _is_mindspeed(case: Writing) -> bool:
@@ -321,14 +314,9 @@ def _switches(case: Writing) -> Iterator[WordPair]:
         "overlap_param_gather": layout.zero_stage > 0 and profile.overlap_grad_reduce,
         "overlap_expert_exchange": case.scenario.model.is_moe,
     }
-    written = (
-        "offload_fraction",
-        "mtp",
-        "gradient_dtype",
-        "fp8_param_gather",
-        *(("fused_rotary",) if _is_mindspeed(case) else ()),
-    )
-    yield from case.options(*written, *(name for name, on in works.items() if not on))
+    written = ("offload_fraction", "mtp", "gradient_dtype", "fp8_param_gather")
+    more = ("fused_rotary",) if _is_mindspeed(case) else ()
+    yield from case.options(*written, *more, *(name for name, on in works.items() if not on))
     yield from captured_words(case)
     yield from _types(case)
     if layout.context_parallel > 1:

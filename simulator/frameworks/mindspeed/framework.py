@@ -45,11 +45,11 @@ def extended(arguments: Arguments, run: Recipe, _: LaunchCommand | None) -> Reci
     layers = layers or (models.load_model(run.model).num_hidden_layers if run.model else 0)
     facts = _Facts(arguments, run.layout, release, layers)
     own = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in release_options(release)
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in releases()[release].items()
     }
     own |= _kept_tensors(facts) | _recomputed(facts) | _trained(arguments) | _kernels(facts) | _overlapped(facts)
     own |= _runtime(arguments)
-    _remark_unpriced(facts)
     options = own | dict(run.options)
     options |= _exchange(facts, run, options)
     return dataclasses.replace(run, stack="mindspeed-llm", options=options)
@@ -85,11 +85,6 @@ class _Facts:
     def number(self) -> tuple[int, int]:
         """The release as a number."""
         return _number(self.release)
-
-
-def release_options(release: str) -> tuple[tuple[str, object], ...]:
-    """Return the switches of a release."""
-    return tuple(releases()[release].items())
 
 
 def release_of(arguments: Arguments) -> str:
@@ -290,9 +285,11 @@ def _recomputed(facts: _Facts) -> Options:
 
 
 def _trained(arguments: Arguments) -> Options:
-    """Return the switches of a second model, or of scores in place of logits."""
+    """Return the switches of a second model, or of scores in place of logits; refuse stages that train more."""
     stage = arguments.text("stage", "stage")
-    arguments.forget("stage")
+    if stage and stage not in _STAGES:
+        message = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
+        arguments.not_modelled(message, "stage")
     own = {"frozen_reference": "true", "reference_forward": "true"} if stage in _PREFERENCES else {}
     # MindSpeed-LLM 015ce048, mindspeed_llm/tasks/posttrain/orm/orm_model.py: the inherited output layer stays, without
     # gradients.
@@ -323,7 +320,6 @@ def _overlapped(facts: _Facts) -> Options:
     """
     arguments, layout = facts.arguments, facts.layout
     overlaps = arguments.switch("fb_overlap", "moe-fb-overlap") and layout.pipeline_parallel > 1
-    arguments.forget("fb_overlap")
     if not overlaps:
         return {}
     if layout.recompute != "full":
@@ -331,16 +327,6 @@ def _overlapped(facts: _Facts) -> Options:
     message = "--moe-fb-overlap beside full recompute: the exchange's time is priced as exposed"
     arguments.remark("not-modelled", "warning", message, "moe-fb-overlap")
     return {"delayed_weight_gradients": "true"}
-
-
-def _remark_unpriced(facts: _Facts) -> None:
-    """Refuse stages that train more than a language model."""
-    arguments = facts.arguments
-    stage = arguments.text("stage", "stage")
-    if stage and stage not in _STAGES:
-        message = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
-        arguments.not_modelled(message, "stage")
-    arguments.forget("stage")
 
 
 FRAMEWORK: Final = Framework(

@@ -24,7 +24,7 @@ from simulator.frameworks.flags import Flag, plain, table_of
 from simulator.frameworks.logs import StepLogForm, counts
 from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.megatron.read import read
-from simulator.frameworks.python_expressions import Instance
+from simulator.frameworks.python import Instance
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
@@ -76,8 +76,7 @@ class VisionTower(NamedTuple):
         """Return the bytes kept for `pixels` in 16 bits: ten tensors of the width and two wide ones a layer."""
         patches = pixels / self.patch_size**2
         layer = 20 * self.hidden_size + 4 * self.intermediate_size
-        merger = 8 * self.hidden_size + self.out_size
-        return patches * (self.layers * layer + self.mergers * merger)
+        return patches * (self.layers * layer + self.mergers * (8 * self.hidden_size + self.out_size))
 
     def most_bytes(self, pixels: int, passes: int, replicas: int) -> float:
         """Return the most bytes on a device: `passes` micro batches in flight, optimizer state over `replicas`."""
@@ -365,8 +364,8 @@ def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
             others.setdefault(section, key)
         elif any(_OTHER_RUN.search(part) for part in key.path[:-1]):
             continue
-        elif key.name in ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme") or not _is_flag(
-            arguments, key.name
+        elif key.name in ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme") or not (
+            key.name in _SPECIAL or _flag_of(arguments, key.name) is not None
         ):
             rest.append(key)
         else:
@@ -382,17 +381,6 @@ def _nearness(key: Key) -> tuple[bool, int, int]:
     return (key.path[0] != "model", len(key.path), key.line)
 
 
-def _is_flag(arguments: Arguments, name: str) -> bool:
-    return name in _SPECIAL or _flag_of(arguments, name) is not None
-
-
-def _is_rank(key: Key, scheme: str, *, inside: bool) -> bool:
-    """Whether a key is LoRA's rank, by NeMo's sections or FlagScale's name."""
-    return key.name == "lora_dim" or (
-        inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower()
-    )
-
-
 def _lora(arguments: Arguments, keys: Iterable[Key]) -> int | None:
     """Return the LoRA rank; None where all weights are trained."""
     rank: int | None = None
@@ -403,7 +391,9 @@ def _lora(arguments: Arguments, keys: Iterable[Key]) -> int | None:
         if key.name in ("peft_scheme", "peft_type") or (inside and key.name == "_target_"):
             scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in OFF else ""
             arguments.places["lora_rank"] = Place(key.file or arguments.file, key.line)
-        elif _is_rank(key, scheme, inside=inside):
+        elif key.name == "lora_dim" or (
+            inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower()
+        ):
             rank = int(text) if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) else None
     if scheme and scheme != "lora":
         place = arguments.places.pop("lora_rank")
@@ -470,7 +460,10 @@ def _translate(arguments: Arguments, key: Key, text: str) -> bool:
     unknown = frozenset().union(*(value.causes for value in key.values))
     if name == "name":
         if len(key.path) > 1 and key.path[-2] in ("optim", "optimizer"):
-            _add_optimizer(arguments, key, lowered)
+            if lowered in _DISTRIBUTED:
+                arguments.add("--use-distributed-optimizer", [], key.line, key.file)
+            adam = lowered in (*_DISTRIBUTED, *_PLAIN)
+            arguments.add("--optimizer", [known_value("adam", key.line)] if adam else key.values, key.line, key.file)
     elif name in _PRECISIONS and unknown:
         arguments.need(unknown, "precision")
     elif name in _PRECISIONS:
@@ -508,14 +501,6 @@ def _add_activation(arguments: Arguments, key: Key, lowered: str) -> None:
         arguments.add(f"--{lowered}", [], key.line, key.file)
     elif lowered not in ("gelu", "silu", ""):  # gating has a key of its own
         arguments.remark_key(key, f"activation {lowered[:40]}: networks with this activation are not modelled")
-
-
-def _add_optimizer(arguments: Arguments, key: Key, lowered: str) -> None:
-    """Add the optimizer's name, and whether it shards its state."""
-    if lowered in _DISTRIBUTED:
-        arguments.add("--use-distributed-optimizer", [], key.line, key.file)
-    adam = lowered in (*_DISTRIBUTED, *_PLAIN)
-    arguments.add("--optimizer", [known_value("adam", key.line)] if adam else key.values, key.line, key.file)
 
 
 def _add_precision(arguments: Arguments, key: Key, lowered: str) -> None:

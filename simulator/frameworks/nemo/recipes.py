@@ -24,8 +24,7 @@ from simulator.frameworks.configuration import Interpolation
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.nemo.read import VisionTower, read_filled, sample_pixels, tower_of, with_named_model
-from simulator.frameworks.python import PythonReader
-from simulator.frameworks.python_expressions import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
+from simulator.frameworks.python import Instance, Module, OpenValue, Outside, PythonFunction, PythonReader, RaisedError
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
@@ -228,6 +227,11 @@ def _default(name: str) -> Any:
     return _defaults().get(name, Outside(name))
 
 
+def bridge_reader() -> PythonReader:
+    """Return a reader of Megatron-Bridge's recipes, with the defaults of its fields."""
+    return PythonReader(_default, lambda name: _PARTIAL_OR_RECIPES.search(name) is not None)
+
+
 def is_python_recipe(text: str) -> bool:
     """Whether a Python file has functions that return configurations of Megatron-Bridge."""
     return "megatron.bridge" in text and _DEFINED.search(text) is not None
@@ -240,14 +244,14 @@ def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Ite
     training/utils/omegaconf_utils.py, `process_config_with_overrides`). Raises InputError for a file that is not
     Python.
     """
-    reader = PythonReader(_default, lambda name: _PARTIAL_OR_RECIPES.search(name) is not None)
+    reader = bridge_reader()
     module = reader.module(path)
     for name, function in module.names.items():
         if isinstance(function, PythonFunction) and _RECIPE.fullmatch(name) and _is_own(name, function, module):
             config = _returned(reader, function, function.module)
             if config is not None:
                 _set_fields(config, settings or {})
-                yield _recipe(name, config, Place(str(function.module.path), function.node.lineno))
+                yield recipe_of(name, config, Place(str(function.module.path), function.node.lineno))
 
 
 def _is_own(name: str, function: PythonFunction, module: Module) -> bool:
@@ -290,7 +294,8 @@ def _returned(reader: PythonReader, function: PythonFunction, module: Module) ->
     return config if whole and "train" in config.fields else None
 
 
-def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
+def recipe_of(name: str, instance: Instance, place: Place) -> PythonRecipe:
+    """Return the recipe of a configuration that a function of this name returned."""
     setup, model = _SETUP.search(name), instance.fields["model"]
     _lay_over(instance)
     hub = next((text for text in model.arguments if isinstance(text, str) and _HUB.fullmatch(text)), "")
@@ -344,8 +349,7 @@ def _overlap(instance: Instance, own: Instance) -> None:
             if own.fields.get(name) is None:
                 place = instance.places.get("comm_overlap", own.places.get(name, Place("", 1)))
                 ddp.put(name, True, place)  # noqa: FBT003  its value
-    tensor = model.fields.get("tensor_model_parallel_size")
-    if own.fields.get("tp_comm_overlap") is True and tensor == 1:
+    if own.fields.get("tp_comm_overlap") is True and model.fields.get("tensor_model_parallel_size") == 1:
         own.put("tp_comm_overlap", False, own.places["tp_comm_overlap"])  # noqa: FBT003
 
 
@@ -412,8 +416,7 @@ def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
     if recipe.hub:
         tower = tower_of(recipe.hub)
         model = tower.model if tower else models.by_name(recipe.hub)[0]
-        states_sizes = any(key.path == ("model", "num_layers") for key in recipe.keys)
-        if model is None or states_sizes:
+        if model is None or any(key.path == ("model", "num_layers") for key in recipe.keys):
             return recipe.keys, model
         layers = models.load_model(model).num_hidden_layers
         key = Key(("model", "num_layers"), (known_value(str(layers), 1),), recipe.place.line, layers)
@@ -434,19 +437,9 @@ _HYBRID: Final = frozenset(
         *("hybrid_layer_pattern", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels"),
         *("num_query_groups", "mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"),
         *("is_hybrid_model", "activation_func", "num_moe_experts", "moe_ffn_hidden_size", "vocab_size", "squared_relu"),
-        *(
-            "moe_shared_expert_intermediate_size",
-            "moe_router_topk",
-            "normalization",
-            "add_bias_linear",
-            "gated_linear_unit",
-        ),
-        *(
-            "position_embedding_type",
-            "make_vocab_size_divisible_by",
-            "share_embeddings_and_output_weights",
-            "max_position_embeddings",
-        ),
+        *("moe_shared_expert_intermediate_size", "moe_router_topk", "normalization", "add_bias_linear"),
+        *("gated_linear_unit", "position_embedding_type", "make_vocab_size_divisible_by", "max_position_embeddings"),
+        "share_embeddings_and_output_weights",
     ]
 )
 """Keys that restate a shipped hybrid model with the same layers and width."""
@@ -486,67 +479,3 @@ def _with_tower(arguments: Arguments, run: Recipe, tower: VisionTower, recipe: P
     )
     arguments.remark_line("not-modelled", "warning", message, recipe.place.line)
     return replace(run, unpriced_bytes=most)
-
-
-_WORDS: Final = ("bf16", "fp8_cs", "fp8_mx", "fp8_sc", "nvfp4")
-"""Precisions of performance scripts before v0.6.0."""
-_VARIANTS: Final = ("v2", "v1")
-_SCRIPTS_ENVIRONMENT: Final = {"PYTORCH_CUDA_ALLOC_CONF": known_value("expandable_segments:True", 1)}
-"""Environment of these scripts (`PERF_ENV_VARS` of scripts/performance/utils/executors.py, v0.3.1 to v0.5.1)."""
-
-
-def variants(path: Path) -> Iterator[PythonRecipe]:
-    """Yield the recipes that a file's functions return per precision, as performance scripts before v0.6.0 used them.
-
-    `scripts/performance/utils/overrides.py` changes the returned recipes; for each precision the newest variant counts
-    that the scripts' tables of configurations name.
-    """
-    reader = PythonReader(_default, lambda name: _PARTIAL_OR_RECIPES.search(name) is not None)
-    module = reader.module(path)
-    for function in module.names.values():
-        asked = function.node.args if isinstance(function, PythonFunction) and function.module is module else None
-        if asked is None or not {"precision", "config_variant"} <= {word.arg for word in asked.args}:
-            continue
-        for word in _WORDS:
-            config = next(filter(None, (_variant(reader, function, word, each) for each in _VARIANTS)), None)
-            if config is not None:
-                yield config
-
-
-def _variant(reader: PythonReader, function: PythonFunction, word: str, variant: str) -> PythonRecipe | None:
-    """Return one precision and variant of a function, as the script starts it; None where there is none."""
-    module, base = function.module, None
-    recipe, _, device = function.name.rpartition("_config_")
-    table = f"{recipe}_config_{device}_{word}_{variant}".upper()
-    for each in list(reader.modules.values()):
-        base = each.names.get(table, base)
-    package = reader.modules.get(module.path.with_name("__init__.py"))
-    if base is None and package is None:
-        package = reader.module(module.path.with_name("__init__.py"))
-        base = package.names.get(table)
-    if not isinstance(base, Instance):
-        return None
-    try:
-        config = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
-    except RaisedError:
-        return None
-    if not isinstance(config, Instance) or not isinstance(config.fields.get("model"), Instance):
-        return None
-    _start(config, reader, word)
-    place = Place(str(module.path), function.node.lineno)
-    whole = _recipe(f"{function.name}_{word}_{variant}", config, place)
-    devices = base.fields.get("num_gpus")
-    return replace(
-        whole, devices=devices if isinstance(devices, int) else None, device=device, environment=_SCRIPTS_ENVIRONMENT
-    )
-
-
-def _start(instance: Instance, reader: PythonReader, word: str) -> None:
-    """Apply the changes that the performance script makes to a configuration before it starts."""
-    overrides = next((each for path, each in reader.modules.items() if path.name == "overrides.py"), None)
-    common = overrides.names.get("_set_common_perf_overrides") if overrides else None
-    if isinstance(common, PythonFunction):
-        reader.call(common, (instance,), {}, common.node, common.module)
-    optimizer = instance.fields.get("optimizer")
-    if word == "bf16" and isinstance(optimizer, Instance) and optimizer.fields.get("optimizer") == "adam":
-        optimizer.put("use_precision_aware_optimizer", True, instance.places["optimizer"])  # noqa: FBT003  its value

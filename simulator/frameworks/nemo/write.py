@@ -58,8 +58,7 @@ def bridge_config(scenario: Scenario, layout: Layout, head: Head) -> str:
         raise UnsupportedError(f"--option expandable_segments=true: {_TITLE} has no key for it, its environment has")
     sections: dict[str, Any] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
     for key, value in _keys(scenario, layout):
-        section = next((name for name, keys in _SECTIONS.items() if key in keys), "model")
-        sections[section][key] = value
+        sections[next((name for name, keys in _SECTIONS.items() if key in keys), "model")][key] = value
     sections["model"].setdefault("share_embeddings_and_output_weights", True)
     sections["dataset"] = {"seq_length": scenario.seq_length}
     sections["mixed_precision"] = _PRECISIONS[scenario.precision]
@@ -86,7 +85,8 @@ def _keys(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, Any]]:
         elif name in ("recompute_modules", "offload_modules"):
             yield name, text.split()
         else:
-            yield _key(name), _value(text)
+            # A switch has no text.
+            yield _key(name), yaml.safe_load(text.strip("'")) if text else True
 
 
 def _key(name: str) -> str:
@@ -96,8 +96,3 @@ def _key(name: str) -> str:
     if name.startswith("no_") or (row is not None and row.effect != "priced"):
         raise UnsupportedError(f"--{name.replace('_', '-')} of Megatron-LM: {_TITLE} has no key that is read so")
     return own
-
-
-def _value(text: str) -> Any:
-    """Return the value of a flag's text; True for a switch."""
-    return yaml.safe_load(text.strip("'")) if text else True

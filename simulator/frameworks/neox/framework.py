@@ -241,7 +241,5 @@ FRAMEWORK: Final = Framework(
     title="GPT-NeoX",
     profile="megatron",
     tables=("neox",),
-    files=(
-        FileForm(dialect="neox-yaml", order=40, is_own=is_neox, read=read_neox, complete=False, in_words_of="megatron"),
-    ),
+    files=(FileForm("neox-yaml", 40, is_neox, read_neox, complete=False, in_words_of="megatron"),),
 )

@@ -28,6 +28,7 @@ _ONE_IN: Final = re.compile(r"one_in_(two|three|four|eight)")
 _STAGES: Final = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "_hybrid_shard_zero2": 2, "no_shard": 0}
 _REPLICAS: Final = "fsdp.hybrid_sharding_num_model_replicas"
 _SUFFIXES: Final = (".yaml", ".yml")
+_PRECISIONS: Final = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}
 _NORMS: Final = {"rms": "rms_norm", "default": "layer_norm", "low_precision": "layer_norm"}
 
 
@@ -45,32 +46,23 @@ def is_launch(launch: LaunchCommand) -> bool:
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the configuration file; `--key=value` overrides it."""
     if words[0].known:
-        take_file(arguments, launch, words[0], _add_keys)
+        take_file(arguments, launch, words[0], Arguments.add_keys)
     else:
         arguments.need(words[0].causes, "model")
 
 
-def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
-    for key in keys:
-        arguments.add(key.dotted, key.values, key.line, file)
-
-
-def read_launch(arguments: Arguments, _: LaunchCommand) -> Recipe:
-    """Return the run of a launch."""
-    return _read(arguments)
-
-
 def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
-    _add_keys(arguments, keys, "")
+    arguments.add_keys(keys)
     message = (
         "launches of OLMo replace keys of the file, its micro batch and its checkpoints among them (scripts/beaker)"
     )
     arguments.remark("activations-bound", "warning", message, "device_train_microbatch_size")
-    return _read(arguments)
+    return read_launch(arguments, None)
 
 
-def _read(arguments: Arguments) -> Recipe:
+def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
+    """Return the run of a launch, or of a file's keys without one."""
     targets = take(arguments)
     shape = _shape(arguments, targets)
     layers = shape.get("num_hidden_layers")
@@ -82,7 +74,7 @@ def _read(arguments: Arguments) -> Recipe:
         shape=shape,
         seq_length=targets.get("workload.seq_length", 1024),
         global_batch_size=targets.get("workload.global_batch_size"),
-        precision=_precision(arguments),
+        precision=_PRECISIONS.get(arguments.text("precision", "precision") or "fp32"),
         options=_options(arguments) | part(targets, "option"),
         layout=Layout(**sizes),
     )
@@ -101,7 +93,6 @@ def _shape(arguments: Arguments, targets: Targets) -> dict[str, Any]:
     shape["intermediate_size"] = inner // 2 if shape["gated"] else inner
     shape["head_dim"] = width // heads
     shape.setdefault("num_key_value_heads", 1 if arguments.switch("kv", "model.multi_query_attention") else heads)
-    arguments.forget("kv")
     embedding = arguments.integer("vocab_size", "model.embedding_size", high=2**24)
     shape["vocab_size"] = embedding or _EMBEDDING
     if not shape["rotary"]:
@@ -149,11 +140,6 @@ def _recompute(arguments: Arguments, layers: int | None) -> dict[str, Any]:
     return {}
 
 
-def _precision(arguments: Arguments) -> str | None:
-    text = arguments.text("precision", "precision") or "fp32"
-    return {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}.get(text)
-
-
 def _options(arguments: Arguments) -> dict[str, str]:
     """Return the switches: fused q, k, v and gate, up products; an RMS norm of separate operations in fp32."""
     options = {"fused_projections": "true", "foreach_optimizer": "false"}
@@ -171,6 +157,6 @@ FRAMEWORK: Final = Framework(
     title="OLMo",
     profile="torch",
     tables=("olmo",),
-    launches=(LaunchForm(dialect="olmo-shell", order=40, is_own=is_launch, read=read_launch, take_words=take_words),),
-    files=(FileForm(dialect="olmo-yaml", order=20, is_own=is_file, read=read),),
+    launches=(LaunchForm("olmo-shell", 40, is_launch, read_launch, take_words),),
+    files=(FileForm("olmo-yaml", 20, is_file, read),),
 )

@@ -64,16 +64,6 @@ FRAMEWORK: Final = Framework(
     title="open-instruct",
     profile="torch",
     tables=("open_instruct", "transformers", "trl", "deepspeed"),
-    launches=(
-        LaunchForm(
-            dialect="open-instruct-shell",
-            order=59,
-            is_own=is_launch,
-            read=read_launch,
-            complete=False,
-            take_words=take_words,
-            cluster=cluster,
-        ),
-    ),
-    files=(FileForm(dialect="open-instruct-yaml", order=30, is_own=is_file, read=read, complete=False),),
+    launches=(LaunchForm("open-instruct-shell", 59, is_launch, read_launch, take_words, cluster, complete=False),),
+    files=(FileForm("open-instruct-yaml", 30, is_file, read, complete=False),),
 )

@@ -67,8 +67,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if document is None:
         need_written(arguments, launch, named.values[0].text, "model")
     words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
-    keys = replaced(document, words, arguments.file)
-    return read(arguments, keys, document.file if document else "")
+    return read(arguments, replaced(document, words, arguments.file), document.file if document else "")
 
 
 def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
@@ -123,7 +122,6 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
         arguments.forget("offload")
     run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
     packs = arguments.switch("packing", "packing")
-    arguments.forget("packing")
     return run if packs else with_longest_sample(arguments, run, _datasets(Path(file or arguments.file)))
 
 
@@ -156,18 +154,6 @@ FRAMEWORK: Final = Framework(
     title="oumi",
     profile="torch",
     tables=("oumi", "transformers", "trl", "deepspeed"),
-    launches=(
-        LaunchForm(
-            dialect="oumi-shell",
-            order=10,
-            is_own=is_launch,
-            read=read_launch,
-            cluster=cluster,
-            is_named_by_program=True,
-        ),
-    ),
-    files=(
-        FileForm(dialect="oumi-yaml", order=20, is_own=is_training, read=read),
-        FileForm(dialect="oumi-job-yaml", order=21, is_own=is_job, read=read_job),
-    ),
+    launches=(LaunchForm("oumi-shell", 10, is_launch, read_launch, cluster=cluster, is_named_by_program=True),),
+    files=(FileForm("oumi-yaml", 20, is_training, read), FileForm("oumi-job-yaml", 21, is_job, read_job)),
 )

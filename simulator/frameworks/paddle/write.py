@@ -19,7 +19,7 @@ _EXPRESSIBLE = ("overlap_grad_reduce", "overlap_param_gather", "cross_entropy_ch
 
 def paddle_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     """Return the script. Raises UnsupportedError for settings that the trainer has no flag for."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("paddlenlp", "paddleformers"))
     case.refuse_switches(_EXPRESSIBLE, "Paddle")
     name = case.shipped_name("Paddle", layers=True)
     ernie = case.scenario.model.architecture.startswith("ernie")
@@ -174,11 +174,7 @@ def _recomputed_layers(case: Writing) -> Iterator[WordPair]:
 
 def paddle_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """Yield the flags of a layout. Raises UnsupportedError for settings without one."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("paddlenlp", "paddleformers"))
     yield from _workload(case, ernie=scenario.model.architecture.startswith("ernie"))
     yield from _layout(case)
     yield from _recompute(case)
-
-
-def _writing(scenario: Scenario, layout: Layout) -> Writing:
-    return Writing(scenario, layout, table_of("paddlenlp", "paddleformers"))

@@ -20,10 +20,8 @@ from simulator.frameworks.configuration import Variables
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import FlagTable, table_of
 from simulator.frameworks.framework import FileForm, Framework
-from simulator.frameworks.megatron.captured import add_layers, take_model
-from simulator.frameworks.megatron.model import LATENT
-from simulator.frameworks.megatron.read import read
-from simulator.frameworks.megatron.special import sharding_room
+from simulator.frameworks.megatron.read import LATENT, read
+from simulator.frameworks.megatron.special import add_layers, sharding_room, take_model
 from simulator.frameworks.models import named_model
 from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value, require_inside
@@ -65,8 +63,7 @@ _LORA_RANK: Final = 16
 
 def is_primus(names: Collection[str]) -> bool:
     """Whether keys belong to an experiment of Primus."""
-    parts = {match[1] for name in names if (match := _HEAD.fullmatch(name))}
-    return {"framework", "config"} <= parts
+    return {"framework", "config"} <= {match[1] for name in names if (match := _HEAD.fullmatch(name))}
 
 
 def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
@@ -117,8 +114,7 @@ def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment | None
         for key in inside
         if key.path[1:3] == (module, "overrides") and len(key.path) > 3
     ]
-    framework = heads["framework"].first.text
-    return _Experiment(framework, heads, overrides, variables)
+    return _Experiment(heads["framework"].first.text, heads, overrides, variables)
 
 
 def _refuse_other_models(file: str, heads: Mapping[str, Key]) -> None:
@@ -210,7 +206,6 @@ def _hybrid(arguments: Arguments, key: Key | None) -> Mapping[str, Any]:
     known: Mapping[str, Any] = read_yaml(Path(__file__).with_name("hybrids.yaml"))
     own = known.get(PurePosixPath(key.first.text).stem) if key is not None and key.first.known else None
     spec = (arguments.text("spec", "spec") or "").removeprefix(_STACKS)
-    arguments.forget("spec")
     if own is None or spec not in own["stacks"] or arguments.has("use_fla_triton_kda_hybrid"):
         return {}
     if "kimi_delta" in own["fields"]["mixers"] and not arguments.switch("mixers", "use_fla_triton_kda"):
@@ -239,9 +234,7 @@ def _as_hybrid(arguments: Arguments, run: Recipe, fields: Mapping[str, Any], *, 
         options["cross_entropy_chunk_tokens"] = str(-(-run.layout.micro_batch_size * run.seq_length // chunks))
     if plain and not arguments.switch("cross_entropy", "use_fla_fused_rmsnorm"):
         options["fused_rms_norm"] = "false"
-    arguments.forget("cross_entropy")
-    own = {name: value for name, value in run.model_fields.items() if name in arguments.places}
-    whole = {**fields, **own}
+    whole = {**fields, **{name: value for name, value in run.model_fields.items() if name in arguments.places}}
     if "vocab_size" in fields:
         arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
     sizes = {f"model.{name}": whole[name] for name in ("hidden_size", "intermediate_size")}
@@ -334,7 +327,7 @@ FRAMEWORK: Final = Framework(
     profile="megatron",
     tables=("megatron", "primus"),
     files=(
-        FileForm(dialect="primus-yaml", order=1, is_own=is_primus, read=read_megatron),
-        FileForm(dialect="primus-yaml", order=2, is_own=is_primus, read=read_torchtitan, tables=("torchtitan",)),
+        FileForm("primus-yaml", 1, is_primus, read_megatron),
+        FileForm("primus-yaml", 2, is_primus, read_torchtitan, tables=("torchtitan",)),
     ),
 )

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from simulator.cost.operations.sums import total_parameters
@@ -20,8 +21,8 @@ from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
-from simulator.frameworks.megatron.captured import add_layers, normalize_flags, take_model
 from simulator.frameworks.megatron.read import read
+from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
 from simulator.frameworks.transformers.read import note_samples, trainer_run
 from simulator.frameworks.values import PlainValue
@@ -39,24 +40,11 @@ _DEFAULTS: Final = (
 )
 """Defaults of `MegatronArguments` that change memory or speed."""
 _TRAINER_DEFAULTS: Final = (
-    "tuner_type=lora",
-    "per_device_train_batch_size=1",
-    "gradient_checkpointing=true",
-    "torch_dtype=bfloat16",
+    *("tuner_type=lora", "per_device_train_batch_size=1", "gradient_checkpointing=true", "torch_dtype=bfloat16"),
 )
 _STEP: Final = 16
 """Sequences per step that ms-swift aims at where accumulation is not stated."""
 _LORA_RANK: Final = 8
-
-
-def is_swift(launch: LaunchCommand) -> bool:
-    """Whether a launch starts a program of ms-swift."""
-    return launch.program in ("swift", "megatron")
-
-
-def is_on_megatron(launch: LaunchCommand) -> bool:
-    """Whether a launch of ms-swift trains on Megatron-LM."""
-    return launch.program == "megatron"
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
@@ -116,7 +104,6 @@ def _by_turns(arguments: Arguments, model: str | None) -> dict[str, str]:
     and the step's fp32 temporaries, 6 bytes each, are no more than the 2 bytes of all gradients.
     """
     count = arguments.integer("lisa", "lisa_activated_layers", low=0)
-    arguments.forget("lisa")
     if not count:
         return {}
     if arguments.text("lora_rank", "tuner_type", "train_type") != "full":
@@ -178,8 +165,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     kind = arguments.text("precision", "torch_dtype")
     if not (arguments.has("bf16") or arguments.has("fp16")) and kind in ("bfloat16", "float16"):
         arguments.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
-    size = arguments.text("cp", "sequence_parallel_size")
-    if size not in (None, "1"):
+    if arguments.text("cp", "sequence_parallel_size") not in (None, "1"):
         arguments.not_modelled("sequence parallelism of ms-swift is not modelled", "sequence_parallel_size")
     nodes, devices = cluster(arguments, launch)
     visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
@@ -200,29 +186,15 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     return replace(run, gradient_accumulation_steps=steps)
 
 
+_form = partial(LaunchForm, "swift-shell", 10, take_words=take_words, cluster=cluster, is_named_by_program=True)
 FRAMEWORK: Final = Framework(
     title="ms-swift",
     profile="torch",
     tables=("swift", "transformers", "deepspeed"),
     launches=(
-        LaunchForm(
-            dialect="swift-shell",
-            order=10,
-            is_own=is_on_megatron,
-            read=read_megatron,
-            tables=("megatron", "megatron_swift", "swift"),
-            take_words=take_words,
-            cluster=cluster,
-            is_named_by_program=True,
+        _form(
+            lambda launch: launch.program == "megatron", read_megatron, tables=("megatron", "megatron_swift", "swift")
         ),
-        LaunchForm(
-            dialect="swift-shell",
-            order=10,
-            is_own=is_swift,
-            read=read_trainer,
-            take_words=take_words,
-            cluster=cluster,
-            is_named_by_program=True,
-        ),
+        _form(lambda launch: launch.program == "swift", read_trainer),
     ),
 )

@@ -1,10 +1,12 @@
-"""Launches and files of torchtitan: their keys, and models and flavors by name (`flavors.yaml`)."""
+"""Launches and files of torchtitan: keys, models and flavors by name (`flavors.yaml`), the pipeline's cut; its logs."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,16 +16,40 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration_path
 from simulator.frameworks.documents import Key, keys_of, read_document
+from simulator.frameworks.logs import StepLogForm, counts, parse_count
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.frameworks.torchtitan.cut import cut_of
-from simulator.frameworks.torchtitan.flavors import shape_of
-from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.frameworks.values import PlainValue
+from simulator.frameworks.write import WordPair
 from simulator.question.recipe import Recipe
-from simulator.question.scenario.layout import Layout
-from simulator.question.specs.documents import read_limited
+from simulator.question.scenario.layout import Layout, model_chunks, pipeline_shape, rank_layers
+from simulator.question.specs.documents import read_limited, read_yaml
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
+
+
+@functools.cache
+def _flavors() -> Mapping[str, Mapping[str, Any]]:
+    content: Mapping[str, Mapping[str, Any]] = read_yaml(Path(__file__).with_name("flavors.yaml"))
+    return content
+
+
+def published() -> Mapping[str, tuple[str, str]]:
+    """Return family and flavor by the name of a shipped model."""
+    return {name: (family, flavor) for name, (family, flavor) in _flavors()["published"].items()}
+
+
+def shape_of(name: str, *, with_table: bool) -> dict[str, object]:
+    """Return the shape of a flavor that is no published model, as `ModelSpec` fields; empty for other names.
+
+    `vocab_size` is left out unless `with_table`: a tokenizer may decide it.
+    """
+    shape: dict[str, object] = dict(_flavors()["own"].get(name, {}))
+    if "feed_forwards" in shape:
+        shape["feed_forwards"] = tuple(_flavors()["own"][name]["feed_forwards"])
+    if not with_table:
+        shape.pop("vocab_size", None)
+    return shape
+
 
 SCHEDULES: Final[Mapping[str, ScheduleName]] = {
     "1f1b": "1f1b",
@@ -71,6 +97,8 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     return _as_commented(torchtitan_run(arguments), arguments)
 
 
+LAUNCH: Final = "Launch: "
+"""Start of the comment with the launch command, which holds the environment and the size of the cluster."""
 _COMMENT: Final = re.compile(rf"^# {LAUNCH}(.*)$", re.MULTILINE)
 
 
@@ -99,7 +127,7 @@ def torchtitan_run(arguments: Arguments, layers: int | None = None) -> Recipe:
     """Return the run of torchtitan's keys; `layers` overrides the model's number of layers."""
     targets = take(arguments)
     model, shape = _model(arguments)
-    layers = layers or (models.load_model(model).num_hidden_layers if model else _count(shape))
+    layers = layers or (models.load_model(model).num_hidden_layers if model else _layer_count(shape))
     layout, steps = _layout(arguments, layers)
     batch = arguments.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
     batch = batch if batch and batch > 0 else None
@@ -127,12 +155,11 @@ def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, ob
     """
     if not arguments.switch("fault_tolerance", "fault_tolerance.enable") or not (model or "vocab_size" in shape):
         return 0.0
-    arguments.forget("fault_tolerance")
     named: dict[str, Any] = {"name": "flavor", "architecture": "llama", "tie_word_embeddings": False, **shape}
     return 4.0 * FP32 * total_parameters(models.load_model(model) if model else ModelSpec(**named))
 
 
-def _count(shape: Mapping[str, object]) -> int | None:
+def _layer_count(shape: Mapping[str, object]) -> int | None:
     layers = shape.get("num_hidden_layers")
     return layers if isinstance(layers, int) else None
 
@@ -147,14 +174,8 @@ def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:
         return None, shape
     model, guessed = models.by_name(full_name)
     if model is None or guessed:
-        arguments.remark(
-            "unknown-model",
-            "warning",
-            f"model '{full_name[:80]}' is not known",
-            "model.flavor",
-            "model.name",
-            fix="--model NAME",
-        )
+        names, message = ("model.flavor", "model.name"), f"model '{full_name[:80]}' is not known"
+        arguments.remark("unknown-model", "warning", message, *names, fix="--model NAME")
         return None, {}
     return model, {}
 
@@ -277,3 +298,149 @@ def _options(arguments: Arguments, layout: Layout) -> dict[str, str]:
     if arguments.text("parameter_dtype", "training.dtype") == "bfloat16":
         options |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     return options | _compiled(arguments)
+
+
+_PARTS: Final = "parallelism.module_fqns_per_model_part"
+_FIRST: Final = "parallelism.pipeline_parallel_first_stage_less_layers"
+_LAST: Final = "parallelism.pipeline_parallel_last_stage_less_layers"
+_PER_STAGE: Final = "parallelism.pipeline_parallel_layers_per_stage"
+_POINTS: Final = "parallelism.pipeline_parallel_split_points"
+RULE: Final = "torchtitan-stages"
+"""Rule of stages that torchtitan cannot build."""
+_LAYER: Final = re.compile(r"layers\.(\d{1,5})", re.ASCII)
+
+
+def cut_of(
+    arguments: Arguments, layers: int | None, pipeline: int, schedule: ScheduleName, *, interleaved: bool
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return chunks per rank, layers per rank, and layers per chunk; the latter two are empty where all are equal.
+
+    An `interleaved` schedule has two stages per rank unless the keys state otherwise. Embedding and output layer count
+    as that many layers each, one by default, and the remainder goes to the first stages (torchtitan 0.2.2,
+    distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part; so since 0.1.0).
+    """
+    chunks = 2 if interleaved else 1
+    listed, points = (arguments.text("stage_layers", name) for name in (_PARTS, _POINTS))
+    first, last = (_count(arguments, name, 1) for name in (_FIRST, _LAST))
+    per_stage = _count(arguments, _PER_STAGE, 0)
+    if pipeline == 1 or layers is None or arguments.incomplete & {"pp", "stage_layers"}:
+        return (1 if pipeline == 1 else chunks), (), ()
+    if listed:
+        sizes = _listed(arguments, listed, layers)
+    elif points:
+        starts = [0, *map(int, _LAYER.findall(points)), layers]
+        sizes = tuple(end - start for start, end in pairwise(starts))
+    else:
+        stages = -(-(layers + first + last) // per_stage) if per_stage else pipeline * chunks
+        sizes = _spread(layers, stages, first, last)
+    there_and_back = pipeline_shape(schedule, pipeline, 2) == "there_and_back"
+    chunks = len(sizes) // pipeline
+    if not sizes or len(sizes) % pipeline or (chunks != 2 if there_and_back else (chunks > 1) != interleaved):
+        place = _PARTS if listed else _PER_STAGE if per_stage else "parallelism.pipeline_parallel_degree"
+        several = "two" if there_and_back else "two or more" if interleaved else "one"
+        made = (
+            f"{layers} layers make {len(sizes)} stages on {pipeline} pipeline ranks"
+            if sizes
+            else (f"embedding and output layer, counted as {first} and {last} layers, are more than a stage")
+        )
+        arguments.remark(RULE, "error", f"{made}; the schedule takes {several} on a rank", place)
+        return (2 if interleaved else 1), (), ()
+    ranks = rank_layers(sizes, pipeline, schedule)
+    if min(ranks) > 0 and model_chunks(ranks, chunks, (), schedule) == model_chunks(ranks, chunks, sizes, schedule):
+        return chunks, ranks if len(set(ranks)) > 1 else (), ()
+    return chunks, ranks, sizes
+
+
+def _count(arguments: Arguments, name: str, default: int) -> int:
+    number = arguments.integer("stage_layers", name, low=0, high=2**16)
+    return default if number is None else number
+
+
+def _spread(layers: int, stages: int, first: int, last: int) -> tuple[int, ...]:
+    """Return the layers of every stage; empty where torchtitan refuses the cut."""
+    share, left = divmod(layers + first + last, stages)
+    if max(first, last) > share or share == 0:
+        return ()
+    sizes = [share + (stage < left) for stage in range(stages)]
+    sizes[0] -= first
+    sizes[-1] -= last
+    return tuple(sizes)
+
+
+def _listed(arguments: Arguments, text: str, layers: int) -> tuple[int, ...]:
+    """Return the layers of every stage from a list of module names per stage. Raises InputError."""
+    parts = re.findall(r"\[([^\[\]]*)\]", text) or [text]
+    numbers = [[int(number) for number in _LAYER.findall(part)] for part in parts]
+    if [number for part in numbers for number in part] != list(range(layers)):
+        raise arguments.refusal(arguments.entry(_PARTS), f"must name the {layers} layers once each, in their order")
+    return tuple(map(len, numbers))
+
+
+def cut_words(layout: Layout) -> Iterator[WordPair]:
+    """Yield the keys that cut the layers as a layout does."""
+    chunks = layout.virtual_stages
+    per_rank = model_chunks(layout.stage_layers, chunks, layout.chunk_layers, layout.schedule)
+    sizes = [count for _, count in sorted(chunk for of_rank in per_rank for chunk in of_rank)]
+    if len(set(sizes)) == 1:
+        yield "pipeline_parallel_first_stage_less_layers", "0"
+        yield "pipeline_parallel_last_stage_less_layers", "0"
+        if chunks > 1:
+            yield "pipeline_parallel_layers_per_stage", str(sizes[0])
+        return
+    yield "module_fqns_per_model_part", f"[{', '.join(_modules(sizes))}]"
+
+
+def _modules(sizes: list[int]) -> Iterator[str]:
+    start = 0
+    for stage, count in enumerate(sizes):
+        names = [f"layers.{layer}" for layer in range(start, start + count)]
+        names = ["tok_embeddings"] * (stage == 0) + names + ["norm", "output"] * (stage == len(sizes) - 1)
+        yield "[" + ", ".join(f'"{name}"' for name in names) + "]"
+        start += count
+
+
+def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the layout of a run from the lines on its mesh, batch and checkpointing."""
+    names = {"pipeline_parallel": "pp", "context_parallel": "cp", "tensor_parallel": "tp", "expert_parallel": "ep"}
+    columns = counts(where, facts, names)
+    if "dp_shard" in facts:
+        shard, replicas = (parse_count(where, name, facts[name]) for name in ("dp_shard", "dp_replicate"))
+        columns = {"tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1} | columns
+        copies = shard * replicas * columns["context_parallel"]
+        columns["devices"] = copies * columns["tensor_parallel"] * columns["pipeline_parallel"]
+        # Only a pipeline keeps gathered parameters from forward to backward (stage 2).
+        sharded = shard * columns["context_parallel"] > 1
+        columns["zero_stage"] = (3 if columns["pipeline_parallel"] == 1 else 2) if sharded else 0
+    columns |= counts(where, facts, {"global_batch_size": "batch", "seq_length": "sequence"})
+    if facts.get("local") and columns.get("pipeline_parallel", 1) == 1:
+        columns["micro_batch_size"] = parse_count(where, "local batch size", facts["local"])
+    checkpointing = facts.get("checkpointing", "").lower()
+    columns["recompute"] = "full" if "full" in checkpointing else "selective" if checkpointing else None
+    columns["precision"] = "fp8" if "float8" in facts else None
+    return columns
+
+
+STEP_LOG: Final = StepLogForm(
+    name="torchtitan",
+    framework="torch",
+    order=10,
+    begins=re.compile(r"\bstep:\s{0,8}\d+\s+loss:.{0,80}memory:|Building (?:\d-D )?device mesh with "),
+    step=re.compile(
+        r"\bstep:\s{0,8}(?P<at>\d{1,9})\s+loss:.{0,120}?memory:\s{0,4}(?P<reserved>[0-9.]{1,12})GiB"
+        r".{0,20}?(?:tps|wps):\s{0,4}(?P<tokens>[0-9,]{1,15})"
+    ),
+    facts=(
+        re.compile(
+            r"parallelism: pp=(?P<pp>\d+), dp_replicate=(?P<dp_replicate>\d+), dp_shard=(?P<dp_shard>\d+), "
+            r"cp=(?P<cp>\d+)(?:, tp=(?P<tp>\d+))?(?:, ep=(?P<ep>\d+))?"
+        ),
+        re.compile(
+            r"local batch size (?P<local>\d+), global batch size (?P<batch>\d+), "
+            r"(?:gradient accumulation steps \d+, )?sequence length (?P<sequence>\d+)"
+        ),
+        re.compile(r"Applied (?P<checkpointing>\w{1,20}) activation checkpointing to the model"),
+        re.compile(r"(?P<float8>Float8) (?:\w+ \w+ )?training active|Swapped to (?P<float8_>Float8)Linear"),
+        re.compile(r"\bModel (?P<family>\w{1,30}) \S{1,30} size: (?P<parameters>[0-9,]{1,20}) total parameters"),
+    ),
+    columns=_columns,
+)

@@ -7,34 +7,21 @@ from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.torchtitan.cut import cut_words
-from simulator.frameworks.torchtitan.flavors import published
+from simulator.frameworks.torchtitan.read import LAUNCH, cut_words, published
 from simulator.frameworks.write import Head, WordPair, Writing
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
 _EXPRESSIBLE: tuple[str, ...] = (
-    "expandable_segments",
-    "sharding_degree",
-    "sharding_replicas",
-    "fp8_param_gather",
-    "cp_communication",
-    "compiled",
-    "fused_cross_entropy",
-    "loss_bytes_per_logit",
-    "recompute_stops_early",
-    "foreach_optimizer",
+    *("expandable_segments", "sharding_degree", "sharding_replicas", "fp8_param_gather", "cp_communication"),
+    *("compiled", "fused_cross_entropy", "loss_bytes_per_logit", "recompute_stops_early", "foreach_optimizer"),
 )
-
-
-LAUNCH = "Launch: "
-"""Start of the comment with the launch command, which holds the environment and the size of the cluster."""
 
 
 def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
     """Return the configuration. Raises UnsupportedError for settings that torchtitan has no key for."""
-    case = _writing(scenario, layout)
+    case = Writing(scenario, layout, table_of("torchtitan"))
     case.refuse_switches(_EXPRESSIBLE, "torchtitan")
     allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True " if scenario.framework.expandable_segments else ""
     launch = (
@@ -54,7 +41,8 @@ def _sections(case: Writing) -> Iterator[tuple[str, Iterator[WordPair]]]:
     yield "activation_checkpoint", _recompute(case)
     yield "compile", _compile(case)
     if case.scenario.precision == "fp8":
-        yield "quantize.linear.float8", _float8(case)
+        gathers = str(case.scenario.framework.fp8_param_gather).lower()
+        yield "quantize.linear.float8", iter([("enable_fsdp_float8_all_gather", gathers)])
 
 
 def _model(case: Writing) -> Iterator[WordPair]:
@@ -175,10 +163,6 @@ _COMPILED_LOSS_BYTES = 4
 """Bytes per logit: the logit and its gradient, in 16 bits each."""
 
 
-def _float8(case: Writing) -> Iterator[WordPair]:
-    yield "enable_fsdp_float8_all_gather", str(case.scenario.framework.fp8_param_gather).lower()
-
-
 def _optimizer(case: Writing) -> Iterator[WordPair]:
     yield "name", '"AdamW"'
     yield "implementation", f'"{"foreach" if case.scenario.framework.foreach_optimizer else "fused"}"'
@@ -216,9 +200,5 @@ def _recomputed_layers(case: Writing) -> Iterator[WordPair]:
 
 def torchtitan_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """Yield the keys of a layout by section and name. Raises UnsupportedError for settings without one."""
-    for section, keys in _sections(_writing(scenario, layout)):
+    for section, keys in _sections(Writing(scenario, layout, table_of("torchtitan"))):
         yield from ((f"{section}.{name}", text) for name, text in keys)
-
-
-def _writing(scenario: Scenario, layout: Layout) -> Writing:
-    return Writing(scenario, layout, table_of("torchtitan"))

@@ -50,11 +50,6 @@ def is_file(names: Collection[str]) -> bool:
     return "_component_" in names and not {"tokenizer._component_", "model._component_"}.isdisjoint(names)
 
 
-def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch is `tune run`, which takes `torchrun`'s options before the name of its recipe."""
-    return launch.program == "tune"
-
-
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a command line; `key=value` overrides the keys of the file that it names.
 
@@ -72,14 +67,12 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     pairs = [(word.text.partition("="), word.line) for word in named.values[1:] if word.known]
     words = {key: known_value(text, line) for (key, equals, text), line in pairs if equals}
     arguments.entries.clear()
-    keys = replaced(document, words, arguments.file)
-    return read(arguments, keys, launch.script.text)
+    return read(arguments, replaced(document, words, arguments.file), launch.script.text)
 
 
 def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     """Return the run of a configuration file; `recipe` names the torchtune recipe that a launch starts."""
-    for key in keys:
-        arguments.add(key.dotted, key.values, key.line, key.file)
+    arguments.add_keys(keys)
     _require_training(arguments)
     targets = take(arguments)
     builder = (arguments.text("model", _KEY) or "").rpartition(".")[2]
@@ -88,7 +81,9 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     rank = arguments.integer("lora_rank", "model.lora_rank", high=2**16) or _LORA_RANK if adapters else None
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
     layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
-    options = _types(arguments) | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
+    types = {} if arguments.text("parameter_dtype", "dtype") == "fp32" else _HALF
+    options = types | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
+    kind = arguments.text("precision", "dtype") or "bf16"
     if quantised and adapters:
         options["quantised_base"] = "true"
     run = Recipe(
@@ -96,14 +91,17 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
         model=model,
         seq_length=_sequence(arguments, longest),
         gradient_accumulation_steps=targets.get("workload.gradient_accumulation_steps", 1),
-        precision=_precision(arguments),
+        precision="fp8"
+        if arguments.switch("precision", "enable_fp8_training")
+        else kind
+        if kind in ("bf16", "fp32", "fp16")
+        else None,
         lora_rank=rank,
         options=options,
         layout=layout,
     )
     padded = not arguments.switch("packed", "dataset.packed")
     data = (arguments.text("packed", "dataset.source", "dataset._component_") or "").removeprefix("torchtune.datasets.")
-    arguments.forget("packed")
     return with_longest_sample(arguments, run, (data,)) if padded else run
 
 
@@ -144,19 +142,7 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
             "tokenizer.max_seq_len bounds the samples: a batch is as long as its longest one, and full ones are priced"
         )
         arguments.remark("activations-bound", "warning", message, "tokenizer.max_seq_len", bound="length")
-    arguments.forget("packed")
     return bound or longest
-
-
-def _precision(arguments: Arguments) -> str | None:
-    kind = arguments.text("precision", "dtype") or "bf16"
-    if arguments.switch("precision", "enable_fp8_training"):
-        return "fp8"
-    return {"bf16": "bf16", "fp32": "fp32", "fp16": "fp16"}.get(kind)
-
-
-def _types(arguments: Arguments) -> dict[str, str]:
-    return {} if arguments.text("parameter_dtype", "dtype") == "fp32" else dict(_HALF)
 
 
 def _optimizer(arguments: Arguments) -> dict[str, str]:
@@ -191,6 +177,6 @@ FRAMEWORK: Final = Framework(
     title="torchtune",
     profile="torch",
     tables=("torchtune",),
-    launches=(LaunchForm(dialect="torchtune-shell", order=10, is_own=is_launch, read=read_launch),),
-    files=(FileForm(dialect="torchtune-yaml", order=20, is_own=is_file, read=read),),
+    launches=(LaunchForm("torchtune-shell", 10, lambda launch: launch.program == "tune", read_launch),),
+    files=(FileForm("torchtune-yaml", 20, is_file, read),),
 )

@@ -30,7 +30,10 @@ _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard":
 
 def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     """Return the run of a trainer's words, DeepSpeed's configuration included."""
-    _refuse_stage(arguments)
+    # Refuse LLaMA-Factory's stages but pretraining and finetuning, by whichever launcher its program starts.
+    stage = arguments.text("stage", "stage") if arguments.has("finetuning_type") else None
+    if stage not in (None, "pt", "sft"):
+        arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
     targets = take(arguments)
     model = named_model(arguments, arguments.text("model", *MODEL) or "", *MODEL)
     usual = {
@@ -59,13 +62,6 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
     )
-
-
-def _refuse_stage(arguments: Arguments) -> None:
-    """Refuse LLaMA-Factory's stages but pretraining and finetuning, by whichever launcher its program starts."""
-    stage = arguments.text("stage", "stage") if arguments.has("finetuning_type") else None
-    if stage not in (None, "pt", "sft"):
-        arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
 
 
 def _precision(arguments: Arguments) -> str | None:
@@ -143,7 +139,6 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     if arguments.switch("quantization", "load_in_8bit"):
         arguments.not_modelled(QUANTIZED, "load_in_8bit")
     four = [name for name in names if name != "load_in_4bit" or arguments.switch("quantization", name)]
-    arguments.forget("quantization")
     if not four:
         return {}
     texts = {(arguments.text("quantised_base", name) or "").lower() for name in four} - {"", "true", "1", "yes", "on"}
@@ -172,8 +167,7 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     if stored == "auto" and not widened:
         message = "the weights have the checkpoint's type, which is not read; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype")
-    half = stored in _HALF and not widened
-    if half or arguments.switch("parameter_dtype", "pure_bf16"):
+    if (stored in _HALF and not widened) or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     # LLaMA-Factory loads frozen weights in the compute type.
     return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}
@@ -185,10 +179,8 @@ def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, st
     Chunks as in `ops/fused_linear_cross_entropy.py` of Liger-Kernel 0.5.
     """
     on = arguments.any_switch("kernels", "use_liger_kernel")
-    arguments.forget("kernels")
     if not on or model is None or not tokens:
         return {}
     spec = models.load_model(model)
-    parts = -(-spec.vocab_size // spec.hidden_size)
-    chunk = 1 << (-(-tokens // parts) - 1).bit_length()
+    chunk = 1 << (-(-tokens // (-(-spec.vocab_size // spec.hidden_size))) - 1).bit_length()
     return {"cross_entropy_chunk_tokens": str(chunk), "fused_rms_norm": "true", "fused_swiglu": "true"}

@@ -7,7 +7,7 @@ output layer (TRL 1.9, `trl/trainer`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePath
@@ -103,8 +103,7 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     if not deepspeed:
         note_unsharded(arguments)
     _add_defaults(arguments)
-    title = "/".join(PurePath(arguments.file).parts[-3:])
-    return _with_purpose(arguments, title, deepspeed=deepspeed)
+    return _with_purpose(arguments, "/".join(PurePath(arguments.file).parts[-3:]), deepspeed=deepspeed)
 
 
 def _add_defaults(arguments: Arguments) -> None:
@@ -119,7 +118,6 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
     _add_mode(arguments)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
-    arguments.forget("task_type")
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
@@ -154,7 +152,6 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
     purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
     if padded and not arguments.any_switch("packing", "packing", "padding_free"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
-    arguments.forget("packing")
     return replace(run, options={**run.options, **purpose})
 
 
@@ -183,7 +180,6 @@ def _is_chat(arguments: Arguments) -> bool:
     """Whether flags are DeepSpeed-Chat's, which then count as keys of the configuration that it generates."""
     if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
         return False
-    arguments.forget("deepspeed")
     rank = arguments.entry("lora_dim")
     if rank is not None and rank.text != "0":
         arguments.add("lora_rank", rank.values, rank.value_line)
@@ -236,7 +232,7 @@ def _is_command(launch: LaunchCommand) -> bool:
     return launch.program == "trl" or launch.script.text.startswith(OWN_MODULES)
 
 
-def _command_cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
     return (1, 1) if launch.launcher == "python" else cluster(arguments, as_accelerate(launch))
 
 
@@ -245,60 +241,30 @@ def _is_trainer(launch: LaunchCommand) -> bool:
     return launch.launcher != "other" and (marked or _takes_file(launch))
 
 
+def _is_accelerated(launch: LaunchCommand) -> bool:
+    return launch.launcher == "accelerate" and _is_trainer(launch)
+
+
+def _is_engine(launch: LaunchCommand) -> bool:
+    return _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags)
+
+
 def _takes_file(launch: LaunchCommand) -> bool:
     """Whether a script of TRL's kind is configured by a file."""
     script = PurePath(launch.script.text).name
     return _SCRIPT.search(script) is not None and any(value.text.endswith(SUFFIXES) for value in launch.arguments)
 
 
-def _is_with_engine(launch: LaunchCommand) -> bool:
-    return _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags)
-
-
-def _is_accelerate(launch: LaunchCommand) -> bool:
-    return launch.launcher == "accelerate" and _is_trainer(launch)
-
-
-def _is_file(names: Collection[str]) -> bool:
-    return set(names) >= _MARKS
-
-
-_TABLES: Final = ("transformers", "trl", "deepspeed")
 FRAMEWORK: Final = Framework(
     title="Hugging Face Trainer",
     profile="torch",
-    tables=_TABLES,
+    tables=("transformers", "trl", "deepspeed"),
     launches=(
-        LaunchForm(
-            dialect="trl-shell",
-            order=10,
-            is_own=_is_command,
-            read=read,
-            take_words=take_words,
-            cluster=_command_cluster,
-            is_named_by_program=True,
-        ),
-        LaunchForm(
-            dialect="accelerate-shell",
-            order=60,
-            is_own=_is_accelerate,
-            read=read,
-            complete=False,
-            take_words=take_words,
-            cluster=cluster,
-        ),
-        LaunchForm(
-            dialect="deepspeed-shell",
-            order=80,
-            is_own=_is_with_engine,
-            read=read,
-            complete=False,
-            take_words=take_words,
-        ),
-        LaunchForm(
-            dialect="trainer-shell", order=81, is_own=_is_trainer, read=read, complete=False, take_words=take_words
-        ),
+        LaunchForm("trl-shell", 10, _is_command, read, take_words, _cluster, is_named_by_program=True),
+        LaunchForm("accelerate-shell", 60, _is_accelerated, read, take_words, cluster, complete=False),
+        LaunchForm("deepspeed-shell", 80, _is_engine, read, take_words, complete=False),
+        LaunchForm("trainer-shell", 81, _is_trainer, read, take_words, complete=False),
     ),
     step_log=STEP_LOG,
-    files=(FileForm(dialect="trl-yaml", order=60, is_own=_is_file, read=read_file, complete=False),),
+    files=(FileForm("trl-yaml", 60, _MARKS.issubset, read_file, complete=False),),
 )

@@ -204,7 +204,7 @@ def rates_of(measured: MeasuredRates) -> Rates:
     """Return the rates of timings. Raises UnsupportedError naming an operation that was not timed."""
     timed = measured.timed
     precisions = tuple(dict.fromkeys(t.timing.precision for t in _required(timed, "gemm")))
-    peaks = {precision: _gemm_peak(timed, precision) for precision in precisions}
+    peaks = {p: max(_flops(t) / min(t.forward_seconds) for t in _sized(timed, p)) for p in precisions}
     bandwidth = _bandwidth(timed)
     return Rates(
         peak_flops=peaks,
@@ -253,10 +253,6 @@ def _sized(timed: Iterable[Timed], precision: str) -> list[Timed]:
     timings = _required(timed, "gemm", precision)
     smallest = min(timings, key=_flops)
     return [t for t in timings if t is not smallest] or timings
-
-
-def _gemm_peak(timed: Iterable[Timed], precision: str) -> float:
-    return max(_flops(t) / min(t.forward_seconds) for t in _sized(timed, precision))
 
 
 def _gemm_efficiency(timed: Iterable[Timed], precision: str, peak: float) -> Figure:
@@ -364,8 +360,7 @@ def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates,
 
 def _set_ranks(document: dict[str, Any], devices: int) -> None:
     document["devices_per_node"] = _known(devices)
-    level = document["device_links"][-1]
-    document["device_links"] = [level | {"devices": _known(devices)}]
+    document["device_links"] = [document["device_links"][-1] | {"devices": _known(devices)}]
 
 
 def spec_text(document: dict[str, Any]) -> str:

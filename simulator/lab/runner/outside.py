@@ -17,8 +17,16 @@ from typing import Any, Final
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.evidence.measurements.rows import MeasuredRow
-from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
-from simulator.lab.runner.engine import Command, LaunchOutcome, Pick, check_installed, launched_row
+from simulator.lab.runner.engine import (
+    Command,
+    Diagnosis,
+    LaunchOutcome,
+    Pick,
+    check_installed,
+    diagnosis,
+    launched_row,
+    tail_of,
+)
 from simulator.lab.runner.processes import Ended
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import RecipeFormat
@@ -211,8 +219,7 @@ class PaddleEngine(OutsideEngine):
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         """Read the log; errors of ranks beyond the first are in their own logs."""
-        ranks = sorted((folder / "logs").glob("*/workerlog.*"))
-        outcome = read_outcome(pick, ended, pick.warmup_steps, ranks)
+        outcome = read_outcome(pick, ended, pick.warmup_steps, sorted((folder / "logs").glob("*/workerlog.*")))
         row, fullest = outcome.row, bare_estimate(pick.scenario, pick.layout).memory.binding_stage
         if row is None or row.memory_bytes is None or fullest == 0:
             return outcome

@@ -25,20 +25,13 @@ from typing import Any, Final
 from simulator.errors import UnsupportedError, one_line
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
-from simulator.lab.runner.diagnosis import diagnosis
-from simulator.lab.runner.engine import (
-    NODE_LOG_NAME,
-    Command,
-    LaunchOutcome,
-    Pick,
-    check_installed,
-    launched_row,
-)
+from simulator.frameworks.logs import LoggedStep
+from simulator.lab.runner import engine
 from simulator.lab.runner.processes import Ended, with_package
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, refused, to_json
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB, MIB
-from simulator.recipes.logs import Step, steady
+from simulator.recipes.logs import steady
 
 JOB_NAME: Final = "job.json"
 WORKER: Final = "simulator.lab.trainer"
@@ -77,9 +70,9 @@ class ReferenceEngine:
 
     def check(self) -> None:
         """Raise UnsupportedError without torch or psutil."""
-        check_installed("torch", "psutil")
+        engine.check_installed("torch", "psutil")
 
-    def prepare(self, pick: Pick, folder: Path) -> Command:
+    def prepare(self, pick: engine.Pick, folder: Path) -> engine.Command:
         """Write the job, and return the command of its ranks. Raises UnsupportedError for an unsupported job."""
         job = self._job(pick)
         reason = _inexpressible(pick) or refused(job)
@@ -94,7 +87,7 @@ class ReferenceEngine:
         ranks = ("--nnodes", str(nodes), "--nproc-per-node", str(pick.scenario.devices // nodes), "--max-restarts", "0")
         logs = ("--tee", "3", "--log-dir", str(folder.absolute() / "ranks"))
         rank = (*self.worker, str(path))
-        return Command(
+        return engine.Command(
             arguments=(sys.executable, "-m", "torch.distributed.run", *where, *ranks, *logs, *rank),
             rank_arguments=(sys.executable, *rank),
             environment={"OMP_NUM_THREADS": str(job.threads)} if self.backend == "cpu" else {},
@@ -102,21 +95,21 @@ class ReferenceEngine:
             files=(path,),
         )
 
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
+    def outcome(self, pick: engine.Pick, folder: Path, ended: Ended) -> engine.LaunchOutcome:
         """Return the outcome from the results and logs of the ranks."""
         if ended.exit_code == 0:
             _arrive(folder, pick.scenario.devices)
         ranks, problem = _ranks(folder, pick.scenario.devices)
         if ended.interrupted:
-            return LaunchOutcome(kind="interrupted", row=None, ranks=ranks)
+            return engine.LaunchOutcome(kind="interrupted", row=None, ranks=ranks)
         if ended.exit_code == 0 and not ended.timed_out and not problem:
-            return LaunchOutcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
-        failure = diagnosis(ended, more=sorted(folder.glob(NODE_LOG_NAME.format(node="*"))))
+            return engine.LaunchOutcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
+        failure = engine.diagnosis(ended, more=sorted(folder.glob(engine.NODE_LOG_NAME.format(node="*"))))
         error = problem if ended.exit_code == 0 and failure.kind == "error" else failure.error
-        row = launched_row(pick, "oom" if failure.kind == "oom" else "error", error)
-        return LaunchOutcome(kind=failure.kind, row=row, error=error, tail=failure.tail, ranks=ranks)
+        row = engine.launched_row(pick, "oom" if failure.kind == "oom" else "error", error)
+        return engine.LaunchOutcome(kind=failure.kind, row=row, error=error, tail=failure.tail, ranks=ranks)
 
-    def _job(self, pick: Pick) -> TrainingJob:
+    def _job(self, pick: engine.Pick) -> TrainingJob:
         usable = pick.scenario.hardware.usable_memory_bytes
         return TrainingJob.of(
             pick.scenario,
@@ -137,7 +130,7 @@ def usual_backend(family: str) -> str:
     return "npu" if family.startswith("ascend") else "cuda"
 
 
-def _inexpressible(pick: Pick) -> str:
+def _inexpressible(pick: engine.Pick) -> str:
     """Return why a job or a measured row cannot express the launch; empty where both can."""
     if pick.scenario.lora_rank is not None:
         return "--lora-rank: the reference trainer trains all weights"
@@ -179,9 +172,9 @@ def step_seconds(ranks: tuple[RankResult, ...]) -> tuple[float, ...]:
     return tuple(max(step) for step in zip(*(rank.step_seconds for rank in ranks), strict=False))
 
 
-def _row(pick: Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow:
+def _row(pick: engine.Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow:
     seconds = step_seconds(ranks)
-    timed = steady("", [Step(iteration=at, seconds=value) for at, value in enumerate(seconds, start=1)], warmup=0)
+    timed = steady("", [LoggedStep(iteration=at, seconds=value) for at, value in enumerate(seconds, start=1)], warmup=0)
     figures: dict[str, Any] = {
         "step_time_s": round(statistics.median(seconds), 6),
         **timed.columns,
@@ -192,7 +185,7 @@ def _row(pick: Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow
     reserved = [rank.reserved_bytes for rank in ranks if rank.reserved_bytes]
     if reserved:
         figures["memory_reserved_mib"] = round(max(reserved) / MIB, 6)
-    return launched_row(pick, "ok", **figures)
+    return engine.launched_row(pick, "ok", **figures)
 
 
 def _notes(backend: str, ranks: tuple[RankResult, ...]) -> str:

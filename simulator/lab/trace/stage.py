@@ -28,8 +28,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from simulator.lab.trainer.backend import Backend
 from simulator.lab.trainer.job import Traced, TraceRequest
 from simulator.lab.trainer.model import Stage
-from simulator.lab.trainer.parallel import boundary, loss_context, passes_of, spread_stage
 from simulator.lab.trainer.watch import OPTIMIZER, PARAMETERS, TEMPORARY, LiveBytes, Watch, declare_gradients
+from simulator.lab.trainer.worker import boundary, loss_context, passes_of, spread_stage
 
 
 def trace_stage(request: TraceRequest) -> Traced:
@@ -75,8 +75,7 @@ class _Rank:
         declare_gradients(counter, parameters)
         self._counter = counter
         self._optimizer = torch.optim.AdamW(parameters, foreach=True)
-        watch = _Moments(Backend(job), stages, counter)
-        self._passes = passes_of(stages, job, mesh, watch)
+        self._passes = passes_of(stages, job, mesh, _Moments(Backend(job), stages, counter))
         sequences = job.micro_batches * job.layout.micro_batch_size
         self._tokens = torch.zeros((sequences, job.seq_length), dtype=torch.int64)
         # Torch makes receive buffers for every micro batch of the step, and its interleaved schedule keeps what was

@@ -153,16 +153,17 @@ def _device_module(kind: str) -> ModuleType:
     return module
 
 
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+
+
 def _nvidia_driver() -> str:
-    file = Path("/proc/driver/nvidia/version")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-    words = lines[0].split() if lines else []
+    words = next(iter(_lines(Path("/proc/driver/nvidia/version"))), "").split()
     # The first word with two dots or one is the version: "... Kernel Module  550.54.15  Release Build ..."
     return next((word for word in words if word.replace(".", "").isdigit() and "." in word), "")
 
 
 def _processor() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    lines = _lines(Path("/proc/cpuinfo"))
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())

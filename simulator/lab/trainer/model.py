@@ -3,7 +3,7 @@
     >>> stage = Stage(load_model("llama3.2-1b"), range(16), seq_length=128, embedding=True, head=True)
     >>> stage(tokens, targets)  # (sequences, tokens) each; the mean loss
 
-`parallel` spreads a stage over devices.
+`worker` spreads a stage over devices.
 """
 
 from __future__ import annotations

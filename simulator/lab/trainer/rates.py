@@ -190,10 +190,7 @@ def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
         ahead, behind = (rank + 1) % ranks, (rank - 1) % ranks
         received = torch.empty_like(whole)
         requests = distributed.batch_isend_irecv(
-            [
-                distributed.P2POp(distributed.isend, whole, ahead),
-                distributed.P2POp(distributed.irecv, received, behind),
-            ]
+            [distributed.P2POp(distributed.isend, whole, ahead), distributed.P2POp(distributed.irecv, received, behind)]
         )
         for request in requests:
             request.wait()

@@ -7,7 +7,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -94,15 +94,9 @@ _LARGEST = 1e15
 """Upper limit of a stored figure, in MiB or seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchKey:
-    """Identity of a launch, independent of how the command line spells its file."""
-
-    path: str
-    """Absolute path of the file."""
-    title: str
-    ordinal: int
-    """Number, from 0, among the file's launches of that title: a loop starts a script several times."""
+LaunchKey = tuple[str, str, int]
+"""Identity of a launch, independent of how the command line spells its file: the absolute path of the file, the title,
+and the number, from 0, among the file's launches of that title (a loop starts a script several times)."""
 
 
 def _keys(names: Iterable[tuple[str, str]]) -> tuple[LaunchKey, ...]:
@@ -111,7 +105,7 @@ def _keys(names: Iterable[tuple[str, str]]) -> tuple[LaunchKey, ...]:
     keys: list[LaunchKey] = []
     for file, title in names:
         path = os.path.abspath(file) if "\0" not in file else file  # noqa: PTH100  keeps links as they are named
-        keys.append(LaunchKey(path, title, count[path, title]))
+        keys.append((path, title, count[path, title]))
         count[path, title] += 1
     return tuple(keys)
 
@@ -197,13 +191,11 @@ def _differences(before: Baseline, after: Baseline) -> Iterator[Changed]:
         name = (after.get(key) or before[key])[0]
         old, new = (stored[1] if stored else None for stored in (before.get(key), after.get(key)))
         kind = _kind(old, new)
-        if kind is not None and not (kind in ("added", "removed") and "skipped" in _outcomes(old, new)):
-            title = f"{key.title or 'recipe'}, launch {key.ordinal + 1}" if key.ordinal else key.title
+        skipped = any(check.outcome == "skipped" for check in (old, new) if check is not None)
+        if kind is not None and not (skipped and kind in ("added", "removed")):
+            _, title, ordinal = key
+            title = f"{title or 'recipe'}, launch {ordinal + 1}" if ordinal else title
             yield Changed(file=name, title=title, kind=kind, before=old, after=new)
-
-
-def _outcomes(*stored: Stored | None) -> set[str]:
-    return {check.outcome for check in stored if check is not None}
 
 
 def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
@@ -218,5 +210,4 @@ def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
     if old.outcome != new.outcome:
         return "outcome"
     ratios = (figure_ratio(old.device_bytes, new.device_bytes), figure_ratio(old.step_seconds, new.step_seconds))
-    moved = any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios)
-    return "drift" if moved else None
+    return "drift" if any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line
 from simulator.frameworks import registry
-from simulator.frameworks.framework import RecipeWriter
+from simulator.question.origin import Place, RecipeFlag
 from simulator.question.question import Inputs, Question
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import standing_in
@@ -26,19 +26,8 @@ _WORD = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\)]+)"""
 _HEADER = re.compile(r"#|\s*$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeSetting:
-    """A setting in the recipe's text."""
-
-    spelled: str
-    """Name without dashes."""
-    text: str
-    line: int
-    """Line of its name, from 1."""
-
-
 def edited(
-    text: str, present: Mapping[str, RecipeSetting], changes: Mapping[str, str], dropped: Sequence[str], *, shell: bool
+    text: str, present: Mapping[str, RecipeFlag], changes: Mapping[str, str], dropped: Sequence[str], *, shell: bool
 ) -> str | None:
     """Return the text with some flags or keys set and others dropped; None where it offers no place for them.
 
@@ -76,21 +65,21 @@ def with_variable(text: str, name: str, value: str) -> str:
     return "".join([*lines[:first], f"export {name}={value}\n", *lines[first:]])
 
 
-def _flag(setting: RecipeSetting) -> re.Pattern[str]:
+def _flag(setting: RecipeFlag) -> re.Pattern[str]:
     name = re.escape(setting.spelled)
     return re.compile(rf"(?<![\w.-])(--?{name}|\+{{0,2}}(?:\w+\.)+{name}(?==))(?![\w-])(?:([ =]+)({_WORD}))?")
 
 
-def _set_flag(lines: list[str], setting: RecipeSetting, value: str) -> bool:
+def _set_flag(lines: list[str], setting: RecipeFlag, value: str) -> bool:
     """Replace a flag's value, in its variable if that is plain text; False where the text does not allow it."""
-    line = lines[setting.line - 1]
+    line = lines[setting.place.line - 1]
     match = _flag(setting).search(line)
     if match is None or match[3] is None:
         return False
     variable = re.fullmatch(r"[\"']?\$\{?(\w+)\}?[\"']?", match[3])
-    if variable and _set_variable(lines[: setting.line - 1], lines, variable[1], setting.text, value):
+    if variable and _set_variable(lines[: setting.place.line - 1], lines, variable[1], setting.text, value):
         return True
-    lines[setting.line - 1] = line[: match.start(3)] + value + line[match.end(3) :]
+    lines[setting.place.line - 1] = line[: match.start(3)] + value + line[match.end(3) :]
     return True
 
 
@@ -103,34 +92,34 @@ def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, 
     return True
 
 
-def _add_flags(lines: list[str], present: Mapping[str, RecipeSetting], added: Mapping[str, str]) -> bool:
+def _add_flags(lines: list[str], present: Mapping[str, RecipeFlag], added: Mapping[str, str]) -> bool:
     """Add flags or dotted keys after the value of a present one; False without one."""
     words = "".join(
         f" ++{name}={value or 'true'}" if "." in name else f" --{name} {value}".rstrip()
         for name, value in added.items()
     )
     for setting in present.values():
-        match = _flag(setting).search(lines[setting.line - 1])
+        match = _flag(setting).search(lines[setting.place.line - 1])
         if match is not None and match[3] is not None:
-            line = lines[setting.line - 1]
-            lines[setting.line - 1] = line[: match.end(3)] + words + line[match.end(3) :]
+            line = lines[setting.place.line - 1]
+            lines[setting.place.line - 1] = line[: match.end(3)] + words + line[match.end(3) :]
             return True
     return False
 
 
-def _key(setting: RecipeSetting) -> re.Pattern[str]:
+def _key(setting: RecipeFlag) -> re.Pattern[str]:
     last = re.escape(setting.spelled.rsplit(".", 1)[-1])
     return re.compile(rf"^(\s*[\"']?{last}[\"']?\s*[:=]\s*)({_WORD}?)")
 
 
-def _set_key(lines: list[str], setting: RecipeSetting, value: str) -> bool:
-    line = lines[setting.line - 1]
+def _set_key(lines: list[str], setting: RecipeFlag, value: str) -> bool:
+    line = lines[setting.place.line - 1]
     match = _key(setting).match(line)
     if match is None or not match[2]:
         return False
     comma = "," if match[2].endswith(",") else ""
     form = _like(match[2].rstrip(","), value)
-    lines[setting.line - 1] = match[1] + form + comma + line[match.end(2) :]
+    lines[setting.place.line - 1] = match[1] + form + comma + line[match.end(2) :]
     return True
 
 
@@ -143,15 +132,15 @@ def _like(old: str, new: str) -> str:
     return new
 
 
-def _add_keys(lines: list[str], present: Mapping[str, RecipeSetting], added: Mapping[str, str]) -> bool:
+def _add_keys(lines: list[str], present: Mapping[str, RecipeFlag], added: Mapping[str, str]) -> bool:
     """Add keys above one of the same section, in its form; False without one."""
     for name, value in added.items():
         section = name.rpartition(".")[0]
         beside = [setting for other, setting in present.items() if other.rpartition(".")[0] == section]
-        anchor = next((setting for setting in beside if _key(setting).match(lines[setting.line - 1])), None)
+        anchor = next((setting for setting in beside if _key(setting).match(lines[setting.place.line - 1])), None)
         if anchor is None:
             return False
-        line = lines[anchor.line - 1]
+        line = lines[anchor.place.line - 1]
         start = re.sub(re.escape(anchor.spelled.rsplit(".", 1)[-1]), name.rsplit(".", 1)[-1], line, count=1)
         match = re.match(r"^(\s*[\"']?\w+[\"']?\s*[:=]\s*)", start)
         if match is None:
@@ -160,24 +149,24 @@ def _add_keys(lines: list[str], present: Mapping[str, RecipeSetting], added: Map
         comma = "," if json else ""
         value = f'"{value}"' if json and not re.fullmatch(r"-?[0-9.]+|true|false|\[.*\]", value) else value  # noqa: PLW2901
         # In the same item of the list, so that the other lines keep their numbers.
-        lines[anchor.line - 1] = f"{match[1]}{value}{comma}\n{line}"
+        lines[anchor.place.line - 1] = f"{match[1]}{value}{comma}\n{line}"
     return True
 
 
-def _drop(lines: list[str], setting: RecipeSetting, *, shell: bool) -> bool:
-    line = lines[setting.line - 1]
+def _drop(lines: list[str], setting: RecipeFlag, *, shell: bool) -> bool:
+    line = lines[setting.place.line - 1]
     match = (_flag(setting).search if shell else _key(setting).match)(line)
     if match is None:
         return False
     if not shell:
-        lines[setting.line - 1] = ""
+        lines[setting.place.line - 1] = ""
         return True
     value = match[3] is not None and (not setting.text or match[3].strip("\"'") != "\\") and setting.text
     end = match.end(3) if value else match.end(1)
     rest = (line[: match.start()].rstrip(" ") if not line[: match.start()].strip() else line[: match.start()]) + line[
         end:
     ].lstrip(" ")
-    lines[setting.line - 1] = "" if rest.strip() == "\\" else rest
+    lines[setting.place.line - 1] = "" if rest.strip() == "\\" else rest
     return True
 
 
@@ -187,17 +176,6 @@ _NEMO = {
     "recompute_num_layers": "activations_checkpoint_num_layers",
 }
 """NeMo's names of Megatron's flags, where they differ."""
-_ALSO: Mapping[str, tuple[str, ...]] = {
-    "tensor_parallel_degree": ("tensor_model_parallel_size",),
-    "pipeline_parallel_degree": ("pipeline_model_parallel_size",),
-    "context_parallel_degree": ("context_parallel_size",),
-    "expert_parallel_degree": ("expert_model_parallel_size",),
-    "virtual_pp_degree": ("virtual_pipeline_model_parallel_size",),
-    "sharding_parallel_degree": ("sharding_parallel_size",),
-    "recompute": ("use_recompute",),
-    "recompute_activations": ("recompute_granularity",),
-}
-"""Other names of a setting, which a recipe may use instead."""
 
 
 def patched(
@@ -242,7 +220,7 @@ def patch_of(
         return ""
     name = one_line(recipe.file)
     names = (name, name) if Path(recipe.file).is_absolute() else (f"a/{name}", f"b/{name}")
-    lines = list(difflib.unified_diff(_lines(text), _lines(changed), *names, n=2))
+    lines = list(difflib.unified_diff(text.splitlines(keepends=True), changed.splitlines(keepends=True), *names, n=2))
     if not all(_shown(line) for line in lines):
         return ""
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -254,10 +232,6 @@ def _shown(line: str) -> bool:
     return plain_text.isprintable() and not plain_text.lstrip().startswith("::") and "##[" not in line
 
 
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
-
-
 def _changed(text: str, base: Case, case: Case) -> str | None:
     """Return the recipe's text with the settings of another case; None where it does not allow them."""
     recipe = base.recipe
@@ -267,7 +241,8 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
         return None
     name, writer = written
     other_names = registry.table(name).aliases
-    before, after = (_settings(writer, each, switch="" if shell else "true") for each in (base, case))
+    words = (writer.words(each.scenario, each.layout) for each in (base, case))
+    before, after = ({word: text or ("" if shell else "true") for word, text in each} for each in words)
     present = _present(recipe)
 
     def named(word: str) -> str:
@@ -297,39 +272,39 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     return with_variable(changed, f"PYTORCH_{part}_ALLOC_CONF", "expandable_segments:True")
 
 
-def _nodes(text: str, present: Mapping[str, RecipeSetting], recipe: Recipe) -> RecipeSetting | None:
+def _nodes(text: str, present: Mapping[str, RecipeFlag], recipe: Recipe) -> RecipeFlag | None:
     """Return the setting of the number of nodes in the recipe; None without a unique one."""
     for name, setting in present.items():
         if name.rsplit(".", 1)[-1] == "num_nodes":
             return setting
-    places = [(number, match) for number, line in enumerate(_lines(text), 1) if (match := _NODES.match(line))]
+    places = [
+        (number, match)
+        for number, line in enumerate(text.splitlines(keepends=True), 1)
+        if (match := _NODES.match(line))
+    ]
     if len(places) != 1 or not recipe.dialect.endswith("-shell"):
         return None
     number, match = places[0]
-    return RecipeSetting(spelled=match[1], text=str(recipe.nodes), line=number)
+    return RecipeFlag(match[1], str(recipe.nodes), Place(recipe.file, number))
 
 
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
 
 
-def _settings(writer: RecipeWriter, case: Case, *, switch: str) -> dict[str, str]:
-    """Return a case's words, the last of each; `switch` is the text of a word without one."""
-    return {name: text or switch for name, text in writer.words(case.scenario, case.layout)}
-
-
-def _present(recipe: Recipe) -> dict[str, RecipeSetting]:
+def _present(recipe: Recipe) -> dict[str, RecipeFlag]:
     """Return the flags in the recipe's own file, batch and parallel sizes first."""
     flags = [flag for flag in recipe.flags if flag.place.file == recipe.file]
     flags.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))
-    return {flag.name: RecipeSetting(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
+    return {flag.name: flag for flag in flags}
 
 
-def _name(name: str, present: Mapping[str, RecipeSetting], recipe: Recipe, others: tuple[str, ...]) -> str:
-    """Return a setting's name in the recipe."""
+def _name(name: str, present: Mapping[str, RecipeFlag], recipe: Recipe, others: tuple[str, ...]) -> str:
+    """Return a setting's name in the recipe; `others` are its other names."""
     if recipe.dialect.startswith("nemo"):
         name = _NEMO.get(name, name)
         return next((key for key in present if key.rsplit(".", 1)[-1] == name), f"model.{name}")
-    return next((other for other in (*_ALSO.get(name, ()), *others) if other in present and name not in present), name)
+    others = ("recompute_granularity", *others) if name == "recompute_activations" else others
+    return next((other for other in others if other in present and name not in present), name)
 
 
 def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]]) -> bool:

@@ -29,33 +29,8 @@ from simulator.frameworks.values import reading_within, require_inside, used_nam
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
-from simulator.recipes.readers.cluster import cluster_of, job_script
-from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.model_args import (
-    documented_launch,
-    documented_settings,
-    dotted,
-    is_dotted,
-    is_model_args,
-    read_model_args,
-    with_network,
-)
-from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
-from simulator.recipes.readers.recognition import (
-    OF_DEEPSPEED,
-    command_line,
-    entry_of,
-    experiment,
-    is_deepspeed,
-    is_recorded,
-    line_of_flag,
-    names_in,
-    names_training,
-    python_that_trains,
-    settings_of_training,
-    trainer_of,
-    training_flag,
-)
+from simulator.recipes.readers import formats, recognition
+from simulator.recipes.readers.cluster import add_words, cluster_of, job_script
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 
@@ -126,7 +101,7 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
             raise
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
-        recipes, unused = read_python_file(path, settings)
+        recipes, unused = formats.read_python_file(path, settings)
         return tuple(_with_unused(recipe, settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
@@ -151,11 +126,6 @@ class _Document:
 
 
 _ReadRecipe = tuple[Recipe, set[str]]
-_FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _ReadRecipe]], ...]] = (
-    (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
-    (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
-)
-"""Recognition and reader of each format that belongs to no framework's folder; the surest marks come first."""
 _READ: Final = (
     "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, FlagScale, GPT-NeoX, Paddle, LLaMA-Factory, "
     "TRL, axolotl, oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune; in scripts "
@@ -175,15 +145,15 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         raise NoRecipeError(f"{path}: starts no training: an answer of simulate")
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
-    if trainer := trainer_of(names, keys):
+    if trainer := recognition.trainer_of(names, keys):
         raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
     require_training_keys(str(path), keys)
-    if is_deepspeed(content):
+    if recognition.is_deepspeed(content):
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if answer := _as_documented(path, text, keys) or _by_format(document):
         return answer
-    if not content.keys().isdisjoint(OF_DEEPSPEED):
+    if not content.keys().isdisjoint(recognition.OF_DEEPSPEED):
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
         raise NoRecipeError(f"{path}: a configuration of accelerate names no model; give the script that names it")
@@ -195,21 +165,27 @@ def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | 
 
     The number of nodes is unknown: the page shows its author's machines.
     """
-    documented = documented_launch(path, text)
+    documented = formats.documented_launch(path, text)
     with contextlib.suppress(AbsentFileError):
         recipe = _read_launch(documented[0], str(path)) if documented else None
         if documented and recipe:
             recipe = dataclasses.replace(recipe, nodes=None, remarks=(*recipe.remarks, documented[1]))
-            return with_network(recipe, keys), set()
+            return formats.with_network(recipe, keys), set()
     return None
 
 
 def _by_format(document: _Document) -> _ReadRecipe | None:
-    """Return the recipe by the first format that a file has the marks of, and the settings used; None without one."""
-    for recognised, read in _FORMATS:
-        if recognised(document):
-            recipe, used = read(document)
-            return with_network(recipe, document.keys), used
+    """Return the recipe by the first format that a file has the marks of, and the settings used; None without one.
+
+    Formats that belong to no framework's folder come first: their marks are the surest.
+    """
+    path, keys = document.path, document.keys
+    if formats.is_model_args(keys):
+        recipe, used = formats.read_model_args(path, keys, document.settings)
+        return formats.with_network(recipe, keys), used
+    if formats.is_dotted(keys):
+        recipe, used = formats.read_nemo(path, formats.dotted(keys), document.settings)
+        return formats.with_network(recipe, keys), used
     for name, form in registry.file_forms():
         if form.is_own(document.names) and (answer := _by_file_form(name, form, document)):
             return answer
@@ -218,18 +194,14 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
 
 def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe | None:
     """Return the recipe of a configuration file in a framework's form; None where that cannot read it."""
-    file = str(document.path)
-    arguments = Arguments(file, registry.table(name, form), complete=form.complete)
-    stated, remarks = documented_settings(document.path)
+    arguments = Arguments(str(document.path), registry.table(name, form), complete=form.complete)
+    stated, remarks = formats.documented_settings(document.path)
     arguments.settings = {**stated, **document.settings}
     run = registry.read_file(form, arguments, document.keys)
     if run is None:
         return None
-    recipe = dataclasses.replace(
-        run, file=file, dialect=form.dialect, nodes=arguments.nodes, devices_per_node=arguments.devices_per_node
-    )
-    recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
-    return with_network(recipe, (*document.keys, *arguments.keys_beside)), arguments.used
+    recipe = arguments.in_file(run, form.dialect, remarks=(*run.remarks, *remarks))
+    return formats.with_network(recipe, (*document.keys, *arguments.keys_beside)), arguments.used
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:
@@ -238,12 +210,12 @@ def _of_other(path: Path, trainer: str) -> UnsupportedError:
 
 def _unread(path: Path, text: str, names: Collection[str], outer: Collection[str] | None = None) -> SimulateError:
     """Return the error for a file that no reader takes, by whether anything in it trains."""
-    if path.suffix == ".json" and is_recorded(names):
+    if path.suffix == ".json" and recognition.is_recorded(names):
         return NoRecipeError(f"{path}: starts no training: the results of a run")
-    trains = settings_of_training({*names, *names_in(text)}, str(path), outer)
-    if trains := trains or experiment(text):
+    trains = recognition.settings_of_training({*names, *recognition.names_in(text)}, str(path), outer)
+    if trains := trains or recognition.experiment(text):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
-    if line := command_line(text) or line_of_flag(text):
+    if line := recognition.command_line(text) or recognition.line_of_flag(text):
         message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
         return _CommandWithinError(message)
     if "model_type" in names:
@@ -259,23 +231,27 @@ _TEMPLATE: Final = re.compile(
 
 def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     """Return the error for a file that cannot be parsed or holds several documents: it may still train."""
-    names = names_in(text)
+    names = recognition.names_in(text)
     if _TEMPLATE.search(text):
         return NoRecipeError(f"{path}: a template of Helm, which holds no values yet")
-    if trainer := trainer_of(names):
+    if trainer := recognition.trainer_of(names):
         return _of_other(path, trainer)
     try:
         require_training_text(str(path), text)
     except NoRecipeError as idle:
         return idle
     line, _, why = str(error).removeprefix(str(path)).partition(": ")
-    if "is not allowed" in why and settings_of_training(names, str(path)):
+    if "is not allowed" in why and recognition.settings_of_training(names, str(path)):
         return _unread(path, text, names)
-    if path.suffix == ".json" and is_recorded(names):
+    if path.suffix == ".json" and recognition.is_recorded(names):
         why = "the results of a run"
     elif path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
         why = "a template of a DeepSpeed configuration names no model"
-    elif text.strip() and (not _OTHER_KIND.search(why) or settings_of_training(names, str(path)) or command_line(text)):
+    elif text.strip() and (
+        not _OTHER_KIND.search(why)
+        or recognition.settings_of_training(names, str(path))
+        or recognition.command_line(text)
+    ):
         return error
     return NoRecipeError(f"{path}{line}: starts no training, and cannot be read: {why}")
 
@@ -295,8 +271,7 @@ def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
     file = str(path)
-    whole = text.replace("\r\n", "\n")
-    script = _script(whole, file, settings, environment)
+    script = _script(text.replace("\r\n", "\n"), file, settings, environment)
     recipes = []
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
@@ -311,7 +286,7 @@ def _read_shell(
             passed.append(launch)
         else:
             charge(_LAUNCH_WORK)
-            recipe = with_network(_conditional(recipe, launch))
+            recipe = formats.with_network(_conditional(recipe, launch))
             remarks = (*_line_ends(text, file), *_script_remarks(script, file))
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
             recipes.append(_with_unused(recipe, settings, script.unused_settings))
@@ -336,7 +311,7 @@ def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator
     """Yield recipes without a verdict for launches, beside readable ones, that no reader takes."""
     for launch in launches:
         title = PurePath(launch.script.text).name
-        if launch.launcher != "python" or names_training(title):
+        if launch.launcher != "python" or recognition.names_training(title):
             error, place = _of_no_framework(file, launch), Place(file, max(launch.line, 1))
             rule = "unknown-flag" if isinstance(error, UndecidedError) else "not-modelled"
             remark = Remark(rule, "error", str(error).partition(": ")[2], place)
@@ -352,7 +327,7 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
     shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
     shown = other_trainer(launch) or shown
-    if name := entry_of(launch):
+    if name := recognition.entry_of(launch):
         return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
@@ -385,22 +360,22 @@ _FOR_DEVICES: Final = re.compile(r"^[^#\n]*[ \t]--gpus(?:-per-\w+)?[ =][\"']?[1-
 def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     """Yield possible trainings that were not followed, with the setting or file that would help."""
     judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
-    line = command_line(text, judged)
+    line = recognition.command_line(text, judged)
     if line and script.exit_line:
         reason = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
         on_devices = _FOR_DEVICES.search(text) or (other.spread and _ON_DEVICES.search(text))
         spread = not other.text and not script.launches and on_devices and not _OTHER_PURPOSE.search(name)
-        if spread or names_training(name) or "launch" in name or command_line(other.text):
+        if spread or recognition.names_training(name) or "launch" in name or recognition.command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
         yield f"{file}:{line}: what may train here is not followed: nothing that is read starts it"
-    if line := python_that_trains(text):
+    if line := recognition.python_that_trains(text):
         yield f"{file}:{line}: Python code within the script trains; it is not read"
-    if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
+    if recognition.names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
         yield f"{file}: starts nothing by itself, and reads a file that is not at hand; --root FOLDER"
-    if not script.launches and (flag := training_flag(text)):
+    if not script.launches and (flag := recognition.training_flag(text)):
         yield f"{file}: sets {flag} and starts nothing: a part of a training; give the script that reads it"
 
 
@@ -435,31 +410,24 @@ def _read_filled(
 
 
 def _filled(text: str) -> str:
-    return _PLACEHOLDER.sub(_variable, text)
+    def variable(placeholder: re.Match[str]) -> str:
+        return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
 
-
-def _variable(placeholder: re.Match[str]) -> str:
-    return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
+    return _PLACEHOLDER.sub(variable, text)
 
 
 def _line_ends(text: str, file: str) -> Iterable[Remark]:
     """Yield a remark on Windows line ends, whose carriage return bash takes for part of the last word."""
     if "\r\n" in text:
-        line = text[: text.index("\r\n")].count("\n") + 1
-        yield Remark(
-            "carriage-returns",
-            "warning",
-            "lines end in CR LF: bash stops at the carriage returns; read as if there were none",
-            Place(file, line),
-            "sed -i 's/\\r$//'",
-        )
+        place = Place(file, text.partition("\r\n")[0].count("\n") + 1)
+        message = "lines end in CR LF: bash stops at the carriage returns; read as if there were none"
+        yield Remark("carriage-returns", "warning", message, place, "sed -i 's/\\r$//'")
 
 
 def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     """Return the recipe of a launch; None for a framework that is not read."""
-    reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
-    if reader is not None:
-        return reader(launch, file)
+    if formats.is_nemo_launch(launch):
+        return formats.read_nemo_launch(launch, file)
     for name, form in registry.launch_forms():
         if form.is_own(launch):
             return _by_form(name, form, launch, file)
@@ -476,12 +444,6 @@ def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) ->
     run = registry.read_launch(name, form, arguments, launch)
     title = f"{launch.program} {launch.script.text}" if form.is_named_by_program else PurePath(launch.script.text).name
     return dataclasses.replace(run, file=file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
-
-
-_COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[TrainingCommand, str], Recipe]], ...]] = (
-    (is_nemo_launch, read_nemo_launch),
-)
-"""Recognition and reader of launches that belong to no framework's form."""
 
 
 def _conditional(recipe: Recipe, launch: TrainingCommand) -> Recipe:
@@ -502,27 +464,16 @@ def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
     yield from script.remarks
     if script.assumed_unset:
         names = sorted(script.assumed_unset)
-        line = script.assumed_unset[names[0]]
-        shown = ", ".join(f"${name}" for name in names[:12])
-        yield Remark(
-            "assumed-unset", "note", f"taken as not set: {shown}", Place(file, max(line, 1)), "--set NAME=VALUE"
-        )
+        place = Place(file, max(script.assumed_unset[names[0]], 1))
+        message = "taken as not set: " + ", ".join(f"${name}" for name in names[:12])
+        yield Remark("assumed-unset", "note", message, place, "--set NAME=VALUE")
     for line, causes in sorted(script.exits.items()):
         shown = ", ".join(sorted({cause.name for cause in causes})[:6])
-        yield Remark(
-            "exit-path",
-            "note",
-            f"the script may end here, depending on {shown}; taken not to",
-            Place(file, max(line, 1)),
-        )
+        message = f"the script may end here, depending on {shown}; taken not to"
+        yield Remark("exit-path", "note", message, Place(file, max(line, 1)))
 
 
 def _with_unused(recipe: Recipe, settings: Mapping[str, str], unused: Iterable[str]) -> Recipe:
-    remarks = [
-        Remark(
-            "unused-setting", "warning", f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it"
-        )
-        for name in unused
-        if name not in used_names()
-    ]
+    said = {name: f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it" for name in unused}
+    remarks = [Remark("unused-setting", "warning", said[name]) for name in said if name not in used_names()]
     return dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))

@@ -6,23 +6,21 @@ rate, an optimizer or a model.
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from simulator.budget import charge
 from simulator.frameworks.arguments import LaunchCommand
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
+from simulator.question.specs.documents import read_table
 
-_TABLE: Final = Path(__file__).with_name("trainers.csv")
+_TABLE: Final = "trainers"
 """Trainers that are recognised but not read, with the keys that only their files combine, each a section, a name or
 a dotted path; `name=text` is a key whose value begins so, `/name` a section at any depth."""
-_ENTRIES: Final = Path(__file__).with_name("entries.csv")
+_ENTRIES: Final = "entries"
 """Patterns of the programs, modules and scripts that start recognised trainers which are not read."""
 _FARTHEST: Final = 16
 _LONGEST: Final = 4000
@@ -81,16 +79,10 @@ _QUIET: Final = re.compile(
 """Lines that name a program without starting it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trainer:
-    name: str
-    marks: tuple[str, ...]
-
-
 @functools.cache
-def _trainers() -> tuple[_Trainer, ...]:
-    with _TABLE.open(encoding="utf-8", newline="") as stream:
-        return tuple(_Trainer(row["trainer"], tuple(row["marks"].split())) for row in csv.DictReader(stream))
+def _trainers() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the trainers and their marks."""
+    return tuple((row["trainer"], tuple(row["marks"].split())) for row in read_table(__file__, _TABLE))
 
 
 def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
@@ -109,7 +101,7 @@ def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
             return mark[1:] in sections
         return any(key == name and text.startswith(start) for key, text in texts) if equals else mark in names
 
-    return next((trainer.name for trainer in _trainers() if all(map(stands, trainer.marks))), "")
+    return next((trainer for trainer, marks in _trainers() if all(map(stands, marks))), "")
 
 
 def entry_of(launch: LaunchCommand) -> str:
@@ -121,8 +113,7 @@ def entry_of(launch: LaunchCommand) -> str:
 
 @functools.cache
 def _entries() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    with _ENTRIES.open(encoding="utf-8", newline="") as stream:
-        return tuple((row["trainer"], re.compile(row["entry"])) for row in csv.DictReader(stream))
+    return tuple((row["trainer"], re.compile(row["entry"])) for row in read_table(__file__, _ENTRIES))
 
 
 def names_in(text: str) -> set[str]:

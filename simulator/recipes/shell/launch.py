@@ -12,43 +12,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from pathlib import PurePath
-from typing import Final
+from typing import Final, get_args
 
 from simulator.frameworks.arguments import LaunchCommand, LauncherName
 from simulator.frameworks.values import Cause
+from simulator.question.specs.documents import read_table
 from simulator.recipes.shell.values import Value, hole, joined, text_value
 
 FARTHEST: Final = 64
 """Most words before a program."""
-_PROGRAMS: Final[Mapping[str, LauncherName]] = {
-    **dict.fromkeys(("torchrun", "composer", "tune"), "torch"),
-    "deepspeed": "deepspeed",
-    "msrun": "msrun",
-    "accelerate": "accelerate",
-    **dict.fromkeys(("erniekit", "paddleformers-cli"), "paddle"),
-    **dict.fromkeys(("llamafactory-cli", "colossalai", "horovodrun", "swift", "megatron"), "other"),
-    **dict.fromkeys(("xtuner", "axolotl", "litgpt", "oumi", "trl"), "other"),
-}
-_TRAINING: Final = {
-    "accelerate": ("launch",),
-    "swift": ("pt", "sft", "rlhf"),
-    "megatron": ("pt", "sft", "rlhf"),
-    "llamafactory-cli": ("train",),
-    "axolotl": ("train",),
-    "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter"),
-    "oumi": ("train", "distributed", "tune"),
-    "trl": ("sft", "dpo", "kto", "grpo", "reward", "rloo"),
-    "tune": ("run",),
-}
+
+
+def _commands(kind: str) -> dict[str, dict[str, str]]:
+    """Return the rows of a kind in `commands.csv`, by their word."""
+    return {row["word"]: row for row in read_table(__file__, "commands") if row["kind"] == kind}
+
+
+_LAUNCHERS: Final[Mapping[str, LauncherName]] = {name: name for name in get_args(LauncherName)}
+_PROGRAMS: Final = {name: _LAUNCHERS[row["launcher"]] for name, row in _commands("program").items()}
+_MODULES: Final = {name: _LAUNCHERS[row["launcher"]] for name, row in _commands("module").items()}
+_TRAINING: Final = {name: row["trains"].split() for name, row in _commands("program").items() if row["trains"]}
 """Subcommands that train, of programs that have others too."""
-_MODULES: Final[Mapping[str, LauncherName]] = {
-    "torch.distributed.run": "torch",
-    "torch.distributed.launch": "torch",
-    "paddle.distributed.launch": "paddle",
-    "paddle.distributed.fleet.launch": "paddle",
-    "deepspeed.launcher.runner": "deepspeed",
-    "accelerate.commands.launch": "accelerate",
-}
 _WORDS_BEFORE_OPTIONS: Final = ("accelerate", "tune")
 """Programs whose subcommand takes a launcher's options, a script, and the script's arguments."""
 _UNREAD: Final = frozenset(["colossalai", "litgpt", "xtuner"])
@@ -56,15 +40,7 @@ _UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_\w+|verl\.trainer\.(m
 """Programs, and modules of `python -m`, that train by themselves and whose flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])
 _PYTHON: Final = re.compile(r"python[0-9.]*")
-_WITHOUT_VALUE: Final = frozenset(
-    [
-        *("", "standalone", "no_python", "use_env", "run_path", "module", "m", "enable_each_rank_log", "save_pid"),
-        *("no_ssh", "no_ssh_check", "no_local_rank", "force_multi", "elastic_training", "bind_cores_to_rank"),
-        *("quiet", "cpu", "multi_gpu", "tpu", "enable_cpu_affinity", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
-        *("use_parallelism_config", "same_network", "downcast_bf16", "debug", "dynamo_use_fullgraph"),
-        *("dynamo_use_dynamic", "dynamo_use_regional_compilation", "tpu_cluster", "tpu_use_sudo"),
-    ]
-)
+_WITHOUT_VALUE: Final = frozenset(_commands("flag"))
 """Options of launchers that take no value."""
 
 
@@ -118,7 +94,11 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
     program = PurePath(argv[start].text).name
     rest = list(argv[start + 1 :])
     if _PYTHON.fullmatch(program):
-        rest = _without_valued(rest)
+        # Return the words behind `python` without its options that take a value, `-X dev` and `-W ignore`.
+        place = 0
+        while place < len(rest) and rest[place].text[:1] == "-" and rest[place].text not in ("-m", "-c", "-"):
+            place += 2 if re.fullmatch(r"-[a-zA-Z]*[XW]", rest[place].text) else 1
+        rest = list(rest[place:])
     launcher = _PROGRAMS.get(program)
     if launcher is None:
         module = _module(rest)
@@ -167,14 +147,6 @@ def _is_script(value: Value) -> bool:
     return text.endswith(".py") and not text.startswith("-") and len(text.split()) == 1 and value.pieces[-1].known
 
 
-def _without_valued(words: Sequence[Value]) -> list[Value]:
-    """Return the words behind `python` without its options that take a value, `-X dev` and `-W ignore`."""
-    place = 0
-    while place < len(words) and words[place].text[:1] == "-" and words[place].text not in ("-m", "-c", "-"):
-        place += 2 if re.fullmatch(r"-[a-zA-Z]*[XW]", words[place].text) else 1
-    return list(words[place:])
-
-
 def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
     """Return the launcher of `python -m` and the words after it; None without one."""
     for number, value in enumerate(rest):
@@ -201,9 +173,7 @@ def _plain_python(
     return TrainingCommand("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)
 
 
-def _options(
-    rest: Sequence[Value],
-) -> tuple[dict[str, Value], Value | None, list[Value], frozenset[Cause]]:
+def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, list[Value], frozenset[Cause]]:
     """Return the launcher's options, the script, its arguments, and what unknown options depend on."""
     options: dict[str, Value] = {}
     skipped: list[int] = []
@@ -246,17 +216,7 @@ STARTERS: Final = frozenset(["srun", *MPI])
 """Commands that start several processes of the command after them."""
 _REMOTE: Final = frozenset(["ssh", "pdsh", "clush"])
 _CONTAINERS: Final = frozenset(["docker", "podman", "nerdctl", "singularity", "apptainer", "enroot", "kubectl"])
-WRAPPERS: Final = (
-    frozenset(
-        ["nohup", "exec", "time", "sudo", "env", "numactl", "stdbuf", "timeout", "nice", "taskset", "command", "setsid"]
-    )
-    | frozenset(["coverage", "py-spy", "nsys", "ncu", "rocprof", "rocprofv3", "perf", "strace"])
-    | frozenset(["ray", "uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pipenv", "hatch", "pixi"])
-    | frozenset(["chrt", "ionice", "unbuffer", "xvfb-run", "flock", "gosu", "runuser"])
-    | STARTERS
-    | _REMOTE
-    | _CONTAINERS
-)
+WRAPPERS: Final = frozenset(_commands("wrapper")) | STARTERS | _REMOTE | _CONTAINERS
 QUEUES: Final = frozenset(["sbatch", "qsub", "bsub"])
 """Commands that hand a script to a scheduler."""
 SHELLS: Final = frozenset(["bash", "sh", "zsh"])

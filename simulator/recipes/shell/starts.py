@@ -63,8 +63,7 @@ def start_of(file: str, text: str) -> DocumentedStart | None:
     """
     named = _starts().get(PurePath(file).name, ())
     same = [start for start in named if start.digest == digest(text)] if named else []
-    inside = [start for start in same if PurePath(start.file).parts[-2:] == PurePath(file).parts[-2:]]
-    starts = inside or same
+    starts = [start for start in same if PurePath(start.file).parts[-2:] == PurePath(file).parts[-2:]] or same
     return starts[0] if starts and all(start.words == starts[0].words for start in starts) else None
 
 

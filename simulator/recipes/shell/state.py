@@ -21,13 +21,13 @@ from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.frameworks.values import Cause, path_set_by_user
 from simulator.question.origin import Place, Remark, Severity, option_for
-from simulator.recipes.shell.files import Files, joined_files, name_below
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.starts import Example
 from simulator.recipes.shell.values import (
     BLANKS,
     BREAK,
     EMPTY,
+    Files,
     Piece,
     Truth,
     Value,
@@ -35,6 +35,8 @@ from simulator.recipes.shell.values import (
     filled,
     hole,
     joined,
+    joined_files,
+    name_below,
     one_of,
     open_causes,
     text_value,
@@ -478,8 +480,7 @@ class Machine:
         values = [content if isinstance(content, Value) else words(items_of(content).values()) for content in contents]
         if (setting := self.preset(name, line)) is not None:
             return setting
-        place = next((value.line for value in values if value.line), line)
-        return one_of(values, f"${name}", place, causes)
+        return one_of(values, f"${name}", next((value.line for value in values if value.line), line), causes)
 
     def aside(self) -> tuple[list[tuple[State, frozenset[Cause]]], tuple[frozenset[Cause], ...]]:
         """Put the paths aside that left a function or loop, while another one is followed; return what `back` takes."""

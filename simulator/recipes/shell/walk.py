@@ -20,14 +20,7 @@ from simulator.frameworks.values import Cause, TooLargeError
 from simulator.recipes.shell.assignments import Assignments, assigned_names
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.source import HOLES, Source
-from simulator.recipes.shell.state import (
-    MAXIMUM_CALLS,
-    Content,
-    Machine,
-    State,
-    items_of,
-    same_content,
-)
+from simulator.recipes.shell.state import MAXIMUM_CALLS, Content, Machine, State, items_of, same_content
 from simulator.recipes.shell.values import (
     EMPTY,
     Piece,
@@ -518,8 +511,7 @@ class Walk:
         """Follow the text of another file, as `source` does."""
         source = Source(self.machine.file, text)
         self.machine.assigned |= assigned_names(source)
-        walk = Walk(self.machine, source, self.launches, self.command)
-        return self._returning("", walk.whole, text.line)
+        return self._returning("", Walk(self.machine, source, self.launches, self.command).whole, text.line)
 
     # Output and input of commands.
 

@@ -71,11 +71,7 @@ _MAXIMUM_REFERENCES: Final = 8
 
 
 class _UnknownError(Exception):
-    """An arithmetic expression needs an unknown value."""
-
-    def __init__(self, causes: frozenset[Cause]) -> None:
-        super().__init__()
-        self.causes = causes
+    """An arithmetic expression needs an unknown value; it holds the causes."""
 
 
 class Words:
@@ -374,7 +370,7 @@ class Words:
             try:
                 return text_value(str(self._computed(expression.text, line)), line)
             except _UnknownError as unknown:
-                value = hole(shown, line, unknown.causes, filled=True)
+                value = hole(shown, line, unknown.args[0], filled=True)
         else:
             value = hole(shown, line, expression.causes, filled=True)
         charge(10 * len(expression.text))
@@ -406,7 +402,7 @@ class Words:
         try:
             return self._computed(value.text, line)
         except _UnknownError as unknown:
-            return unknown.causes
+            return frozenset(unknown.args[0])
         except InputError:
             return None
 
@@ -425,8 +421,7 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
     while stack:
         top = stack.pop()
         charge(_NODE_WORK)
-        inside = top.start_byte >= start and top.end_byte <= end
-        if inside and top.type in _EXPANDED:
+        if (top.start_byte >= start and top.end_byte <= end) and top.type in _EXPANDED:
             yield top
         elif top.end_byte > start and top.start_byte < end:
             stack.extend(reversed(top.children))

@@ -227,7 +227,7 @@ def _chosen(known: Sequence[str], families: Sequence[str], why: str = "no row th
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
     """Return the rows of the files."""
     from simulator.evidence.measurements.rows import read_rows
-    from simulator.recipes.stated_rows import stand_in
+    from simulator.recipes.logs import stand_in
 
     return [row for name in files for row in read_rows(Path(name), stand_in)]
 
@@ -252,8 +252,7 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
             "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
         )
     from simulator.evidence.measurements.rows import read_cells
-    from simulator.recipes.logs import read_log
-    from simulator.recipes.stated_rows import stand_in
+    from simulator.recipes.logs import read_log, stand_in
     from simulator.show.cli.question import framework_options
 
     inputs = {name: values[name] for name in ("hardware", "model", "warmup")}

@@ -113,7 +113,7 @@ def case_of_text(text: str, options: Question) -> Case:
     """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
     if text.lstrip().startswith("-"):
         return _case_of_options(options.over(_quoted_question(text)))
-    from simulator.recipes.files import case_of_file
+    from simulator.recipes.emit.write import case_of_file
 
     return case_of_file(text, options)
 

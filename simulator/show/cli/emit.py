@@ -49,8 +49,7 @@ def _emit(**values: Any) -> None:
     from simulator.answers.cases import case_of, priceable
     from simulator.answers.saved import saved_case
     from simulator.frameworks.registry import framework_of
-    from simulator.recipes.emit.write import emit
-    from simulator.recipes.files import recipe_format
+    from simulator.recipes.emit.write import emit, recipe_format
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])

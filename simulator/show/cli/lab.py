@@ -155,8 +155,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
-    from simulator.lab.runner.campaign import Planner, Record, run
-    from simulator.lab.runner.compare import learn
+    from simulator.lab.runner.campaign import Planner, Record, learn, run
     from simulator.show.report.lab import Validation, dry_run_text
 
     quiet = verbosity_of(ctx) < 0
@@ -285,7 +284,7 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
 
 
 def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
-    from simulator.lab.runner.launchers import LocalLauncher, SlurmLauncher
+    from simulator.lab.runner.engine import LocalLauncher, SlurmLauncher
     from simulator.lab.runner.reference import usual_backend
 
     if values["launcher"] == "slurm":

@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.cost.pricing.estimate import Interval
-from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.rates import Rates
-from simulator.lab.probe.run import Compared, Prepared, Probed, rates_command
-from simulator.lab.runner.campaign import Campaign, LaunchPlan, Refused
-from simulator.lab.runner.compare import ComparedFigure, LayoutComparison, Learned, Moved
+from simulator.lab.probe.run import Compared, Prepared, Probed, ProbeDesign, rates_command
+from simulator.lab.runner.campaign import (
+    Campaign,
+    ComparedFigure,
+    LaunchPlan,
+    LayoutComparison,
+    Learned,
+    Moved,
+    Refused,
+)
 from simulator.lab.runner.engine import Launcher, shell_line
 from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import GIGA, MEGA, to_mib
