@@ -36,7 +36,7 @@ _FIELDS: Final = {field.name: field for field in switches()}
 
 
 def is_open(question: Question, priced: Priced) -> bool:
-    """Return whether a run's stack is open: nobody named one, and neither its file nor its hardware decides it."""
+    """Return whether a run's stack is open: nobody named switch, and neither its file nor its hardware decides it."""
     profile = priced.pricing.scenario.framework
     decided = profile.stack != "default" and not profile.stack_assumed
     unsaid = question.origin("stack").kind == "nobody"
@@ -50,15 +50,15 @@ def over_open(question: Question, estimate: Estimate, base: Priced) -> Estimate:
     """
     if estimate.verdict == "refused" or not is_open(question, base):
         return estimate
-    found = tuple(_open_switches(question, base))
+    open_switches = tuple(_open_switches(question, base))
     ends = {
-        "least": _end(base, found, lambda one: one.memory_bytes),
-        "most": _end(base, found, lambda one: -one.memory_bytes),
-        "fastest": _end(base, found, lambda one: -one.speed_change),
-        "slowest": _end(base, found, lambda one: one.speed_change),
+        "least": _end(base, open_switches, lambda switch: switch.memory_bytes),
+        "most": _end(base, open_switches, lambda switch: -switch.memory_bytes),
+        "fastest": _end(base, open_switches, lambda switch: -switch.speed_change),
+        "slowest": _end(base, open_switches, lambda switch: switch.speed_change),
     }
     span = OpenRange(
-        switches=tuple(sorted(found, key=_worth(estimate), reverse=True)),
+        switches=tuple(sorted(open_switches, key=_worth(estimate), reverse=True)),
         least_bytes=float(ends["least"].device_bytes[0]),
         most_bytes=float(ends["most"].device_bytes[0]),
         fastest_seconds=float(ends["fastest"].step.total[0]),
@@ -70,7 +70,7 @@ def over_open(question: Question, estimate: Estimate, base: Priced) -> Estimate:
 def _worth(estimate: Estimate) -> Any:
     """Return the key that sorts switches by what they move: speed, or memory over capacity."""
     capacity = estimate.memory.capacity_bytes
-    return lambda one: max(abs(one.speed_change), abs(one.memory_bytes) / capacity)
+    return lambda switch: max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
 
 
 def _open_switches(question: Question, base: Priced) -> Iterator[OpenSwitch]:
@@ -111,16 +111,16 @@ def _with(base: Priced, values: Mapping[str, Any]) -> Priced:
     return priced_anew(base, otherwise, tuple({effect for name in values for effect in MOVES[name]}))
 
 
-def _end(base: Priced, found: tuple[OpenSwitch, ...], figure: Any) -> Priced:
+def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: Any) -> Priced:
     """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
     best: dict[str, OpenSwitch] = {}
-    for one in found:
-        if figure(one) < min(0.0, figure(best[one.switch]) if one.switch in best else 0.0):
-            best[one.switch] = one
+    for switch in open_switches:
+        if figure(switch) < min(0.0, figure(best[switch.switch]) if switch.switch in best else 0.0):
+            best[switch.switch] = switch
     if not best:
         return base
     profile = base.pricing.scenario.framework
-    values = {name: switch_value(_FIELDS[name], one.other, getattr(profile, name)) for name, one in best.items()}
+    values = {name: switch_value(_FIELDS[name], switch.other, getattr(profile, name)) for name, switch in best.items()}
     return _with(base, values)
 
 
@@ -182,9 +182,9 @@ def _mean_and_variance(device_bytes: float, span: OpenRange) -> tuple[float, flo
     """Return mean and variance of the logarithm of the need over today's, each switch by its shares."""
     mean = variance = 0.0
     for name in span.names:
-        values = [one for one in span.switches if one.switch == name]
-        shares = [DOCUMENTED_SHARE if one.share is None else one.share for one in values]
-        moved = [math.log1p(one.memory_bytes / device_bytes) for one in values]
+        values = [switch for switch in span.switches if switch.switch == name]
+        shares = [DOCUMENTED_SHARE if switch.share is None else switch.share for switch in values]
+        moved = [math.log1p(switch.memory_bytes / device_bytes) for switch in values]
         first = sum(share * change for share, change in zip(shares, moved, strict=True))
         mean += first
         variance += sum(share * change * change for share, change in zip(shares, moved, strict=True)) - first * first

@@ -20,7 +20,7 @@ release, the `hardware`'s spec, the `framework`'s own default; it `follows` from
 _BY_THE_USER: Final = frozenset({"argument", "option", "environment"})
 Severity = Literal["error", "warning", "note"]
 Bound = Literal["", "length", "sharding", "adapters", "state"]
-"""Upper bounds whose favourable reading can be priced: the shortest samples, ZeRO 3, adapters of rank 1, no state."""
+"""Upper bounds whose favourable reading can be priced: the shortest samples, adapters of rank 1, no state."""
 
 
 class Origin(NamedTuple):

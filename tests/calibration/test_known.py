@@ -81,7 +81,7 @@ def test_a_processor_holds_the_tensors_alone() -> None:
 
 
 def test_its_interval_is_the_noise_alone() -> None:
-    memory = simulator.estimate(**QUESTION).memory
+    memory = simulator.estimate(**QUESTION | {"stack": "default"}).memory
     assert memory.interval_bytes is not None
     assert memory.interval_bytes.high / memory.device_bytes == pytest.approx(1.0506, abs=1e-4)  # exp(1.645 x 3 %)
 

@@ -32,7 +32,7 @@ LEFT_OUT = Path(__file__).with_name("left_out.csv")
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Numbers of nodes that are told where an answer waits for one."""
 FIRM = ("fits", "starved", "does_not_fit", "refused")
-NOT_JUDGED = ("cannot_tell", "not_modelled", "unreadable")
+NOT_JUDGED = ("depends", "longest_does_not_fit", "cannot_tell", "not_modelled", "unreadable")
 REINFORCEMENT = ("NeMo-RL", "verl RL")
 """Labels of the list whose files train by reinforcement."""
 

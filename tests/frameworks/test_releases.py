@@ -13,7 +13,7 @@ from simulator.question.frameworks.stacks import STACKS, Stack, framework, relea
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.catalogue import load_hardware, load_model
 
-RELEASES = [stack for stack in STACKS if "@" in stack.name]
+RELEASES = [stack for stack in STACKS if release_recipes(stack.name)]
 PLACES = (
     "src/megatron/bridge/",
     "scripts/performance/",

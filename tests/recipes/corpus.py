@@ -52,7 +52,10 @@ def public(family: str, end: str) -> Path:
 
 def verdict(results: tuple[Checked, ...]) -> str:
     """The verdict of a file: that of its launches, the least welcome first."""
-    worst = ("unreadable", "does_not_fit", "refused", "not_modelled", "cannot_tell", "starved", "fits", "skipped")
+    worst = (
+        *("unreadable", "does_not_fit", "refused", "longest_does_not_fit", "not_modelled", "depends", "cannot_tell"),
+        *("starved", "fits", "skipped"),
+    )
     return min((result.outcome for result in results), key=worst.index)
 
 

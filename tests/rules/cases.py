@@ -303,6 +303,20 @@ CASES: dict[str, list[Case]] = {
         ),
     ],
     "fp4_recipe": [Case({}, {}, question=_FP4 | _option("fp4_recipe", "mxfp4"), kept_question=_FP4)],
+    "fp8_recipe": [
+        Case(
+            {},
+            {},
+            question={"hardware": "h100-sxm-80g", "precision": "fp8"} | _option("fp8_recipe", "mxfp8"),
+            kept_question={"hardware": "h100-sxm-80g", "precision": "fp8"},
+        ),
+        Case(
+            {},
+            {},
+            question={"hardware": "h200-sxm", "precision": "fp8"} | _option("fp8_recipe", "mxfp8"),
+            kept_question={"hardware": "b200-sxm", "precision": "fp8"} | _option("fp8_recipe", "mxfp8"),
+        ),
+    ],
     "recompute_operations": [
         Case({"recompute": "operations"}, {"recompute": "selective"}),
         Case({"recompute": "operations"}, {"recompute": "operations"}, kept_question={"profile": "torch"}),

@@ -310,11 +310,11 @@ class OpenRange:
     @property
     def names(self) -> tuple[str, ...]:
         """Switches by name, the largest effect first, each once."""
-        return tuple(dict.fromkeys(one.switch for one in self.switches))
+        return tuple(dict.fromkeys(switch.switch for switch in self.switches))
 
     def decisive(self, verdict: Verdict) -> OpenSwitch | None:
         """Return the first switch that alone turns a verdict by the need from or to `fits`; None if none does."""
-        return next((one for one in self.switches if (one.verdict == "fits") != (verdict == "fits")), None)
+        return next((switch for switch in self.switches if (switch.verdict == "fits") != (verdict == "fits")), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -341,7 +341,7 @@ def practice_of(framework: str) -> tuple[Practice, ...]:
     Shares were counted in November 2026 over 1,405 launches of public recipes, one vote for each repository.
     """
     rows = (row for row in practice_rows() if row["framework"] == framework)
-    found = (
+    values = (
         Practice(
             switch=row["switch"],
             text=row["value"],
@@ -351,7 +351,7 @@ def practice_of(framework: str) -> tuple[Practice, ...]:
         )
         for row in rows
     )
-    return tuple(each for each in found if each.share is None or each.share >= _LEAST_SHARE)
+    return tuple(each for each in values if each.share is None or each.share >= _LEAST_SHARE)
 
 
 PROFILES: dict[str, FrameworkProfile] = {

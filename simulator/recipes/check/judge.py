@@ -418,7 +418,9 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     if least_bytes * surely > capacity_bytes:
         return ()
     low, high, usable = map(to_gib, (least_bytes, estimate.memory.device_bytes, capacity_bytes))
-    both = f"it needs {low:.2f} GiB at least and {high:.2f} at most, of {usable:.2f}"
+    stateless = any(remark.bound in ("state", "sharding") for remark in bounds)
+    shortest = "less" if stateless else f"{low:.2f} GiB"
+    both = f"by its most favourable reading it needs {shortest}, by this one {high:.2f} GiB of {usable:.2f}"
     stated = "seq_length" in case.recipe.places
     rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} <= {"length", ""} else LONGEST
     return tuple(replace(each, rule=rule, severity="error", message=f"{each.message}; {both}") for each in bounds)
@@ -437,7 +439,10 @@ _STATE = ("parameters", "gradients", "optimizer")
 
 
 def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) -> float:
-    """Return the need by the most favourable reading of some bounds, in bytes; samples are the shortest that divide."""
+    """Return the need by the most favourable reading of some bounds, in bytes; samples are the shortest that divide.
+
+    A launcher that may shard the state may keep it on the host as well.
+    """
     if not bounds:
         return estimate.memory.device_bytes
     scenario, layout = case.scenario, case.layout
@@ -447,10 +452,10 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
         scenario = replace(scenario, seq_length=min(shortest, scenario.seq_length))
     if "adapters" in kinds:
         scenario = replace(scenario, lora_rank=1)
-    if "sharding" in kinds:
-        layout = replace(layout, zero_stage=3)
     memory = estimate_layout(scenario, layout).memory
-    return memory.device_bytes - sum(memory.parts_bytes.get(name, 0.0) for name in _STATE if "state" in kinds)
+    if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
+        return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
+    return memory.device_bytes
 
 
 def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:

@@ -118,9 +118,9 @@ def _code(result: Checked, gates: Gates) -> int:
         return PASSED
     if result.outcome == "unreadable":
         return WRONG_INPUT
-    open_outcomes = {"cannot_tell", "not_modelled", "depends", "longest_does_not_fit"} - set(gates.fail_on or ())
-    stated = "stated_longest_does_not_fit" in (gates.fail_on or ()) and result.outcome == "longest_does_not_fit"
-    return NO_ANSWER if result.outcome in open_outcomes and not stated else FAILED
+    if result.outcome == "longest_does_not_fit":
+        return FAILED if gates.fail_on else NO_ANSWER
+    return NO_ANSWER if result.outcome in ("depends", "cannot_tell", "not_modelled") else FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

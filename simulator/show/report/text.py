@@ -251,7 +251,7 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
 
 
 def _first_of(span: OpenRange, name: str) -> OpenSwitch:
-    return next(one for one in span.switches if one.switch == name)
+    return next(switch for switch in span.switches if switch.switch == name)
 
 
 def _by_need(estimate: Estimate) -> Verdict:
@@ -259,14 +259,14 @@ def _by_need(estimate: Estimate) -> Verdict:
     return "fits" if estimate.memory.fits else "does_not_fit"
 
 
-def open_switch_text(one: OpenSwitch) -> str:
+def open_switch_text(switch: OpenSwitch) -> str:
     """Return a value that runs may have, with its effect."""
     effects = []
-    if abs(one.speed_change) >= _SHOWN_CHANGE:
-        effects.append(f"{100.0 * one.speed_change:+.0f} % speed")
-    if abs(to_gib(one.memory_bytes)) >= _SHOWN_GIB:
-        effects.append(f"{to_gib(one.memory_bytes):+.1f} GiB")
-    return f"{one.switch}={one.other} ({', '.join(effects)})" if effects else f"{one.switch}={one.other}"
+    if abs(switch.speed_change) >= _SHOWN_CHANGE:
+        effects.append(f"{100.0 * switch.speed_change:+.0f} % speed")
+    if abs(to_gib(switch.memory_bytes)) >= _SHOWN_GIB:
+        effects.append(f"{to_gib(switch.memory_bytes):+.1f} GiB")
+    return f"{switch.switch}={switch.other} ({', '.join(effects)})" if effects else f"{switch.switch}={switch.other}"
 
 
 _SHOWN_CHANGE, _SHOWN_GIB = 0.005, 0.05
