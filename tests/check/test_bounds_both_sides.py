@@ -16,7 +16,7 @@ LARGEST = 2**18
 RECIPES = {
     "torchtune": ("lora_finetune_distributed.yaml", TUNE + "dataset: {packed: false}\n"),
     "llamafactory": ("llamafactory.yaml", FACTORY.replace("full", "lora") + "cutoff_len: 4096\nddp_timeout: 1\n"),
-    "axolotl": ("axolotl.yaml", AXOLOTL + QLORA),
+    "axolotl": ("axolotl.yaml", AXOLOTL.replace("sample_packing: true", "sample_packing: false") + QLORA),
     "swift": ("swift.sh", SWIFT.replace("PROGRAM", "swift") + " --train_type lora --torch_dtype bfloat16\n"),
 }
 
