@@ -1,18 +1,20 @@
-"""The pages hold what the program prints."""
+"""The pages hold what the program prints; rows asked plainly are answered as the page says."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import get_args
+from statistics import fmean
+from typing import Final, get_args
 
 import pytest
 
+from benchmarks.accuracy.plain import PlainRow
 from benchmarks.accuracy.rows import Judgement
 from simulator.cost.pricing.estimate import Coverage
 from simulator.evidence.calibration.linear import UNFITTED
 from simulator.evidence.calibration.own import MOST_SCATTER
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients, priors
-from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, blocks, differences, quoted
+from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, asked_plainly, blocks, differences, quoted
 from tests.cli.running import run
 
 MOST_WORDS = {"accuracy": 2300, "calibration": 1550}
@@ -62,3 +64,36 @@ def test_words_of_what_is_known_are_explained() -> None:
     page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
     assert [status for status in get_args(Coverage) if f"| `{status}` |" not in page] == []
     assert f"{100 * MOST_SCATTER:.0f} %" in page
+
+
+FEWEST: Final = 16
+"""Rows of a class that is judged by itself."""
+
+
+def _of(name: str) -> list[PlainRow]:
+    return [row for row in asked_plainly() if name in row.classes]
+
+
+def test_runs_that_ran_are_rarely_called_unlikely() -> None:
+    rows = asked_plainly()
+    assert len(rows) > 400
+    for limit, most in ((0.05, 0.02), (0.005, 0.007)):
+        assert fmean(row.probability < limit for row in rows) <= most
+    assert fmean(row.verdict == "does_not_fit" for row in rows) <= 0.02
+
+
+def test_answers_decide() -> None:
+    assert fmean(row.verdict != "depends" for row in asked_plainly()) >= 0.55
+    for name in ("dense", "mixture", "ampere", "hopper", "megatron", "torch"):
+        assert fmean(row.verdict != "depends" for row in _of(name)) >= 0.4, name
+
+
+def test_ranges_hold_of_what_is_open() -> None:
+    for kind, inside, widest in (("time", 0.87, 0.31), ("memory", 0.86, 0.38)):
+        rows = [row for row in asked_plainly() if kind in row.plain]
+        assert fmean(row.inside[kind] for row in rows) >= inside
+        assert fmean(row.half_widths[kind] for row in rows) <= widest
+    for name in {each for row in asked_plainly() for each in row.classes}:
+        rows = [row for row in _of(name) if "time" in row.plain]
+        if len(rows) >= FEWEST:
+            assert fmean(row.inside["time"] for row in rows) >= 0.82, name

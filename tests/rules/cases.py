@@ -298,6 +298,14 @@ CASES: dict[str, list[Case]] = {
     "offloaded_modules": [
         Case({"recompute": "full"}, {"recompute": "none"}, question=_option("offloaded_modules", "core_attn")),
         Case({}, {}, question=_option("offloaded_modules", "attn_proj"), kept_question={}),
+        # A paged stash holds what experts keep, and nothing of attention.
+        Case(
+            {"expert_parallel": 2},
+            {"expert_parallel": 2},
+            small_moe(),
+            {"options": {"offloaded_modules": "expert_fc1", "expert_stash": "2"}},
+            {"options": {"offloaded_modules": "core_attn", "expert_stash": "2"}},
+        ),
         Case(
             {}, {}, small_moe(), {"profile": "torch"} | _option("offloaded_modules", "core_attn"), {"profile": "torch"}
         ),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import simulator
 from simulator.question.question import question_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from simulator.search.query import Query
@@ -63,3 +64,12 @@ def test_every_kind_of_device_needs_the_kernels() -> None:
 def test_what_a_question_leaves_open_is_every_layout_that_fits() -> None:
     query = Query(scenario=experts())
     assert (query.space, query.min_fit_probability, dict(query.options), dict(query.chosen)) == (Space(), 0.0, {}, {})
+
+
+def test_assumed_switches_stand_by_their_effect_on_speed() -> None:
+    assumed = simulator.estimate(
+        model="llama3.1-70b", hardware="h100-sxm-80g", devices=64, tp=8, pp=2, stack="default"
+    ).assumed
+    effects = [abs(switch.speed_change) for switch in assumed]
+    assert len(set(effects)) > 2
+    assert effects == sorted(effects, reverse=True)
