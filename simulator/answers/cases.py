@@ -1,7 +1,8 @@
-"""Cases: a question with the scenario and the layout that it is priced with, or everything that it lacks.
+"""Cases: a question becomes the scenario and the layout that it is priced with, or the list of what it lacks.
 
 `--model llama3.1-8b --nodes 1 --tp 2` is a case of one node of the default hardware with its usual stack; a launch
-script is one with the framework's own defaults, and options over it beat its flags.
+script is one with the framework's own defaults, and options over it beat its flags. `answers.models` finds the model,
+`scenario.complete` fills in the layout, `answers.rules` has what a framework refuses, `answers.ranking` prices it.
 """
 
 from __future__ import annotations

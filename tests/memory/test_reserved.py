@@ -52,7 +52,7 @@ def test_streams_of_fsdp_keep_blocks_of_their_own() -> None:
 
 def test_short_of_memory_they_give_blocks_back() -> None:
     """PyTorch frees what streams do not use before it fails: the verdict is that of what is in use."""
-    near = on_torch(seq_length=15_360, recompute="operations")
+    near = on_torch(seq_length=15_360, recompute="operations", stack="default")
     streams = near.memory.outside_parts_bytes["streams"]
     usable = near.memory.capacity_bytes
     assert near.memory.device_bytes == pytest.approx(0.98 * usable)

@@ -1,7 +1,7 @@
-"""One page: text, figures and tables in a single file that needs no network.
+"""Page: one HTML file that needs no network, of texts, figures and tables.
 
-`page_html` writes sections; what a page shows when a layout is clicked are its panels, which `packed` writes in few
-bytes: parts that layouts share are written once, and the page's script unpacks them.
+`pages.layouts`, `pages.answers` and `pages.figures` compose them; template, style and script stand in `pages/assets`. Of
+a ranking the panels of every training layout are stored packed (`packed`), and the script unfolds the one pressed.
 """
 
 from __future__ import annotations

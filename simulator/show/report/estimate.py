@@ -215,6 +215,10 @@ def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterato
     yield shown.sentences([longest_text(explanation)])
 
 
+_MOST_CONTRIBUTIONS = 3
+"""Contributions to a range that a first screen names."""
+
+
 def _contributions(estimate: Estimate, *, full: bool) -> Iterator[str]:
     """Yield the contributions to each range, the largest first, and what to measure next; `full` adds reasons."""
     known = estimate.provenance
@@ -222,7 +226,8 @@ def _contributions(estimate: Estimate, *, full: bool) -> Iterator[str]:
         parts = [part for part in known.contributions if part.figure == figure]
         if parts:
             whole = 100 * math.hypot(*(part.half_width for part in parts))
-            shares = ", ".join(f"{part.name} {100 * part.half_width:.1f}" for part in parts)
+            shown = parts if full else parts[:_MOST_CONTRIBUTIONS]
+            shares = ", ".join(f"{part.name} {100 * part.half_width:.1f}" for part in shown)
             because = f": {shares}; most: {parts[0].because}" if full else f" ({shares})" * (figure == "time")
             yield f"Range of the {name}, ± {whole:.1f} %{because}."
     if (best := known.next_measurement) is not None:
