@@ -1,7 +1,7 @@
 """Page: one HTML file that needs no network, of texts, figures and tables.
 
-`pages.layouts`, `pages.answers` and `pages.figures` compose them; template, style and script stand in `pages/assets`. Of
-a ranking the panels of every training layout are stored packed (`packed`), and the script unfolds the one pressed.
+`pages.layouts`, `pages.answers` and `pages.figures` compose them; template, style and script are in `pages/assets`. Of a
+ranking the panels of every training layout are stored packed (`packed`), and the script unfolds the one pressed.
 """
 
 from __future__ import annotations
