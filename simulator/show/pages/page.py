@@ -1,6 +1,6 @@
 """Page: one HTML file that needs no network, of texts, figures and tables.
 
-`pages.layouts`, `pages.answers` and `pages.figures` compose them; template, style and script are in `pages/assets`. Of a
+`pages.layouts`, `pages.answers`, `pages.figures` compose them; template, style and script are in `pages/assets`. Of a
 ranking the panels of every training layout are stored packed (`packed`), and the script unfolds the one pressed.
 """
 
