@@ -15,7 +15,7 @@ from simulator.answers.compare import Comparison
 from simulator.answers.compare import compare as compare_cases
 from simulator.answers.explain import Explanation
 from simulator.answers.explain import explain as explain_case
-from simulator.answers.gates import CheckOutcome, Gates
+from simulator.answers.gates import FailingOutcome, Gates
 from simulator.answers.plan import Offer, Plan
 from simulator.answers.plan import plan as plan_of
 from simulator.cost.pricing.estimate import Estimate
@@ -247,7 +247,7 @@ def check(
     root: str | None = None,
     max_memory_fraction: float | None = None,
     min_fit_probability: float | None = None,
-    fail_on: Collection[CheckOutcome] = (),
+    fail_on: Collection[FailingOutcome] = (),
     skip_non_recipes: bool = False,
     **over: Unpack[OpenFields],
 ) -> Checks:

@@ -96,7 +96,7 @@ def _asked(row: MeasuredRow, judged: Mapping[tuple[str, str], tuple[float, float
         documented=errors,
         plain=moved,
         half_widths=halves,
-        inside={kind: abs(moved[kind]) <= halves[kind] for kind in widths},
+        inside={kind: _is_inside(kind, answer, moved[kind]) for kind in widths},
     )
 
 
@@ -121,6 +121,15 @@ def _moved(kind: str, row: MeasuredRow, documented: Priced, plain: Priced) -> fl
         return float(math.log(documented.step.total[0] / plain.step.total[0]))
     first, second = (float(getattr(each.memory, row.compares_with or "device").max()) for each in (documented, plain))
     return math.log(second / first)
+
+
+def _is_inside(kind: str, answer: Estimate, moved: float) -> bool:
+    """Whether the measured figure lies inside the range; `moved` is ln(predicted / measured), of speed for time."""
+    if kind == "time":
+        figure, middle, away = answer.throughput.interval_seconds, answer.throughput.step_seconds, moved
+    else:
+        figure, middle, away = answer.memory.interval_bytes, answer.memory.device_bytes, -moved
+    return figure is not None and figure.low <= middle * math.exp(away) <= figure.high
 
 
 def _half_width(kind: str, answer: Estimate) -> float:

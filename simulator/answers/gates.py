@@ -24,6 +24,8 @@ recipe leaves open, do not; `cannot_tell`: a value is missing; `not_modelled`: t
 `unreadable`: the file or its use is wrong; `skipped`: not a recipe, where such files are passed over."""
 FailingOutcome = CheckOutcome | Literal["stated_longest_does_not_fit"]
 """Outcomes that may fail a check; the last is `longest_does_not_fit` of a length that the recipe itself states."""
+FAILING: tuple[FailingOutcome, ...] = (*get_args(CheckOutcome), "stated_longest_does_not_fit")
+"""Words that may fail a check."""
 OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
 FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
 """Outcomes of judged recipes."""

@@ -16,6 +16,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
+from simulator.question.frameworks.stacks import framework
 from simulator.question.question import FOLLOWS, Question
 from simulator.question.scenario.inputs import check_count, check_share
 from simulator.search.alternatives import in_fp8, on_other_stacks, reasons, remedies, with_switches
@@ -33,10 +34,17 @@ def estimate_of(case: Case) -> Estimate:
     """Return the estimate of a case; without a recipe also the worth of its assumed switches."""
     if case.question.recipe is not None:
         return replace(estimate_layout(case.scenario, case.layout), question=case.question)
-    priced = price(pricing_of(case.scenario, case.layout))
+    scenario, release = case.scenario, None
+    if scenario.framework.stack_assumed:
+        release = scenario.framework
+        # A run that exists need not have the newest release, whose recipes a search assumes: it is one of what is open.
+        scenario = replace(scenario, framework=framework(scenario.framework.name, case.question.options))
+    priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
-    estimate = with_switches(case.scenario, estimate_of_block(priced), options, priced)
-    return replace(over_open(case.question, estimate, priced), question=case.question.with_layout(case.layout, FOLLOWS))
+    estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
+    return replace(
+        over_open(case.question, estimate, priced, release), question=case.question.with_layout(case.layout, FOLLOWS)
+    )
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:

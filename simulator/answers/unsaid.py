@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Verdict
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
-from simulator.question.frameworks.profile import switch_value, switches
+from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import Practice, practice_of
 from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, MOVES, concerns, has_kernels, option_text, priced_anew
@@ -38,31 +38,41 @@ _FIELDS: Final = {field.name: field for field in switches()}
 def is_open(question: Question, priced: Priced) -> bool:
     """Return whether a run's stack is open: nobody named switch, and neither its file nor its hardware decides it."""
     profile = priced.pricing.scenario.framework
-    decided = profile.stack != "default" and not profile.stack_assumed
+    decided = profile.stack != "default"
     unsaid = question.origin("stack").kind == "nobody"
     return bool(question.inputs) and question.recipe is None and unsaid and not decided
 
 
-def over_open(question: Question, estimate: Estimate, base: Priced) -> Estimate:
+def over_open(
+    question: Question, estimate: Estimate, base: Priced, release: FrameworkProfile | None = None
+) -> Estimate:
     """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
 
-    `base` is its block of one layout. A refused layout stays refused.
+    `base` is its block of one layout; `release` the release that a search would assume, whose switches the run may
+    have too. A refused layout stays refused.
     """
     if estimate.verdict == "refused" or not is_open(question, base):
         return estimate
-    open_switches = tuple(_open_switches(question, base))
+    open_switches = tuple(_open_switches(question, base, release))
     ends = {
         "least": _end(base, open_switches, lambda switch: switch.memory_bytes),
         "most": _end(base, open_switches, lambda switch: -switch.memory_bytes),
         "fastest": _end(base, open_switches, lambda switch: -switch.speed_change),
         "slowest": _end(base, open_switches, lambda switch: switch.speed_change),
     }
+    if not open_switches:
+        return estimate
+    # Switches act on each other: an end may lie inside of what one switch does alone.
+    needs = [float(each.device_bytes[0]) for each in (base, *ends.values())]
+    needs += [needs[0] + switch.memory_bytes for switch in open_switches]
+    steps = [float(each.step.total[0]) for each in (base, *ends.values())]
+    steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
     span = OpenRange(
         switches=tuple(sorted(open_switches, key=_worth(estimate), reverse=True)),
-        least_bytes=float(ends["least"].device_bytes[0]),
-        most_bytes=float(ends["most"].device_bytes[0]),
-        fastest_seconds=float(ends["fastest"].step.total[0]),
-        slowest_seconds=float(ends["slowest"].step.total[0]),
+        least_bytes=min(needs),
+        most_bytes=max(needs),
+        fastest_seconds=min(steps),
+        slowest_seconds=max(steps),
     )
     return _judged(estimate, span)
 
@@ -73,10 +83,10 @@ def _worth(estimate: Estimate) -> Any:
     return lambda switch: max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
 
 
-def _open_switches(question: Question, base: Priced) -> Iterator[OpenSwitch]:
+def _open_switches(question: Question, base: Priced, release: FrameworkProfile | None) -> Iterator[OpenSwitch]:
     """Yield the values beside the present ones that move speed or memory of the layout."""
     scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
-    for each in practice_of(profile.name):
+    for each in (*practice_of(profile.name), *_of_release(profile, release)):
         value = switch_value(_FIELDS[each.switch], each.text, getattr(profile, each.switch))
         usual = getattr(profile, each.switch)
         if each.switch in question.switches or value == usual or not concerns(scenario, each.switch):
@@ -89,6 +99,15 @@ def _open_switches(question: Question, base: Priced) -> Iterator[OpenSwitch]:
         memory = float(changed.device_bytes[0] - base.device_bytes[0])
         if max(abs(speed), abs(memory) / float(base.device_bytes[0])) >= MIN_CHANGE:
             yield _open_switch(each, option_text(usual), speed, memory, changed)
+
+
+def _of_release(profile: FrameworkProfile, release: FrameworkProfile | None) -> Iterator[Practice]:
+    """Yield the values of a release that nobody named, beside those of the profile."""
+    known = {(each.switch, each.text) for each in practice_of(profile.name)}
+    for name in _FIELDS if release is not None else ():
+        text = option_text(getattr(release, name))
+        if getattr(profile, name) != getattr(release, name) and text and (name, text) not in known:
+            yield Practice(name, text, None, (), f"recipes of {release.stack}" if release else "")
 
 
 def _open_switch(practice: Practice, usual: str, speed: float, memory: float, changed: Priced) -> OpenSwitch:
@@ -128,7 +147,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges joined with the span, and its verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
-        return replace(estimate, open=span)
+        return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
     low = _half_width("memory", own, math.log(memory.device_bytes / span.least_bytes))
     high = _half_width("memory", own, math.log(span.most_bytes / memory.device_bytes))
@@ -171,11 +190,19 @@ def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Ve
     deviation = math.sqrt(variance + (math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90) ** 2)
     probability = normal_below((room - mean) / deviation)
     favourable = room + math.log(memory.device_bytes / span.least_bytes)
-    if normal_below(favourable * NORMAL_90 / own) < FIRM_NO:
+    if max(probability, normal_below(favourable * NORMAL_90 / own)) < FIRM_NO:
         return probability, "does_not_fit"
     if probability < FIRM_YES:
         return probability, "depends"
     return probability, "starved" if estimate.verdict == "starved" else "fits"
+
+
+def _verdict_of_ends(estimate: Estimate, span: OpenRange) -> Verdict:
+    """Return the verdict without a calibration: firm where both ends say the same."""
+    capacity = estimate.memory.capacity_bytes
+    if estimate.verdict == "does_not_fit":
+        return "does_not_fit" if span.least_bytes > capacity else "depends"
+    return estimate.verdict if span.most_bytes <= capacity else "depends"
 
 
 def _mean_and_variance(device_bytes: float, span: OpenRange) -> tuple[float, float]:

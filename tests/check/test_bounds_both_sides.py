@@ -8,6 +8,7 @@ from simulator.answers.gates import Gates
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked, exit_code, graded
+from tests.cli.running import run
 from tests.recipes.test_formats import FACTORY
 from tests.recipes.test_tuners import AXOLOTL, QLORA, SWIFT, TUNE
 
@@ -56,7 +57,17 @@ def test_which_of_them_fail_is_asked_by_name(tmp_path: Path) -> None:
         (None, True, 3),
         (("does_not_fit", "refused"), False, 0),
         (("longest_does_not_fit",), True, 1),
+        (("stated_longest_does_not_fit",), True, 1),
     ):
         gates = Gates(fail_on=words)  # type: ignore[arg-type]  # one of the words
         result = graded(between, gates)
         assert (not result.passed, exit_code([result], gates)) == (fails, code)
+
+
+def test_the_command_line_fails_what_the_recipe_states(tmp_path: Path) -> None:
+    name, text = RECIPES["torchtune"]
+    file = tmp_path / name
+    file.write_text(text.replace("batch_size: 2", "batch_size: 256"), encoding="utf-8")
+    words = ("check", str(file), "--hardware", HARDWARE, "--nodes", "1", "--fail-on")
+    assert run(*words, "stated-longest-does-not-fit").exit_code == 1
+    assert run(*words, "does-not-fit,refused").exit_code == 0

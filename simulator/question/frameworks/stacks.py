@@ -90,6 +90,13 @@ def stack_for(framework: str, named: str | None, *usual: str | None) -> StackNam
         for name in allowed:
             if name == named:
                 return name
+        if named in _BY_NAME:
+            whose = _BY_NAME[named].framework
+            raise InputError(
+                f"stack '{named}' is of framework {whose}: --framework {whose}, or one of "
+                + ", ".join((DEFAULT, *sorted(allowed[1:])))
+                + f" for {framework}"
+            )
         raise InputError(
             f"stack '{named}'{did_you_mean(named, list(allowed))}; framework {framework} has: "
             + ", ".join((DEFAULT, *sorted(allowed[1:])))

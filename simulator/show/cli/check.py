@@ -137,11 +137,11 @@ def _append_summary(checks: Checks, shown_as: Presentation) -> None:
 
 
 def _gates(values: Mapping[str, Any]) -> Gates:
-    from simulator.answers.gates import OUTCOMES, Gates
+    from simulator.answers.gates import FAILING, Gates
 
     names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
     words = {word for group in values["fail_on"] for word in group}
     if "starved" in words:  # what is beyond capacity is worse than what is near it
         words.add("does-not-fit")
-    fail_on = tuple(outcome for outcome in OUTCOMES if outcome.replace("_", "-") in words) if words else None
+    fail_on = tuple(outcome for outcome in FAILING if outcome.replace("_", "-") in words) if words else None
     return Gates(fail_on=fail_on, **{name: values[name] for name in names})

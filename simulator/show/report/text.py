@@ -242,7 +242,10 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     most = listed if full else " and ".join(f"{name}={_first_of(span, name).other}" for name in names[:_MOST_NAMED])
     count = f"{len(names)} switches" if len(names) > 1 else "1 switch"
     yield f"not said: {count}, {worth}; {'' if full else 'most: '}{most}"
-    if estimate.verdict == "depends" and (first := span.decisive(_by_need(estimate))) is not None:
+    first = span.decisive(_by_need(estimate))
+    if estimate.verdict == "depends" and first is None:
+        yield "no switch alone decides; --stack NAME says them (`simulate frameworks` lists the names), --option one"
+    if estimate.verdict == "depends" and first is not None:
         other = gib(estimate.memory.device_bytes + first.memory_bytes)
         yield (
             f"decides first: {first.switch}, {gib(estimate.memory.device_bytes)} GiB with {first.value}, {other} with "
