@@ -1,4 +1,7 @@
-"""Plan: which offered hardware trains a number of tokens in time, and what each choice costs."""
+"""Plan: which offered hardware trains a number of tokens in time, and what each choice costs.
+
+`answers.ranking` ranks each offer; `answers.availability` prices failures and checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Command line and Python call that price one layout of an answer, as text to copy."""
+"""Command line and Python call that price one layout of an answer, as text to copy.
+
+`answers.saved` reads such answers back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Values in configuration files: environment variables (`$NAME`, `${NAME:default}`), interpolation, unread keys."""
+"""Values in configuration files: environment variables (`$NAME`, `${NAME:default}`), interpolation, unread keys.
+
+`frameworks.documents` reads the files.
+"""
 
 from __future__ import annotations
 

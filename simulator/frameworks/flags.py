@@ -1,4 +1,7 @@
-"""Tables of flags, flags that no table lists, and the known name that a misspelled one resembles."""
+"""Tables of flags, flags that no table lists, and the known name that a misspelled one resembles.
+
+`frameworks.take` turns a run's words into values by these tables; `frameworks.arguments` holds the words.
+"""
 
 from __future__ import annotations
 

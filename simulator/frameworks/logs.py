@@ -1,4 +1,7 @@
-"""Logs of trainers: the forms that a framework registers, configurations printed in them, and samples of data sets."""
+"""Logs of trainers: the forms that a framework registers, configurations printed in them, and samples of data sets.
+
+`recipes.logs` turns a log into measured rows by them.
+"""
 
 from __future__ import annotations
 

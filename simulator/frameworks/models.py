@@ -1,4 +1,7 @@
-"""Shipped models that recipes name: by name, by a configuration beside the recipe, or by shape."""
+"""Shipped models that recipes name: by name, by a configuration beside the recipe, or by shape.
+
+`answers.models` makes the spec of a question of it.
+"""
 
 from __future__ import annotations
 

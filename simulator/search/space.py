@@ -1,4 +1,7 @@
-"""Space of a search: axes of values, and blocks of layouts generated from them."""
+"""Space of a search: axes of values, and blocks of layouts generated from them.
+
+`search.rules` drops layouts, `search.rank` prices what is left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Moments of a step: what is alive at each beside the rest, such as retained outputs and a layer's backward pass."""
+"""Moments of a step: what is alive at each beside the rest, such as retained outputs and a layer's backward pass.
+
+`memory.peak` picks the moment that needs most.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Peak memory of every pipeline rank: the moment of most bytes, and its parts. Capacity is judged elsewhere."""
+"""Peak memory of every pipeline rank: the moment of most bytes, and its parts. Capacity is judged elsewhere.
+
+`memory.state`, `memory.activations` and `memory.loss` have the parts, `memory.moments` the record of a moment.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Training state of a device: parameters by what divides them, bytes of weights, gradients and optimizer."""
+"""Training state of a device: parameters by what divides them, bytes of weights, gradients and optimizer.
+
+`memory.peak` adds it to activations and loss; `memory.fully_shard` replays FSDP2 instead.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer."""
+"""Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer.
+
+`operations.attention`, `recurrent` and `feed_forward` list what stands between them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Feed-forward networks: a dense one, and routed experts with their exchanges."""
+"""Feed-forward networks: a dense one, and routed experts with their exchanges.
+
+`operations.layer` puts them behind a mixer.
+"""
 
 from __future__ import annotations
 

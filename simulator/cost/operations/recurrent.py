@@ -1,4 +1,7 @@
-"""Mixers with a state in place of scores: linear attention, gated delta rules, Mamba and what filters before them."""
+"""Mixers with a state in place of scores: linear attention, gated delta rules, Mamba and what filters before them.
+
+`operations.attention` has the mixers that score keys, `operations.layer` the list of all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Estimate of one layout: memory, throughput, broken rules and range, as one frozen record."""
+"""Estimate of one layout: memory, throughput, broken rules and range, as one frozen record.
+
+`pricing.price` prices blocks of layouts; `search.build` makes estimates of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Records of seconds by part: of a pass through a layer, of a rank's share of a step, of waits and captures."""
+"""Records of seconds by part: of a pass through a layer, of a rank's share of a step, of waits and captures.
+
+`timing.step` and `timing.pipeline` fill them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Products and kernels: FLOP of a model by the operations, and the rates at which a device does them under a stack."""
+"""Products and kernels: FLOP of a model by the operations, and the rates at which a device does them under a stack.
+
+`cost.operations` counts the work; `timing.layers` sums its seconds.
+"""
 
 from __future__ import annotations
 

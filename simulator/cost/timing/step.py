@@ -1,4 +1,8 @@
-"""Seconds of a step: passes, pipeline, exchanges of gradients, optimizer and waits, by part."""
+"""Seconds of a step: passes, pipeline, exchanges of gradients, optimizer and waits, by part.
+
+`timing.layers` prices a layer, `timing.pipeline` the passes over ranks, `timing.data_parallel` what gradients exchange;
+`timing.parts` has the records.
+"""
 
 from __future__ import annotations
 

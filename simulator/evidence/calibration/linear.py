@@ -1,4 +1,7 @@
-"""Normal distributions of coefficients, and messages of rows on them: the algebra of the fit."""
+"""Normal distributions of coefficients, and messages of rows on them: the algebra of the fit.
+
+`calibration.sample` makes the messages, `calibration.cluster` uses them for own rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calibration by a user's own rows: which are judged, the fit, and their errors before and after."""
+"""Calibration by a user's own rows: which are judged, the fit, and their errors before and after.
+
+`calibration.cluster` fits them; `calibration.store` writes and reads the file.
+"""
 
 from __future__ import annotations
 

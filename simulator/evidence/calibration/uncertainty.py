@@ -1,4 +1,7 @@
-"""Range of a prediction, from the coefficients' covariance and the scatter of rows; its contributions explained."""
+"""Range of a prediction, from the coefficients' covariance and the scatter of rows; its contributions explained.
+
+`calibration.ranges` has the contributions; `calibration.apply` gives them to estimates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The question of a measured row, and columns of a row from a question."""
+"""The question of a measured row, and columns of a row from a question.
+
+`measurements.rows` has the schema and reads tables; `calibration.sample` prepares rows for a fit.
+"""
 
 from __future__ import annotations
 

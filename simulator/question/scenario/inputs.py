@@ -1,4 +1,7 @@
-"""Inputs of a question: name, option, bounds, search axis and column of each, and the workload they make."""
+"""Inputs of a question: name, option, bounds, search axis and column of each, and the workload they make.
+
+`scenario.layout` has the fields of a layout; `question.question` who said each value.
+"""
 
 from __future__ import annotations
 

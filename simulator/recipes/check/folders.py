@@ -1,4 +1,7 @@
-"""Files of a folder that may be recipes, chosen by name, and the baseline of verdicts that a check compares with."""
+"""Files of a folder that may be recipes, chosen by name, and the baseline of verdicts that a check compares with.
+
+`check.judge` judges each file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a check makes of a recipe before it is priced: devices, missing settings, verdicts that hold for any value."""
+"""What a check makes of a recipe before it is priced: devices, missing settings, verdicts that hold for any value.
+
+`check.judge` prices and judges it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Room of a recipe that fits: the longest sequence, the largest micro batch, and the peaks of its figures."""
+"""Room of a recipe that fits: the longest sequence, the largest micro batch, and the peaks of its figures.
+
+`check.judge` asks for both; `answers.changes` has what would make a recipe fit.
+"""
 
 from __future__ import annotations
 

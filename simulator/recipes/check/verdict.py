@@ -1,4 +1,7 @@
-"""Verdict on a recipe: outcome, reasons, places, and marks of the code that the recipe starts."""
+"""Verdict on a recipe: outcome, reasons, places, and marks of the code that the recipe starts.
+
+`check.judge` makes them, `show.report.check` writes them.
+"""
 
 from __future__ import annotations
 

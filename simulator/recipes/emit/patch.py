@@ -1,4 +1,7 @@
-"""Edits of a recipe's text: settings changed at their place, or added."""
+"""Edits of a recipe's text: settings changed at their place, or added.
+
+`answers.changes` finds the changes; each framework's writer knows its words.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Command lines as flags and words, the jobs that start them (SkyPilot, MosaicML), and the devices that they book."""
+"""Command lines as flags and words, the jobs that start them (SkyPilot, MosaicML), and the devices that they book.
+
+`readers.read` recognises files and calls them.
+"""
 
 from __future__ import annotations
 
