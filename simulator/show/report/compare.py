@@ -26,6 +26,7 @@ from simulator.show.report.text import (
     gib,
     grouped,
     mfu_text,
+    open_lines,
     percent,
     ranged,
     sharded_layout_text,
@@ -45,7 +46,7 @@ def compare_table(comparison: Comparison, shown: Presentation) -> str:
     full = shown.full
     blocks = [
         shown.prose(_sides(comparison, full=full)),
-        shown.prose([headline(comparison)]),
+        shown.prose([headline(comparison), *_not_said(comparison, full=full)]),
         shown.grid(FIGURES, figure_rows(comparison, colour=shown.colour, full=full)),
         shown.titled("Inputs that differ, and what each does to A alone", _inputs(comparison, shown)),
     ]
@@ -90,6 +91,13 @@ def headline(comparison: Comparison) -> str:
     ends = f"both: {first}" if first == second else f"A: {first}, B: {second}"
     verb = "may be" if comparison.step_half_width and comparison.differ is False else "is"
     return f"B {verb} {faster} and needs {needs}; {ends}."
+
+
+def _not_said(comparison: Comparison, *, full: bool) -> Iterator[str]:
+    """Yield what nobody said of a side that depends on it; of both sides with `full`."""
+    for letter, priced in zip("AB", (comparison.first, comparison.second), strict=True):
+        if full or priced.verdict == "depends":
+            yield from (f"{letter}, {line}" for line in open_lines(priced, full=full))
 
 
 def _sides(comparison: Comparison, *, full: bool) -> Iterator[str]:
