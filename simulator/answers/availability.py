@@ -1,4 +1,7 @@
-"""Goodput: the share of paid time that trains beside failures, checkpoints and evaluation."""
+"""Goodput: the share of paid time that trains beside failures, checkpoints and evaluation.
+
+`answers.plan` divides days and cost by it.
+"""
 
 from __future__ import annotations
 

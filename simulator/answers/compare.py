@@ -1,4 +1,7 @@
-"""Differences of two estimates in bytes and seconds, by part and by input."""
+"""Differences of two estimates in bytes and seconds, by part and by input.
+
+`answers.explain` has causes of one layout; `show.report.compare` writes both sides.
+"""
 
 from __future__ import annotations
 

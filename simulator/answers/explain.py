@@ -1,4 +1,7 @@
-"""Explanation of a layout's memory: causes, changes that make it fit, how far it goes."""
+"""Explanation of a layout's memory: causes, changes that make it fit, how far it goes.
+
+`answers.changes` finds the changes, `answers.ranking` prices them.
+"""
 
 from __future__ import annotations
 

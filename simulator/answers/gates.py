@@ -1,4 +1,7 @@
-"""Gates: what an answer must keep to pass, such as a smallest probability to fit, and the outcomes of a check."""
+"""Gates: what an answer must keep to pass, such as a smallest probability to fit, and the outcomes of a check.
+
+`recipes.check.judge` asks them of recipes, `answers.explain` of layouts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The model of a question as its spec: a name, a path or a configuration, with the fields that somebody replaces."""
+"""The model of a question as its spec: a name, a path or a configuration, with the fields that somebody replaces.
+
+`specs.catalogue` loads the files; `answers.cases` asks for the model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The passes and the memory of every pipeline rank over one step of an estimate."""
+"""The passes and the memory of every pipeline rank over one step of an estimate.
+
+`cost.schedule.events` runs the passes; `show.report.estimate` writes the trace.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Contents of pipeline ranks: chunks of layers, input table, output layer, prediction modules. No bytes, no time."""
+"""Contents of pipeline ranks: chunks of layers, input table, output layer, prediction modules. No bytes, no time.
+
+`cost.memory` and `cost.timing` price them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clusters from text: one kind of hardware and a size, or node groups."""
+"""Clusters from text: one kind of hardware and a size, or node groups.
+
+`specs.catalogue` loads a spec; `question.scenario.scenario` has the record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A training command as readers see it: launcher, script, arguments, environment; and the run that they make."""
+"""A training command as readers see it: launcher, script, arguments, environment; and the run that they make.
+
+`frameworks.take` gives words their meaning; `recipes.readers` and `recipes.shell` make them.
+"""
 
 from __future__ import annotations
 

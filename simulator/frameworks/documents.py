@@ -1,4 +1,7 @@
-"""Configuration files (YAML, JSON, TOML) as flat keys with their lines."""
+"""Configuration files (YAML, JSON, TOML) as flat keys with their lines.
+
+`frameworks.configuration` interprets values; each framework its keys.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Array types of the formulas, named by shape, and two helpers over records of arrays."""
+"""Array types of the formulas, named by shape, and two helpers over records of arrays.
+
+`scenario.block` has the arrays of a block of layouts.
+"""
 
 from __future__ import annotations
 

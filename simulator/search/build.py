@@ -1,4 +1,7 @@
-"""Estimates of single layouts, as frozen values taken from a priced block."""
+"""Estimates of single layouts, as frozen values taken from a priced block.
+
+`cost.pricing` prices; `search.rank` selects the layouts; `evidence.calibration` gives the ranges.
+"""
 
 from __future__ import annotations
 

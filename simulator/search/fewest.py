@@ -1,4 +1,7 @@
-"""Search for the fewest nodes on which a layout fits or meets a deadline."""
+"""Search for the fewest nodes on which a layout fits or meets a deadline.
+
+`search.rank` searches one number of nodes.
+"""
 
 from __future__ import annotations
 

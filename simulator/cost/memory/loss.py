@@ -1,4 +1,7 @@
-"""Memory of the output layer and the loss in bytes. Logits are the largest single tensors of most steps."""
+"""Memory of the output layer and the loss in bytes. Logits are the largest single tensors of most steps.
+
+`memory.peak` adds it to the other parts; docs/model.md has the formulas (M13).
+"""
 
 from __future__ import annotations
 

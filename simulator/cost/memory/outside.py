@@ -1,4 +1,7 @@
-"""Device memory beside tensors in bytes: context, communication buffers, and unusable allocator space."""
+"""Device memory beside tensors in bytes: context, communication buffers, and unusable allocator space.
+
+`memory.peak` adds it to what the allocator holds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory of every pipeline rank: the moment of most bytes, and its parts. Capacity is judged elsewhere.
+"""Peak memory of every pipeline rank: the moment of most bytes, and its parts.
 
 `memory.state`, `memory.activations` and `memory.loss` have the parts, `memory.moments` the record of a moment.
 """

@@ -1,4 +1,7 @@
-"""Memory and time of a block of layouts joined: by rank, by part, with the verdict."""
+"""Memory and time of a block of layouts joined: by rank, by part, with the verdict.
+
+`memory.peak` and `timing.step` price; `search.build` makes estimates of a block.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A pipeline run pass by pass in a schedule's order, against which closed forms are tested."""
+"""A pipeline run pass by pass in a schedule's order, against which closed forms are tested.
+
+`schedule.orders` has the orders and the closed forms.
+"""
 
 from __future__ import annotations
 

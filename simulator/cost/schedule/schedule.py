@@ -1,4 +1,7 @@
-"""The interface of a pipeline schedule: all that memory, time and the event run use of one."""
+"""The interface of a pipeline schedule: all that memory, time and the event run use of one.
+
+`schedule.orders` has the schedules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Seconds of reducing gradients and gathering parameters that the passes do not hide."""
+"""Seconds of reducing gradients and gathering parameters that the passes do not hide.
+
+`timing.step` adds them; `timing.collectives` prices one exchange.
+"""
 
 from __future__ import annotations
 

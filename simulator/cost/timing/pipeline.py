@@ -1,4 +1,7 @@
-"""Seconds of a pipeline whose stages work unequally, from the seconds of each stage and its schedule."""
+"""Seconds of a pipeline whose stages work unequally, from the seconds of each stage and its schedule.
+
+`timing.layers` has the seconds of a stage, `schedule.orders` its order.
+"""
 
 from __future__ import annotations
 

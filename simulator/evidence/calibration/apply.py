@@ -1,4 +1,7 @@
-"""Calibrated figures: an estimate moved by the measured rows of its family, with its range."""
+"""Calibrated figures: an estimate moved by the measured rows of its family, with its range.
+
+`calibration.store` reads the file, `calibration.uncertainty` and `calibration.ranges` size the range.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Measured rows prepared for a fit: their figures predicted under many coefficient sets."""
+"""Measured rows prepared for a fit: their figures predicted under many coefficient sets.
+
+`calibration.linear` has the algebra, `benchmarks.accuracy` the fit of all sources.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calibration files: YAML that a fit writes and an estimate reads. Fits nothing; checks every value."""
+"""Calibration files: YAML that a fit writes and an estimate reads. Fits nothing; checks every value.
+
+`calibration.apply` moves estimates by them.
+"""
 
 from __future__ import annotations
 

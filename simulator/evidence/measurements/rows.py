@@ -1,4 +1,7 @@
-"""Measured runs: figures that a source states, with annotations, one field per column; reading of their tables."""
+"""Measured runs: figures that a source states, with annotations, one field per column; reading of their tables.
+
+`measurements.question` asks a row; `recipes.logs` makes rows of logs.
+"""
 
 from __future__ import annotations
 

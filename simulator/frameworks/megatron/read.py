@@ -1,4 +1,7 @@
-"""Launches of Megatron-LM: its words, and the model that they state, its mixers and its vocabulary among them."""
+"""Launches of Megatron-LM: its words, and the model that they state, its mixers and its vocabulary among them.
+
+`megatron.special` has what several flags decide, `frameworks.take` the rest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Launch scripts of Megatron-LM and MindSpeed-LLM: the rows of the tables reversed."""
+"""Launch scripts of Megatron-LM and MindSpeed-LLM: the rows of the tables reversed.
+
+`frameworks.write` reverses the tables; `recipes.emit` calls it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Completion of a layout: derives omitted fields and refuses contradictions."""
+"""Completion of a layout: derives omitted fields and refuses contradictions.
+
+`scenario.layout` has the fields; `answers.cases` asks for it; `search.rules` judges the whole.
+"""
 
 from __future__ import annotations
 

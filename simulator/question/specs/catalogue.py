@@ -1,4 +1,7 @@
-"""Specs by name or path: shipped YAML, a user's own YAML, or a Hugging Face configuration."""
+"""Specs by name or path: shipped YAML, a user's own YAML, or a Hugging Face configuration.
+
+`specs.names` knows the names, `specs.documents` reads files, `specs.families` configurations.
+"""
 
 from __future__ import annotations
 

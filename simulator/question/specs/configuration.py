@@ -1,4 +1,7 @@
-"""Typed access to the keys of a parsed configuration, with one-line errors."""
+"""Typed access to the keys of a parsed configuration, with one-line errors.
+
+`specs.families.reading` interprets them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Optimizers as data: state per parameter by class of tensor, and tensors held during a step."""
+"""Optimizers as data: state per parameter by class of tensor, and tensors held during a step.
+
+`memory.state` counts their bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reading of recipes: recognises the format of a file or launch and calls its framework's reader."""
+"""Reading of recipes: recognises the format of a file or launch and calls its framework's reader.
+
+`readers.recognition` says whether a file trains, `frameworks.registry` has the readers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The question of a command line: the values of its options, each said by an option or by the environment."""
+"""The question of a command line: the values of its options, each said by an option or by the environment.
+
+`show.cli.options` has the options, `question.question` the record.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Models of the JSON of answers above a layout: plans, comparisons, explanations, sweeps, verdicts, traces.
+"""Models of the JSON of plans, comparisons, explanations, sweeps, verdicts and traces.
 
     ComparisonJson.model_validate_json(text).inputs[0].memory_mib
 
-The text itself comes from `as_json.json_object`.
+`as_json` has the models of estimates, layouts and rankings, and writes the text.
 """
 
 from __future__ import annotations
