@@ -411,13 +411,13 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     loose = tuple(remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
     bounds = tuple(remark for remark in loose if not _is_ended(remark, case))
     unread = tuple(remark for remark in bounds if not remark.bound and remark.rule != ACTIVATIONS_BOUND)
+    if unread:
+        return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in unread)
     least_bytes, capacity_bytes = _favourable_bytes(case, estimate, bounds), estimate.memory.capacity_bytes
     interval = estimate.memory.interval_bytes
     surely = 1.0 if interval is None else interval.low / estimate.memory.device_bytes
     if least_bytes * surely > capacity_bytes:
         return ()
-    if unread:
-        return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in unread)
     low, high, usable = map(to_gib, (least_bytes, estimate.memory.device_bytes, capacity_bytes))
     stateless = any(remark.bound in ("state", "sharding") for remark in bounds)
     shortest = "less" if stateless else f"{low:.2f} GiB"
@@ -447,7 +447,7 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if not bounds:
         return estimate.memory.device_bytes
     scenario, layout = case.scenario, case.layout
-    kinds = {remark.bound or ("" if remark.rule == ACTIVATIONS_BOUND else "state") for remark in bounds}
+    kinds = {remark.bound for remark in bounds}
     if kinds & {"length", ""}:
         shortest = 2 * layout.context_parallel * layout.tensor_parallel
         scenario = replace(scenario, seq_length=min(shortest, scenario.seq_length))
