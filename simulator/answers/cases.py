@@ -105,6 +105,9 @@ def case_of_estimate(estimate: Estimate) -> Case:
         raise InputError(f"{estimate!r}: was priced for a scenario without a question: give its arguments")
     if question.recipe is None:
         question = question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH)
+        if estimate.open is None and "stack" not in question.inputs:
+            # A recommended layout is launched with the stack that it was priced with.
+            question = question.changed(SEARCH, stack=estimate.stack)
     return priceable(case_of(question))
 
 

@@ -8,10 +8,10 @@ framework have (`Practice`), and at four ends: least and most memory, fastest an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Verdict
 from simulator.cost.pricing.price import Priced
@@ -19,7 +19,7 @@ from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import Practice, practice_of
 from simulator.question.question import Question
-from simulator.search.alternatives import MIN_CHANGE, MOVES, concerns, has_kernels, option_text, priced_anew
+from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
 
 SPAN_SHARE: Final = 0.65
@@ -36,7 +36,7 @@ _FIELDS: Final = {field.name: field for field in switches()}
 
 
 def is_open(question: Question, priced: Priced) -> bool:
-    """Return whether a run's stack is open: nobody named switch, and neither its file nor its hardware decides it."""
+    """Return whether a run's stack is open: nobody named one, and neither its file nor its hardware decides it."""
     profile = priced.pricing.scenario.framework
     decided = profile.stack != "default"
     unsaid = question.origin("stack").kind == "nobody"
@@ -54,18 +54,13 @@ def over_open(
     if estimate.verdict == "refused" or not is_open(question, base):
         return estimate
     open_switches = tuple(_open_switches(question, base, release))
-    ends = {
-        "least": _end(base, open_switches, lambda switch: switch.memory_bytes),
-        "most": _end(base, open_switches, lambda switch: -switch.memory_bytes),
-        "fastest": _end(base, open_switches, lambda switch: -switch.speed_change),
-        "slowest": _end(base, open_switches, lambda switch: switch.speed_change),
-    }
     if not open_switches:
         return estimate
+    ends = [_end(base, open_switches, figure) for figure in _ENDS]
     # Switches act on each other: an end may lie inside of what one switch does alone.
-    needs = [float(each.device_bytes[0]) for each in (base, *ends.values())]
+    needs = [float(each.device_bytes[0]) for each in (base, *ends)]
     needs += [needs[0] + switch.memory_bytes for switch in open_switches]
-    steps = [float(each.step.total[0]) for each in (base, *ends.values())]
+    steps = [float(each.step.total[0]) for each in (base, *ends)]
     steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
     span = OpenRange(
         switches=tuple(sorted(open_switches, key=_worth(estimate), reverse=True)),
@@ -77,7 +72,18 @@ def over_open(
     return _judged(estimate, span)
 
 
-def _worth(estimate: Estimate) -> Any:
+_Figure = Callable[[OpenSwitch], float]
+"""Effect of a switch that an end makes as small as it can be."""
+_ENDS: Final[tuple[_Figure, ...]] = (
+    lambda switch: switch.memory_bytes,
+    lambda switch: -switch.memory_bytes,
+    lambda switch: -switch.speed_change,
+    lambda switch: switch.speed_change,
+)
+"""Least and most memory, fastest and slowest."""
+
+
+def _worth(estimate: Estimate) -> _Figure:
     """Return the key that sorts switches by what they move: speed, or memory over capacity."""
     capacity = estimate.memory.capacity_bytes
     return lambda switch: max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
@@ -94,7 +100,7 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
         if elsewhere or not has_kernels(scenario, each.switch, value):
             continue
-        changed = _with(base, {each.switch: value})
+        changed = switched_anew(base, {each.switch: value})
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
         memory = float(changed.device_bytes[0] - base.device_bytes[0])
         if max(abs(speed), abs(memory) / float(base.device_bytes[0])) >= MIN_CHANGE:
@@ -103,11 +109,13 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
 
 def _of_release(profile: FrameworkProfile, release: FrameworkProfile | None) -> Iterator[Practice]:
     """Yield the values of a release that nobody named, beside those of the profile."""
+    if release is None:
+        return
     known = {(each.switch, each.text) for each in practice_of(profile.name)}
-    for name in _FIELDS if release is not None else ():
+    for name in _FIELDS:
         text = option_text(getattr(release, name))
         if getattr(profile, name) != getattr(release, name) and text and (name, text) not in known:
-            yield Practice(name, text, None, (), f"recipes of {release.stack}" if release else "")
+            yield Practice(name, text, None, (), f"recipes of {release.stack}")
 
 
 def _open_switch(practice: Practice, usual: str, speed: float, memory: float, changed: Priced) -> OpenSwitch:
@@ -123,14 +131,7 @@ def _open_switch(practice: Practice, usual: str, speed: float, memory: float, ch
     )
 
 
-def _with(base: Priced, values: Mapping[str, Any]) -> Priced:
-    """Price the layout with other values of switches."""
-    scenario = base.pricing.scenario
-    otherwise = replace(scenario, framework=replace(scenario.framework, **values))
-    return priced_anew(base, otherwise, tuple({effect for name in values for effect in MOVES[name]}))
-
-
-def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: Any) -> Priced:
+def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -> Priced:
     """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
     best: dict[str, OpenSwitch] = {}
     for switch in open_switches:
@@ -140,7 +141,7 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: Any) -> Pr
         return base
     profile = base.pricing.scenario.framework
     values = {name: switch_value(_FIELDS[name], switch.other, getattr(profile, name)) for name, switch in best.items()}
-    return _with(base, values)
+    return switched_anew(base, values)
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:

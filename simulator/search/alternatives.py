@@ -7,7 +7,7 @@ A ranking in bf16 on H100 also names the best layout in fp8; one without a fitti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -157,10 +157,8 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         advised = concerns(scenario, name) and has_kernels(scenario, name, other)
         if name in options or other is None or not advised:
             continue
-        otherwise = replace(scenario, framework=replace(profile, **{name: other}))
-        moves = MOVES[name]
-        changed = priced_anew(base, otherwise, moves)
-        refused = "rules" in moves and any(rule.broken(changed.pricing).any() for rule in RULES)
+        changed = switched_anew(base, {name: other})
+        refused = "rules" in _MOVES[name] and any(rule.broken(changed.pricing).any() for rule in RULES)
         verdict = verdict_of(changed, 0, refused=refused)
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
@@ -198,7 +196,7 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")
 """Device families with CUDA and a fast link inside a node."""
 _SWITCHES = {field.name: field.metadata for field in switches()}
-MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
+_MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
 """Figures that each switch moves."""
 
 
@@ -210,9 +208,11 @@ def concerns(scenario: Scenario, name: str) -> bool:
     )
 
 
-def priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:
-    """Price a block in another scenario; figures that do not move come from the base."""
-    pricing = replace(base.pricing, scenario=otherwise)
+def switched_anew(base: Priced, values: Mapping[str, Any]) -> Priced:
+    """Price a block with other values of switches, by name; figures that none of them moves come from the base."""
+    scenario = base.pricing.scenario
+    moves = {effect for name in values for effect in _MOVES[name]}
+    pricing = replace(base.pricing, scenario=replace(scenario, framework=replace(scenario.framework, **values)))
     sized = size(pricing) if "memory" in moves else replace(base, pricing=pricing)
     if {"passes", "step"}.isdisjoint(moves):
         return priced_of(sized, base.step)

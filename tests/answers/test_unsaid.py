@@ -165,3 +165,13 @@ def test_every_form_says_what_is_open(tmp_path: Path) -> None:
 def test_a_stack_of_no_year_is_one_line() -> None:
     words = ("estimate", "--model", "llama3.1-8b", "--framework", "torch", "--stack", "llm-foundry@2019")
     assert "did you mean 'llm-foundry@2023'?" in refusal(*words)
+
+
+def test_what_is_done_with_a_recommended_layout_stays_closed() -> None:
+    """On Blackwell a ranking assumes the newest release; its layouts keep it in explanations and comparisons."""
+    question: dict[str, Any] = {"model": "deepseek-v3", "hardware": "gb300-nvl72", "devices": 256, "precision": "fp8"}
+    best = simulator.rank(**question, tp=1, pp=2, ep=32, vpp=8, micro_batch_size=1, top=1).estimates[0]
+    assert "@" in best.stack
+    explained = simulator.explain(best).estimate
+    assert explained.open is None
+    assert (explained.stack, explained.throughput.step_seconds) == (best.stack, best.throughput.step_seconds)
