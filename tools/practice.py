@@ -4,7 +4,8 @@
 
 Both corpora of `shared/` beside this checkout (`SIMULATE_SHARED`) are read by the readers of `simulate check`. Every
 repository has one vote for each framework, shared by its launches; a launch votes for the row of a switch that names
-most of what it sets. Rows that a document alone gives stay. `--check` writes nothing: exit code 1 where a share differs.
+most of what it sets. Rows that a document alone gives stay. `--check` writes nothing, with exit code 1 where a share
+differs.
 """
 
 from __future__ import annotations

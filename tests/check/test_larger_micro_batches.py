@@ -20,8 +20,8 @@ DEVICE = {"hardware": "h100-sxm-80g"}
 FILES = 6
 """Files of a repository that are tried, spread over it."""
 NOES = {"does_not_fit", "refused", "longest_does_not_fit", "stated_longest_does_not_fit"}
-NAMED = {"axolotl-yaml", "primus-yaml"}
-"""Kinds of file of which fewer than three fit: of one in two, and of one, kernels decide that have no price."""
+FEW = 3
+"""Files of a kind from which a share is told."""
 
 
 def files() -> list[tuple[Path, Path]]:
@@ -65,9 +65,9 @@ def test_most_files_of_a_kind_no_longer_fit() -> None:
     short = {
         kind: Counter(outcome for outcome, _ in every)
         for kind, every in found.items()
-        if sum(outcome in NOES for outcome, _ in every) < 0.6 * len(every)
+        if len(every) >= FEW and sum(outcome in NOES for outcome, _ in every) < 0.6 * len(every)
     }
-    assert set(short) <= NAMED, short
+    assert not short
 
 
 def test_what_is_not_refused_says_why() -> None:
