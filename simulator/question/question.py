@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.stacks import current_switches
+from simulator.question.frameworks.stacks import current_switches, framework_of
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
@@ -178,6 +178,8 @@ def question_of(
             raise InputError(f"unknown input '{name}'{did_you_mean(name, known)}; allowed: {', '.join(known)}")
         if not (BY_INPUT[name].searchable and _AUTO.fullmatch(str(value))):
             BY_INPUT[name].check(value)
+    if "framework" not in stated and (framework := framework_of(str(stated.get("stack")))) is not None:
+        stated["framework"] = framework
     by = {BY_NAME[name].name: origin(name) for name in fields}
     implied = next(iter(by.values()), NOBODY)
     layout = layout_fields(fields, words, many=many)

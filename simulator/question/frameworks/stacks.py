@@ -107,6 +107,11 @@ def stack_for(framework: str, named: str | None, *usual: str | None) -> StackNam
     return next((name for known in usual for name in allowed if name == known), DEFAULT)
 
 
+def framework_of(stack: str) -> FrameworkName | None:
+    """Return the framework of a named stack; None for `default`, which all have, and for an unknown one."""
+    return _BY_NAME[stack].framework if stack in _BY_NAME else None
+
+
 def decided_by(stack: StackName) -> frozenset[str] | None:
     """Return the switches that a stack decides where it leaves others open; None where it decides all."""
     named = _BY_NAME.get(stack)
