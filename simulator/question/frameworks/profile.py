@@ -201,6 +201,10 @@ class FrameworkProfile(Switches):
     release_source: str = ""
     """File and line of that recipe."""
 
+    def zero_stage_on(self, devices: int) -> int:
+        """Return the usual ZeRO stage on a number of devices: FSDP2 wraps nothing on one, a plain module stays."""
+        return 0 if devices == 1 and self.fully_shard else self.limits.default_zero_stage
+
     # Tensors that the autograd graph keeps per layer.
     flash_attention: bool = switch(
         default=True, about="attention never stores the sequence x sequence matrix, only q, k, v, output and row sums"
@@ -376,7 +380,14 @@ class FrameworkProfile(Switches):
     )
     shared_adapters: bool = switch(default=False, about="LoRA has one adapter for q, k and v, one for gate and up")
     adapter_targets: str = switch(
-        default="all", about="linear layers with LoRA adapters; others keep no inputs", choices=("all", "attention")
+        default="all",
+        about="linear layers with LoRA adapters; others keep no inputs (query_value is what PEFT takes by default)",
+        choices=("all", "attention", "query_value"),
+    )
+    adapter_copies: bool = switch(
+        default=False,
+        about="each adapter keeps a 16-bit copy of its input, cast to its own fp32 and back (PEFT under autocast)",
+        moves=("memory",),
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
@@ -518,6 +529,14 @@ class FrameworkProfile(Switches):
         about="further bytes per logit where the loss is computed on logits split over the vocabulary",
         low=0,
         high=32,
+    )
+    loss_chunks: int = switch(
+        default=0,
+        about="chunks of tokens that the loss takes one after the other, each with its graph kept: 4 bytes a logit "
+        "(compiled 2), and 8 of one chunk; 0 is all at once",
+        low=0,
+        high=65536,
+        moves=("memory",),
     )
     losses_in_turn: bool = switch(
         default=False, about="logits of next-token modules and of the main model are not alive together"
