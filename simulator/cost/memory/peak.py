@@ -76,6 +76,12 @@ class MemoryByStage:
         count = self.allocated.shape[-1]
         return replace(self, **{name: selected(figure, where, count) for name, figure in figures.items()})
 
+    @property
+    def state_share(self) -> StageArray:
+        """Return the part of `device` that is parameters, gradients and optimizer state; shape of `device`."""
+        parts = self.parts()
+        return np.asarray((parts["parameters"] + parts["gradients"] + parts["optimizer"]) / self.device)
+
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""
         kinds, ranks = len(self.contents.ranks), self.allocated.shape

@@ -132,6 +132,11 @@ class MemoryEstimate:
         return self.device_bytes - sum(self.outside_parts_bytes.get(name, 0.0) for name in ("cached", "streams"))
 
     @property
+    def state_share(self) -> float:
+        """Part of `device_bytes` that is parameters, gradients and optimizer state."""
+        return sum(self.parts_bytes[name] for name in ("parameters", "gradients", "optimizer")) / self.device_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether the worst rank needs no more than a framework can use."""
         return self.device_bytes <= self.capacity_bytes
