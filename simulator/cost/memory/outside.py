@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from simulator.cost.derived import Pricing, of_sizes, of_work
 from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.sums import inner_context, tokens_per_device
+from simulator.cost.stages import usable_bytes
 from simulator.question.scenario.block import Array, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
@@ -64,14 +65,21 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
     fragmentation, cached = _unused(pricing, allocated)
-    return OutsideAllocator(
+    found = OutsideAllocator(
         context=np.full(len(pricing), _context_bytes(scenario)),
         communicators=values.communicator_bytes * communicator_groups(pricing),
         user_buffers=np.where(overlapped, registered, 0.0),
         ring_buffers=np.where(_in_ring(pricing), ring, 0.0),
         fragmentation=fragmentation,
-        cached=cached,
     )
+    return replace(found, cached=np.minimum(cached, room(pricing, allocated + found.total)))
+
+
+def room(pricing: Pricing, held: StageArray) -> StageArray:
+    """Return the bytes beside `held` that idle blocks may take before PyTorch gives them back, as `held` in shape."""
+    scenario = pricing.scenario
+    usable = scenario.coefficients.memory.starved_from * usable_bytes(scenario, pricing.contents)
+    return np.maximum(usable - held, 0.0)
 
 
 _CACHED_SHARE, _CACHED_BESIDE = 1.0 / 16.0, 1.0 / 4.0
@@ -108,11 +116,10 @@ def _context_bytes(scenario: Scenario) -> float:
     """
     context, alone = scenario.coefficients.memory.context_bytes, scenario.hardware.context_memory
     if scenario.framework.eager_modules:
-        return np.maximum(context, EAGER_CONTEXT_BYTES)
-    if alone is None:
-        return context
-    loaded: float = alone.amount if scenario.devices == 1 else np.minimum(context, 2.0 * alone.amount)
-    return loaded
+        context = np.maximum(context, EAGER_CONTEXT_BYTES)
+    elif alone is not None:
+        context = alone.amount if scenario.devices == 1 else np.minimum(context, 2.0 * alone.amount)
+    return context
 
 
 @of_work

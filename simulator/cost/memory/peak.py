@@ -23,12 +23,12 @@ from simulator.cost.memory.activations import (
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moments import Moment, retained_bytes, workspace_bytes
-from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
+from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
 from simulator.cost.memory.state import TrainingState, optimizer_on_device, resident_optimizer, training_state
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
-from simulator.cost.stages import StageContents, usable_bytes
+from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
 
@@ -128,12 +128,9 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
         np.maximum(peak, value, out=peak)
     peak = peak + retained
     outside = outside_allocator(pricing, peak)
-    # PyTorch frees idle blocks when it is short: they are held as far as there is room.
-    usable = scenario.coefficients.memory.starved_from * usable_bytes(scenario, contents)
-    room = np.maximum(usable - (peak + outside.total - outside.idle), 0.0)
-    outside = replace(outside, cached=np.minimum(outside.cached, room))
     if shards_by_unit(scenario):
-        outside = replace(outside, streams=np.minimum(_idle_streams(pricing, moments, moment), room - outside.cached))
+        streams = np.minimum(_idle_streams(pricing, moments, moment), room(pricing, peak + outside.total))
+        outside = replace(outside, streams=streams)
     resident = resident_optimizer(pricing, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
     after = contents.on_ranks(state.parameters + gradients + resident + state.widened) + retained

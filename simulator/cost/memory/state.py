@@ -535,8 +535,8 @@ def _frozen_bytes(pricing: Pricing, weights: DeviceParameters) -> KindArray:
     stored = _stored_bytes(pricing, weights, cast=False)
     if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
         return stored
-    wide = shard(pricing, weights, 3) * FP32
-    return np.asarray(np.where(pricing.block.zero_stage >= 1, np.maximum(wide, stored), stored))
+    wide = _stored_bytes(pricing, weights, cast=True)
+    return np.asarray(np.where(pricing.block.zero_stage >= 1, wide, stored))
 
 
 def narrow_bytes(pricing: Pricing) -> KindArray:

@@ -171,6 +171,8 @@ class FrameworkLimits:
     """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     optimizers: tuple[str, ...] = ("adamw",)
     """Optimizers that the framework has."""
+    lora_rank: int = 8
+    """Rank of adapters by its library's default (peft, torchtune and PaddleNLP: 8)."""
     offloads: tuple[Offload, ...] = ()
     """Offloads of the framework that can make a layout fit, least intrusive first."""
 
@@ -387,7 +389,7 @@ class FrameworkProfile(Switches):
     adapter_copies: bool = switch(
         default=False,
         about="each adapter keeps a 16-bit copy of its input, cast to its own fp32 and back (PEFT under autocast)",
-        moves=("memory",),
+        moves=("memory", "host"),
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
