@@ -129,7 +129,7 @@ class MemoryEstimate:
     @property
     def need_bytes(self) -> float:
         """Memory that must fit on the worst rank: all but blocks that the allocator can give back."""
-        return self.device_bytes - self.outside_parts_bytes.get("streams", 0.0)
+        return self.device_bytes - sum(self.outside_parts_bytes.get(name, 0.0) for name in ("cached", "streams"))
 
     @property
     def state_share(self) -> float:

@@ -40,6 +40,8 @@ class Stack:
     """Makers whose devices it is written for; empty for all."""
     families: tuple[str, ...] = ()
     """Families of devices that it is shown for; empty for those that no other stack names."""
+    lora_rank: int | None = None
+    """Rank of its adapters where a run names none; None where its library has the framework's."""
     tuned: bool = False
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
     open: bool = False
@@ -395,6 +397,14 @@ def profile_of(name: str) -> FrameworkProfile:
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
         )
     return PROFILES[name]
+
+
+def usual_rank(framework: str, stack: str | None) -> int:
+    """Return the rank of adapters where a run names none."""
+    named = _BY_NAME.get(stack or DEFAULT)
+    if named is not None and named.lora_rank is not None:
+        return named.lora_rank
+    return PROFILES[framework].limits.lora_rank if framework in PROFILES else FrameworkLimits().lora_rank
 
 
 class OldSwitch(NamedTuple):

@@ -1,6 +1,6 @@
 """Reads recipes: finds the form of a file or launch and calls the reader of its framework.
 
-Forms of files are listed in `readers.formats`, readers in `frameworks.registry`; whether a file trains at all is asked of
+Forms of files stand in `readers.formats`, readers in `frameworks.registry`; whether a file trains at all is asked of
 `readers.recognition`.
 """
 

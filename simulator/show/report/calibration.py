@@ -3,7 +3,7 @@
     platform  class  rows  source left out %  ...         simulate accuracy
     coefficient  value  standard error  prior  ...        simulate calibrate mine.csv
 
-Deviations are shares: predicted over measured, less one. `evidence.calibration` fits the coefficients and holds the file
+Deviations are shares: predicted over measured, less one. `evidence.calibration` fits coefficients and holds the file
 of a calibration.
 """
 
