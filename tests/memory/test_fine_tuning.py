@@ -95,7 +95,7 @@ ADAPTERS = LAYERS * 8 * ((HIDDEN + 4096) + (HIDDEN + 1024))
 
 
 def by_hand(method: str, devices: int, tokens: int) -> float:
-    """Bytes at the loss: state, the layers' inputs, logits of 14 bytes (16 of an output layer in fp32); or of the step."""
+    """Bytes at the loss: state, the layers' inputs, logits of 14 bytes (16 of an fp32 output layer); or of the step."""
     wide = method == "qlora"
     inputs = LAYERS * tokens * HIDDEN * (4 if wide else 2)
     loss = tokens * WORDS * (16 if wide else 14)
