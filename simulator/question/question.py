@@ -180,13 +180,11 @@ def question_of(
             raise InputError(f"unknown input '{name}'{did_you_mean(name, known)}; allowed: {', '.join(known)}")
         if not (BY_INPUT[name].searchable and _AUTO.fullmatch(str(value))):
             BY_INPUT[name].check(value)
-    if "framework" not in stated and (framework := framework_of(str(stated.get("stack")))) is not None:
-        stated["framework"] = framework
     by = {BY_NAME[name].name: origin(name) for name in fields}
     implied = next(iter(by.values()), NOBODY)
     layout = layout_fields(fields, words, many=many)
     return Question(
-        inputs={name: Input(value, origin(name)) for name, value in stated.items()} | trained,
+        inputs=_with_framework({name: Input(value, origin(name)) for name, value in stated.items()} | trained),
         model_fields={name: Input(value, origin("model_fields")) for name, value in replaced.items()},
         layout={name: Input(value, by.get(name, implied)) for name, value in layout.items()},
         switches=switches,
@@ -203,15 +201,22 @@ def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[st
         return {}
     BY_INPUT["method"].check(method)
     # Who names a method fine-tunes: PyTorch's libraries have all three.
-    follows = {} if "framework" in stated else {"framework": Input("torch", FOLLOWS)}
+    framework = stated.get("framework") or framework_of(str(stated.get("stack")))
+    follows = {} if framework else {"framework": Input("torch", FOLLOWS)}
     if method == "full":
         if "lora_rank" in stated:
             raise InputError(f"lora_rank {stated['lora_rank']}: method full trains all weights; give lora or qlora")
         return {**follows, "lora_rank": Input(None, origin("method"))}
     if method == "qlora":
         stated["options"] = {"quantised_base": "true", **options}
-    rank = usual_rank(stated.get("framework") or "torch", stated.get("stack"))
+    rank = usual_rank(framework or "torch", stated.get("stack"))
     return follows if "lora_rank" in stated else {**follows, "lora_rank": Input(rank, origin("method"))}
+
+
+def _with_framework(inputs: dict[str, Input]) -> dict[str, Input]:
+    """Return inputs with the framework of a named stack, where no framework is said."""
+    framework = framework_of(str(inputs["stack"].value)) if "stack" in inputs else None
+    return inputs if framework is None else {"framework": Input(framework, FOLLOWS)} | inputs
 
 
 def _switches(options: Mapping[str, Any], optimizer: str | None, origin: Callable[[str], Origin]) -> dict[str, Input]:
