@@ -219,7 +219,7 @@ class UpdatedMatrix(NamedTuple):
     def on_device(self, pricing: Pricing) -> Array:
         """Return how many such matrices a device has, shape (n,): its share of the experts, or one."""
         ranks = pricing.block.expert_parallel if self.weight.routed else 1.0
-        return np.asarray(self.weight.copies / ranks * np.ones(len(pricing)))
+        return np.full(len(pricing), float(self.weight.copies)) / ranks
 
 
 @lru_cache(maxsize=512)

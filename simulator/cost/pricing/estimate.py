@@ -298,6 +298,13 @@ class OpenSwitch:
     """Bytes that the fullest device needs more with `other`; negative for less."""
     verdict: Verdict
     """Verdict with `other`, by the need alone."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Further switches, with their values, that runs with `other` set: all are priced together."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The values as `--option` takes them."""
+        return (f"{self.switch}={self.other}", *(f"{name}={text}" for name, text in self.others.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
