@@ -166,6 +166,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "reuse_parameters": along("1 1000000000", "device+", ZERO_3),
     "prefetch_parameters": along("50000000 500000000", "device+", ZERO_3),
     "reduction_parameters": along("1 500000000", "device+", ZERO_3),
+    "reduction_buffers": along("0 1 2", "device+", ZERO_3),
+    "step_temporaries": along("0 1 2", "device+", "foreach_optimizer=true"),
     "step_parameters": along(
         "100000000 1000000000", "device+", f"{ZERO_3} foreach_optimizer=false prefetch_parameters=1"
     ),

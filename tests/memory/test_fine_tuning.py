@@ -95,7 +95,7 @@ ADAPTERS = LAYERS * 8 * ((HIDDEN + 4096) + (HIDDEN + 1024))
 
 
 def by_hand(method: str, devices: int, tokens: int) -> float:
-    """Bytes at the loss, of state, inputs of layers and logits of 14 bytes (16 of a head in fp32), or the step."""
+    """Bytes at the loss: state, the layers' inputs, logits of 14 bytes (16 of an fp32 output layer); or of the step."""
     wide = method == "qlora"
     inputs = LAYERS * tokens * HIDDEN * (4 if wide else 2)
     loss = tokens * WORDS * (16 if wide else 14)
@@ -144,8 +144,7 @@ def test_eleven_questions_as_a_hand_count_answers_them(
     )
     assert found.framework == "torch"
     assert found.memory.allocated_bytes == pytest.approx(by_hand(method, devices, tokens), rel=0.08)
-    assert found.memory.fit_probability is not None
-    assert (found.memory.fit_probability > 0.5) is fits
+    assert (found.verdict == "fits") is fits
     assert found.layout.zero_stage == (0 if devices == 1 else 3)
 
 

@@ -172,7 +172,8 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         stack = next(known for known in stacks_of("torch") if known.name == "deepspeed")
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
         engine = {name: str(value).lower() for name, value in stack.switches.items()}
-        return engine | {"gradient_dtype": "fp32" if wide else "bf16"}
+        # transformers 4.57 needs PyTorch 2, whose Adam makes a root for all tensors at once.
+        return engine | {"gradient_dtype": "fp32" if wide else "bf16", "step_temporaries": "1"}
     # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     stored = arguments.text("parameter_dtype", "torch_dtype")

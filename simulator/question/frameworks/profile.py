@@ -358,8 +358,20 @@ class FrameworkProfile(Switches):
     reduction_parameters: int = switch(
         default=0, about="gradients reduced from one buffer; 0 is hidden size squared", high=1125899906842624
     )
+    reduction_buffers: int = switch(
+        default=1, about="such buffers of ZeRO 1 and 2: two where reduction overlaps (DeepSpeed's overlap_comm)", high=8
+    )
     step_parameters: int = switch(
-        default=0, about="gradients that ZeRO 3 casts to fp32 at a time in the step; 0 is none", high=1125899906842624
+        default=0,
+        about="parameters that DeepSpeed's ZeRO 3 updates at a time, its gradients copied and cast to fp32; ZeRO 1 and "
+        "2 update all of a rank at once; 0 is another optimizer",
+        high=1125899906842624,
+    )
+    step_temporaries: int = switch(
+        default=1,
+        about="fp32 numbers that Adam's step makes for each parameter it works on: none (fused kernels), a root "
+        "(torch.optim for all tensors at once) or root and quotient (tensor by tensor)",
+        high=4,
     )
     offload_fraction: float = switch(
         default=1.0, about="share of the optimizer state that optimizer offload keeps on the host"
