@@ -144,7 +144,8 @@ def test_eleven_questions_as_a_hand_count_answers_them(
     )
     assert found.framework == "torch"
     assert found.memory.allocated_bytes == pytest.approx(by_hand(method, devices, tokens), rel=0.08)
-    assert (found.verdict == "fits") is fits
+    assert found.memory.fit_probability is not None
+    assert (found.memory.fit_probability > 0.5) is fits
     assert found.layout.zero_stage == (0 if devices == 1 else 3)
 
 

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
     FrameworkName,
-    Method,
     Offload,
     OptimizerName,
     Precision,
@@ -36,6 +35,7 @@ from simulator.question.vocabulary import (
     RecomputeModule,
     ScheduleName,
     StackName,
+    TuningMethod,
 )
 
 Array = NDArray[np.float64]

@@ -65,14 +65,14 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
     fragmentation, cached = _unused(pricing, allocated)
-    found = OutsideAllocator(
+    outside = OutsideAllocator(
         context=np.full(len(pricing), _context_bytes(scenario)),
         communicators=values.communicator_bytes * communicator_groups(pricing),
         user_buffers=np.where(overlapped, registered, 0.0),
         ring_buffers=np.where(_in_ring(pricing), ring, 0.0),
         fragmentation=fragmentation,
     )
-    return replace(found, cached=np.minimum(cached, room(pricing, allocated + found.total)))
+    return replace(outside, cached=np.minimum(cached, room(pricing, allocated + outside.total)))
 
 
 def room(pricing: Pricing, held: StageArray) -> StageArray:

@@ -132,8 +132,6 @@ def usual_backend(family: str) -> str:
 
 def _inexpressible(pick: engine.Pick) -> str:
     """Return why a job or a measured row cannot express the launch; empty where both can."""
-    if pick.scenario.lora_rank is not None:
-        return "--lora-rank: the reference trainer trains all weights"
     if pick.options:
         return f"--option {next(iter(pick.options))}: the reference trainer has its own profile's switches only"
     if pick.layout.recompute_method == "list":

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
     FrameworkName,
-    Method,
     Offload,
     OptimizerName,
     Precision,
@@ -23,6 +22,7 @@ from simulator.question.vocabulary import (
     RecomputeModule,
     ScheduleName,
     StackName,
+    TuningMethod,
 )
 
 Array = NDArray[np.float64]
@@ -185,7 +185,7 @@ class SharedFields(TypedDict, total=False):
     seq_length: int
     global_batch_size: int
     lora_rank: int | None
-    method: Method | None
+    method: TuningMethod | None
     num_layers: int | None
     framework: FrameworkName
     stack: StackName | None
