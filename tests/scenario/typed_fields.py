@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
     FrameworkName,
+    Method,
     Offload,
     OptimizerName,
     Precision,

@@ -34,7 +34,7 @@ from simulator.cost.memory.activations import (
     stage_activations,
 )
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
-from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes
+from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes, workspace_bytes
 from simulator.cost.memory.state import (
     device_parameters,
     largest_linear_layer,
@@ -72,7 +72,7 @@ def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
     state = units.shards / FP32 * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     states, states_in_step = optimizer_on_device(pricing, state)
     rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
-    lasting = _Allocate(resident=states, workspace=scenario.coefficients.memory.workspace_bytes + rotary)
+    lasting = _Allocate(resident=states, workspace=workspace_bytes(scenario) + rotary)
     return _replay(lasting, _scenes(_Step(pricing, fsdp, units, _ranks(pricing, fsdp)), states_in_step))
 
 

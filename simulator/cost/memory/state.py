@@ -40,7 +40,7 @@ from simulator.cost.operations.sums import (
 )
 from simulator.cost.stages import StageContents, over_layers
 from simulator.question.arrays import largest
-from simulator.question.frameworks.profile import DTYPE_BYTES
+from simulator.question.frameworks.profile import DTYPE_BYTES, FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -219,7 +219,7 @@ class UpdatedMatrix(NamedTuple):
     def on_device(self, pricing: Pricing) -> Array:
         """Return how many such matrices a device has, shape (n,): its share of the experts, or one."""
         ranks = pricing.block.expert_parallel if self.weight.routed else 1.0
-        return np.asarray(self.weight.copies / ranks * np.ones(len(pricing)))
+        return np.full(len(pricing), float(self.weight.copies)) / ranks
 
 
 @lru_cache(maxsize=512)
@@ -343,12 +343,10 @@ def training_state(pricing: Pricing) -> TrainingState:
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
     trained = device_parameters(pricing, "adapters") if lora else weights
-    parameters = _stored_bytes(pricing, weights, cast=profile.parameter_dtype == "fp32" and not lora)
-    if lora and profile.quantised_base:
-        parameters = _quantised(pricing, weights)
-    parameters = parameters * (1.0 + frozen)
+    stored = _frozen_bytes(pricing, weights) if lora else _stored_bytes(pricing, weights, cast=_in_fp32(profile))
+    parameters = stored * (1.0 + frozen)
     if lora:
-        parameters = parameters + _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
+        parameters = parameters + _stored_bytes(pricing, trained, cast=_in_fp32(profile))
     if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
@@ -563,6 +561,26 @@ def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> K
     copies = np.where(copied, element_bytes(scenario), 0.0)
     whole = (value.dense + value.routed) * copies
     return shard(pricing, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
+
+
+def _in_fp32(profile: FrameworkProfile) -> bool:
+    """Return whether a framework stores parameters in fp32."""
+    return profile.parameter_dtype == "fp32"
+
+
+def _frozen_bytes(pricing: Pricing, weights: DeviceParameters) -> KindArray:
+    """Return the bytes of LoRA's frozen weights: sharded ones have the parameters' type, others the compute type (M2).
+
+    FSDP2 shards parameters of one type, so accelerate widens all that it shards to fp32 (accelerate 1.15,
+    utils/fsdp_utils.py, `fsdp2_prepare_model`); a module that nothing shards stays as it was loaded.
+    """
+    if pricing.scenario.framework.quantised_base:
+        return _quantised(pricing, weights)
+    stored = _stored_bytes(pricing, weights, cast=False)
+    if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
+        return stored
+    wide = _stored_bytes(pricing, weights, cast=True)
+    return np.asarray(np.where(pricing.block.zero_stage >= 1, wide, stored))
 
 
 def narrow_bytes(pricing: Pricing) -> KindArray:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
     FrameworkName,
+    Method,
     Offload,
     OptimizerName,
     Precision,
@@ -184,6 +185,7 @@ class SharedFields(TypedDict, total=False):
     seq_length: int
     global_batch_size: int
     lora_rank: int | None
+    method: Method | None
     num_layers: int | None
     framework: FrameworkName
     stack: StackName | None

@@ -169,4 +169,4 @@ def _maker(name: str) -> str:
 
 def _aliases(file: Path) -> Iterator[str]:
     match = _ALIASES.search(file.read_text("utf-8"))
-    yield from (word.strip() for word in (match[1].split(",") if match else ()))
+    yield from (word.strip(' "') for word in (match[1].split(",") if match else ()))
