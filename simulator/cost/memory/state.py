@@ -665,6 +665,9 @@ def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArr
     """Return the optimizer state on the device in the passes, and in the optimizer step, each of shape (kinds, n)."""
     resident, by_tensor = resident_optimizer(pricing, optimizer), pricing.offloads("optimizer_tensorwise")
     by_tensor = by_tensor | OPTIMIZERS[pricing.scenario.framework.optimizer].paged
+    if "optimizer" not in pricing.scenario.framework.limits.offloads:
+        # Paddle alone brings the whole state back.
+        by_tensor = by_tensor | pricing.offloads("optimizer")
     if not by_tensor.any():
         return resident, optimizer
     brought = np.minimum(largest_state_tensor(pricing), optimizer - resident)
