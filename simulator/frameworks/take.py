@@ -147,6 +147,9 @@ def _text_of(meaning: Meaning, value: Any) -> Any:
 
 
 _USUAL: Final = "adamw"
+_LOW_RANK: Final = ("galore", "apollo")
+_IN_BACKWARD: Final = {"lomo": "sgd", "adalomo": "adafactor"}
+"""Optimizers that step in the backward pass (lomo-optim 0.1.1): without state, or with means of rows and columns."""
 
 
 def read_optimizer(  # noqa: PLR0913  one per fact of a word
@@ -169,6 +172,12 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     word = arguments.text("optimizer", name) or default
     if not word:
         return {}
+    plain = word.rpartition(".")[2].lower()
+    if any(name in plain for name in _LOW_RANK):
+        arguments.not_modelled(f"optimizer {word[:40]}: gradients of low rank are not priced", name)
+        return {}
+    if plain in _IN_BACKWARD and framework == "torch":
+        return {"optimizer": _IN_BACKWARD[plain], "step_in_backward": "true"}
     optimizer = _optimizer(word, own or {})
     if optimizer is None or optimizer.name not in profile_of(framework).limits.optimizers:
         if bound:
@@ -178,9 +187,6 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
         offered = ", ".join(profile_of(framework).limits.optimizers)
         arguments.not_modelled(f"optimizer {word[:60]} is not priced; priced are {offered}", name)
         return {}
-    if "paged" in word.lower():
-        message = f"{word[:60]}: state that may move to the host is priced on the device"
-        arguments.remark("upper-bound", "warning", message, name, bound="state")
     fused = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in word.lower() else {}
     return (fused if framework == "torch" else {}) | ({} if optimizer.name == _USUAL else {"optimizer": optimizer.name})
 

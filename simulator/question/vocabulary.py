@@ -53,7 +53,18 @@ AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "c
 """Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
 PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; AMD's Composable Kernel;
 CANN's."""
-OptimizerName = Literal["adamw", "adamw_8bit", "adafactor", "lion", "sgd", "sgd_momentum", "muon"]
+OptimizerName = Literal[
+    "adamw",
+    "paged_adamw",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "adafactor",
+    "lion",
+    "paged_lion",
+    "sgd",
+    "sgd_momentum",
+    "muon",
+]
 """Optimizers: the rows of `specs/optimizers.csv`."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 OffloadedModule = Literal[

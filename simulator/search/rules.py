@@ -423,6 +423,11 @@ def _parameters_on_host(pricing: Pricing) -> Mask:
     return _mask((pricing.block.zero_stage < 3) & pricing.scenario.framework.offload_parameters)
 
 
+def _step_in_backward(pricing: Pricing) -> Mask:
+    """Return the layouts of several micro batches whose weights are updated in a backward pass."""
+    return _mask((micro_batches(pricing) > 1.0) & pricing.scenario.framework.step_in_backward)
+
+
 def _offload_with_pipeline(pricing: Pricing) -> Mask:
     """Return the layouts that offload whole layers with a pipeline, where the framework cannot."""
     scenario, block = pricing.scenario, pricing.block
@@ -508,6 +513,7 @@ _BROKEN: Mapping[str, Masks] = {
     "fp4_recipe": _fp4_recipe,
     "fp8_recipe": _fp8_recipe,
     "parameters_on_host": _parameters_on_host,
+    "step_in_backward": _step_in_backward,
     "offload_pipeline": _offload_with_pipeline,
     "offload_recompute": _offload_with_recompute,
     "offloaded_modules": _offloaded_modules,

@@ -148,10 +148,14 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
         *along("bf16 fp32", "seconds+"),
         *along("gradient fp32", "seconds+", "gradient_dtype=bf16"),
     ),
-    "optimizer": along(
-        "sgd adafactor adamw_8bit lion sgd_momentum muon adamw",
-        "state+ host+ device? seconds?",
-        because="Muon's step works on whole matrices",
+    "optimizer": (
+        *along(
+            "sgd adafactor adamw_8bit lion sgd_momentum muon adamw",
+            "state+ host+ device? seconds?",
+            because="Muon's step works on whole matrices",
+        ),
+        *along("adamw paged_adamw paged_adamw_8bit", "state- device- host? seconds?", because="state goes to the host"),
+        *along("lion paged_lion", "state- device- host+"),
     ),
     "optimizer_dtype": along("fp8 bf16 fp32", f"{STATE} host+ seconds+"),
     "master_weights": on(f"{STATE} host+ seconds+", "parameter_dtype=bf16"),
@@ -159,6 +163,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "fp32_router": on(
         "state? device? host? seconds?", "parameter_dtype=bf16", because="wider parameters, but no master copy of them"
     ),
+    "step_in_backward": on("state- device-", "fully_shard=false foreach_optimizer=false"),
     "release_grads": on("state- device-", "fully_shard=false"),
     "sharding_degree": along("2 4 0", "state- device- host- seconds?", because="more ranks exchange smaller parts"),
     "sharding_replicas": along("1 2 4", f"{STATE} host+ seconds?", because="parts are summed between the groups"),
@@ -280,4 +285,4 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "unmeasured_runtime": on("", because="it widens ranges, which no scenario without a calibration has"),
 }
 """By the name of the switch."""
-assert set(OPTIMIZERS) == set(SWITCHES["optimizer"][0].values)
+assert set(OPTIMIZERS) == {value for course in SWITCHES["optimizer"] for value in course.values}

@@ -92,6 +92,7 @@ BESIDE = {
     "reference_gradients": {"fully_shard": "false"},
     "delayed_weight_gradients": {"fully_shard": "false"},
     "release_grads": {"fully_shard": "false"},
+    "step_in_backward": {"fully_shard": "false"},
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},

@@ -9,10 +9,12 @@ import pytest
 
 import simulator
 from simulator.cost.derived import pricing_of
+from simulator.cost.memory.host import host_memory
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.memory.state import (
     gathered_bytes,
     largest_matrix,
+    optimizer_on_device,
     orthogonal_bytes,
     orthogonal_flops,
     orthogonal_step,
@@ -103,6 +105,44 @@ def test_state_of_every_parameter(optimizer: str, bytes_per_parameter: float) ->
     scenario = scenario_of(model="llama3.1-8b", devices=8, profile="torch", options={"optimizer": optimizer})
     pricing = pricing_of(scenario, layout_of(scenario))
     assert float(training_state(pricing).optimizer[0, 0]) == total_parameters(scenario.model) / 8 * bytes_per_parameter
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_per_parameter"), [("paged_adamw", 8.0), ("paged_adamw_8bit", 2.03125), ("paged_lion", 4.0)]
+)
+def test_paged_state_is_on_the_host(optimizer: str, bytes_per_parameter: float) -> None:
+    """bitsandbytes: what the device lacks room for; a tensor's at a time comes back."""
+    scenario = scenario_of(model="llama3.1-8b", devices=8, profile="torch", options={"optimizer": optimizer})
+    pricing = pricing_of(scenario, layout_of(scenario))
+    memory = memory_by_stage(pricing)
+    away = total_parameters(scenario.model) / 8 * bytes_per_parameter
+    assert host_memory(pricing, memory).parts["optimizer"][0] == 8 * away
+    resident, in_step = optimizer_on_device(pricing, memory.state.optimizer)
+    assert (only(resident), only(in_step)) == (0.0, 128256 * 4096 / 8 * bytes_per_parameter)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each"), [("adamw", 4.0), ("adamw_8bit", 0.0), ("lion", 0.0), ("sgd", 4.0), ("adafactor", None)]
+)
+def test_numbers_that_a_step_makes(optimizer: str, each: float | None) -> None:
+    """Of all parameters at once; Adafactor of its largest tensor, the table."""
+    options = {"optimizer": optimizer, "parameter_dtype": "bf16", "foreach_optimizer": "true"}
+    scenario = scenario_of(model="llama3.1-8b", devices=1, profile="torch", options=options)
+    found = only(training_state(pricing_of(scenario, layout_of(scenario, zero_stage=0))).step_temporary)
+    assert found == (16 * 128256 * 4096 if each is None else each * total_parameters(scenario.model))
+
+
+def test_a_step_within_the_backward_pass() -> None:
+    """Llama-2-7B in bf16 with paged 8-bit Adam: a layer's gradients; none at the loss."""
+    options = {"optimizer": "paged_adamw_8bit", "parameter_dtype": "bf16", "gradient_dtype": "bf16"}
+    options |= {"step_in_backward": "true", "master_weights": "false"}
+    scenario = scenario_of(model="llama-2-7b", devices=1, profile="torch", options=options, seq_length=2048)
+    memory = memory_by_stage(pricing_of(scenario, layout_of(scenario, zero_stage=0, recompute="full")))
+    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    assert only(memory.state.gradients) == 2 * layer
+    absent = {moment.name: np.max(moment.gradients_absent) for moment in memory.moments}
+    assert absent == {"backward": 0.0, "loss": 2 * layer, "embedding gradient": 2 * layer, "optimizer step": 0.0}
+    assert only(memory.after_step) == pytest.approx(2 * total_parameters(scenario.model))
 
 
 def test_adafactor_keeps_rows_and_columns() -> None:

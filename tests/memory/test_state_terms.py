@@ -191,8 +191,8 @@ TABLE = 12 * V * H / 8
     ("offload", "fraction", "resident", "in_step"),
     [
         ("none", "1.0", 1.0, 12 * (D / 8 + R / 2)),
-        ("optimizer", "1.0", 0.0, 12 * (D / 8 + R / 2)),
-        ("optimizer", "0.75", 0.25, 12 * (D / 8 + R / 2)),
+        ("optimizer", "1.0", 0.0, TABLE),
+        ("optimizer", "0.75", 0.25, 3 * (D / 8 + R / 2) + TABLE),
         ("optimizer_tensorwise", "1.0", 0.0, TABLE),
         ("optimizer_tensorwise", "0.75", 0.25, 3 * (D / 8 + R / 2) + TABLE),
         # No more comes back than is away.

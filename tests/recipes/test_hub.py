@@ -253,7 +253,6 @@ def test_torchtune_on_one_device(tmp_path: Path) -> None:
         ("max_seq_len: 4096", "path: x", "activations-bound"),
         ("packed: true", "packed: false", "activations-bound"),
         ("LinearCrossEntropyLoss", "FancyLoss", "not-modelled"),
-        ("torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit", "upper-bound"),
         ("torch.optim.AdamW", "torch.optim.Adagrad", "not-modelled"),
         ("batch_size: 2", "batch_size: 2\nfsdp_cpu_offload: true", "upper-bound"),
         ("batch_size: 2", "batch_size: 2\nfancy: 3", "unknown-flag"),

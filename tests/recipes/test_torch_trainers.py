@@ -117,10 +117,23 @@ def test_outputs_that_dora_keeps_are_not_priced(on: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("word", "optimizer"),
-    [("adafactor", "adafactor"), ("adamw_bnb_8bit", "adamw_8bit"), ("lion_32bit", "lion"), ("adamw_torch_fused", None)],
+    [
+        *[("adafactor", "adafactor"), ("adamw_bnb_8bit", "adamw_8bit"), ("lion_32bit", "lion")],
+        *[("paged_adamw_8bit", "paged_adamw_8bit"), ("paged_adamw_32bit", "paged_adamw"), ("paged_lion", "paged_lion")],
+        *[("adamw_torch_fused", None), ("lomo", "sgd"), ("adalomo", "adafactor")],
+    ],
 )
 def test_optimizers_of_transformers_are_priced(word: str, optimizer: str | None, tmp_path: Path) -> None:
-    assert oumi(tmp_path, optimizer=word).options.get("optimizer") == optimizer
+    options = oumi(tmp_path, optimizer=word).options
+    assert options.get("optimizer") == optimizer
+    assert (options.get("step_temporaries") == "0") == ("fused" in word)
+    assert (options.get("step_in_backward") == "true") == ("lomo" in word)
+
+
+@pytest.mark.parametrize("word", ["galore_adamw", "galore_adamw_8bit_layerwise", "apollo_adamw"])
+def test_gradients_of_low_rank_are_refused_by_name(word: str, tmp_path: Path) -> None:
+    errors = [remark.message for remark in oumi(tmp_path, optimizer=word).remarks if remark.severity == "error"]
+    assert f"optimizer {word}: gradients of low rank are not priced" in errors
 
 
 def test_what_mason_starts_is_read_with_its_machines(tmp_path: Path) -> None:

@@ -246,6 +246,13 @@ CASES: dict[str, list[Case]] = {
             question={"profile": "torch", "options": {"offload_parameters": "true"}},
         ),
     ],
+    "step_in_backward": [
+        Case(
+            {"micro_batch_size": 1, "data_parallel": 8},
+            {"micro_batch_size": 4, "data_parallel": 8},
+            question={"profile": "torch", "options": {"step_in_backward": "true"}, "global_batch_size": 32},
+        ),
+    ],
     "offload_pipeline": [
         Case({"offload": "activations", "pipeline_parallel": 2}, {"offload": "activations"}),
         Case(

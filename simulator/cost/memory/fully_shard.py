@@ -62,7 +62,8 @@ _PARTS = ("parameters", "gradients", "resident", "activations", "released", "log
 def shards_by_unit(scenario: Scenario) -> bool:
     """Return whether this module describes the run: all weights trained, and stored in fp32."""
     in_fp32 = (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
-    return scenario.framework.fully_shard and scenario.lora_rank is None and in_fp32
+    profile = scenario.framework
+    return profile.fully_shard and scenario.lora_rank is None and in_fp32 and not profile.step_in_backward
 
 
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:

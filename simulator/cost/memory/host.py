@@ -17,6 +17,7 @@ from simulator.cost.memory.state import device_parameters, local_count, model_to
 from simulator.cost.operations.sums import micro_batches
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
+from simulator.question.specs.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ def uses_host(pricing: Pricing) -> bool:
     """Return whether any layout of a block offloads something to the host."""
     profile = pricing.scenario.framework
     moved = pricing.offloads("optimizer", "optimizer_tensorwise", "activations").any()
-    return bool(moved) or profile.offload_parameters or profile.swapped_attention or bool(profile.offloaded_modules)
+    elsewhere = profile.offload_parameters or profile.swapped_attention or bool(profile.offloaded_modules)
+    return bool(moved) or elsewhere or OPTIMIZERS[profile.optimizer].paged
 
 
 def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:

@@ -132,7 +132,8 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
         streams = np.minimum(_idle_streams(pricing, moments, moment), room(pricing, peak + outside.total))
         outside = replace(outside, streams=streams)
     resident = resident_optimizer(pricing, state.optimizer)
-    gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
+    freed = scenario.framework.release_grads or scenario.framework.step_in_backward
+    gradients = state.gradients * (0.0 if freed else 1.0)
     after = contents.on_ranks(state.parameters + gradients + resident + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
     return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device)
@@ -169,11 +170,13 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
         losses * loss_bytes(pricing), (losses - heads) * loss_bytes(pricing) + heads * head_gradient_bytes(pricing)
     )
     table = steady + embedding_gradient
+    if scenario.framework.step_in_backward:
+        table = table + state.step_temporary
     in_step_alone = state.step_temporary + state.widened
     return (
         Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward, absent.backward),
         Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),
-        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table),
+        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table, absent.embedding),
         Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, in_step_alone),
     )
 
@@ -184,16 +187,20 @@ class GradientsAbsent:
 
     backward: StageArray | float = 0.0
     loss: StageArray | float = 0.0
+    embedding: StageArray | float = 0.0
 
 
 def gradients_absent(pricing: Pricing) -> GradientsAbsent:
-    """Return the bytes that `release_grads` saves at the peaks of the passes (M14).
+    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them.
 
     Released gradients come back during the first backward pass, while it frees one micro batch's activations. A rank
     with more micro batches than it holds at once peaks again later, with all gradients. On other ranks the first
     backward pass decides: it begins with all activations and no gradients, and ends with one micro batch fewer and all
     gradients.
     """
+    if pricing.scenario.framework.step_in_backward:
+        gone = pricing.contents.on_ranks(training_state(pricing).gradients)
+        return GradientsAbsent(loss=gone, embedding=gone)
     if not pricing.scenario.framework.release_grads:
         return GradientsAbsent()
     comes_again = micro_batches(pricing) > in_flight(pricing)

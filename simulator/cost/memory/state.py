@@ -40,7 +40,7 @@ from simulator.cost.operations.sums import (
 )
 from simulator.cost.stages import StageContents, over_layers
 from simulator.question.arrays import largest
-from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.profile import DTYPE_BYTES, FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -351,13 +351,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
     trained_shard = shard(pricing, trained, 1)
-    gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
-    if profile.master_gradients and gradient_bytes(scenario) < FP32:
-        gradients = gradients + trained_shard * FP32
-    if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
-        gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
-    if frozen and not lora and profile.reference_gradients:
-        gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
+    gradients = _gradients(pricing, trained, trained_shard)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
         routers = _routers(pricing)
@@ -377,6 +371,28 @@ def training_state(pricing: Pricing) -> TrainingState:
         widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
+
+
+def _gradients(pricing: Pricing, trained: DeviceParameters, trained_shard: KindArray) -> KindArray:
+    """Return the bytes of gradients that live between a weight's backward pass and its step."""
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
+    if profile.master_gradients and gradient_bytes(scenario) < FP32:
+        gradients = gradients + trained_shard * FP32
+    if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
+        gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
+    if profile.step_in_backward:
+        gradients = np.minimum(gradients, _layer_gradients(pricing))
+    if profile.frozen_reference and scenario.lora_rank is None and profile.reference_gradients:
+        gradients = gradients * np.where(pricing.block.zero_stage >= 1, 1.0, 2.0)
+    return gradients
+
+
+def _layer_gradients(pricing: Pricing) -> Array:
+    """Return the bytes of a rank's part of the gradients of the largest layer, shape (n,)."""
+    layer = largest(local_count(pricing, piece) for piece in model_totals(pricing.scenario).layers)
+    ranks = np.where(pricing.block.zero_stage >= 2, shard_degrees(pricing).dense, 1.0)
+    return np.asarray(gradient_bytes(pricing.scenario) * layer / ranks)
 
 
 def _unused_bytes(pricing: Pricing) -> KindArray | float:
@@ -445,7 +461,7 @@ def _step_temporary(pricing: Pricing, trained: KindArray, gradients: KindArray) 
     profile = pricing.scenario.framework
     if OPTIMIZERS[profile.optimizer].newton_schulz_steps:
         return np.zeros_like(trained) + orthogonal_step(pricing)
-    if profile.step_parameters:
+    if profile.step_parameters and not profile.step_in_backward:
         return _flat_step(pricing, trained, gradients)
     return step_bytes(pricing, trained, largest_weight(pricing))
 
@@ -453,10 +469,12 @@ def _step_temporary(pricing: Pricing, trained: KindArray, gradients: KindArray) 
 def step_bytes(pricing: Pricing, trained: KindArray, largest: Array) -> KindArray:
     """Return the bytes that a step makes for all `trained` parameters at once, or for the `largest` tensor of them."""
     profile, optimizer = pricing.scenario.framework, OPTIMIZERS[pricing.scenario.framework.optimizer]
-    at_once = profile.foreach_optimizer and not optimizer.by_tensor
+    at_once = profile.foreach_optimizer and not (optimizer.by_tensor or profile.step_in_backward)
     if not profile.foreach_optimizer and not profile.largest_tensor_step:
         return np.zeros_like(trained)
-    return FP32 * step_numbers(pricing.scenario) * (trained if at_once else np.minimum(trained, largest))
+    # Adam's root has the type of its moments.
+    width = FP32 if optimizer.step_numbers is not None else min(FP32, float(DTYPE_BYTES[profile.optimizer_dtype]))
+    return width * step_numbers(pricing.scenario) * (trained if at_once else np.minimum(trained, largest))
 
 
 def step_numbers(scenario: Scenario) -> float:
@@ -637,6 +655,8 @@ _PREFETCHED = 0.9
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
     fraction = pricing.scenario.framework.offload_fraction
+    if OPTIMIZERS[pricing.scenario.framework.optimizer].paged:
+        return np.zeros_like(optimizer)
     offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
     return optimizer - optimizer * offloaded
 
@@ -644,6 +664,10 @@ def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
 def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:
     """Return the optimizer state on the device in the passes, and in the optimizer step, each of shape (kinds, n)."""
     resident, by_tensor = resident_optimizer(pricing, optimizer), pricing.offloads("optimizer_tensorwise")
+    by_tensor = by_tensor | OPTIMIZERS[pricing.scenario.framework.optimizer].paged
+    if "optimizer" not in pricing.scenario.framework.limits.offloads:
+        # Paddle alone brings the whole state back.
+        by_tensor = by_tensor | pricing.offloads("optimizer")
     if not by_tensor.any():
         return resident, optimizer
     brought = np.minimum(largest_state_tensor(pricing), optimizer - resident)

@@ -148,15 +148,11 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
 
 def _optimizer(arguments: Arguments) -> dict[str, str]:
     """Return the switches of the optimizer: its kind, fused or for-each steps, types of bitsandbytes' moments."""
-    kind = (arguments.text("optimizer_dtype", "optimizer._component_") or "").rpartition(".")[2].lower()
     momentum = arguments.has("optimizer.momentum")
     named = read_optimizer(
         arguments, "optimizer._component_", "torch", own={"sgd": "sgd_momentum" if momentum else "sgd"}
     )
     fused = arguments.switch("foreach_optimizer", "optimizer.fused")
-    if kind.startswith("paged"):
-        # bitsandbytes keeps moments in fp32 unless its name says 8 bits (optim/adamw.py).
-        return {"foreach_optimizer": "false"} | ({} if kind.endswith("8bit") else {"optimizer_dtype": "fp32"}) | named
     return {"foreach_optimizer": str(not fused).lower()} | named
 
 

@@ -333,6 +333,11 @@ class FrameworkProfile(Switches):
     release_grads: bool = switch(
         default=False, about="gradients are freed after the optimizer step and come back in the next backward pass"
     )
+    step_in_backward: bool = switch(
+        default=False,
+        about="the optimizer updates each weight in the backward pass as its gradient comes, so that no more than one "
+        "layer's gradients are alive (torchtune's optimizer_in_bwd, LOMO)",
+    )
     sharding_degree: int = switch(
         default=0,
         about="ranks that ZeRO shards over, of those with the same parameters; 0 is all of them",

@@ -37,6 +37,8 @@ class Optimizer:
     """fp32 numbers that a step makes for each parameter it works on; None for those of `step_temporaries`."""
     by_tensor: bool
     """Whether a step always works on one tensor after another."""
+    paged: bool
+    """Whether the state lies in memory that moves to the host when the device is full."""
     source: str
 
 
@@ -52,6 +54,7 @@ def _rows() -> Iterator[Optimizer]:
             gathered_copies=int(row["gathered_copies"] or 0),
             step_numbers=float(row["step_numbers"]) if row["step_numbers"] else None,
             by_tensor=row["by_tensor"] == "yes",
+            paged=row["paged"] == "yes",
             source=row["source"],
         )
 
