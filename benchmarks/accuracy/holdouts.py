@@ -21,7 +21,15 @@ from benchmarks.accuracy.hierarchy import (
 )
 from benchmarks.accuracy.sizes import fitted_sizes, level_of
 from simulator.evidence.calibration.linear import Gauss
-from simulator.evidence.calibration.ranges import DIFFERENCE, RowsCoverage, Unit, coverage_of, difference_unit, features
+from simulator.evidence.calibration.ranges import (
+    DIFFERENCE,
+    RowsCoverage,
+    Unit,
+    coverage_of,
+    difference_unit,
+    features,
+    memory_spread,
+)
 from simulator.evidence.calibration.sample import Sample
 from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients import CoefficientKind
@@ -147,8 +155,15 @@ def _prediction(state: Hierarchy, name: str, index: int, part: _Part, error: flo
             # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
             scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
             distance=covered.distance(sample.scenario, sample.layout),
+            spread=_spread(sample) if design.kind == "memory" else 1.0,
         ),
     )
+
+
+def _spread(sample: Sample) -> float:
+    """Return the part of a row's memory that is uncertain far from measured runs."""
+    binding = int(np.argmax(sample.memory.device[:, 0]))
+    return float(memory_spread(float(sample.memory.state_share[binding, 0])))
 
 
 class Pair(NamedTuple):

@@ -1,6 +1,6 @@
-"""Command line and Python call that price one layout of an answer, as text to copy.
+"""Text to copy and totals of one estimate: the command or call that prices it again; days and cost of a whole run.
 
-`answers.saved` reads such answers back.
+`answers.saved` reads answers that were written as JSON.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Verdict
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
-from simulator.question.frameworks.stacks import Practice, practice_of
+from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of
 from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
@@ -36,11 +36,10 @@ _FIELDS: Final = {field.name: field for field in switches()}
 
 
 def is_open(question: Question, priced: Priced) -> bool:
-    """Return whether a run's stack is open: nobody named one, and neither its file nor its hardware decides it."""
-    profile = priced.pricing.scenario.framework
-    decided = profile.stack != "default"
-    unsaid = question.origin("stack").kind == "nobody"
-    return bool(question.inputs) and question.recipe is None and unsaid and not decided
+    """Return whether a run's stack is open: one that leaves switches open, or none that was said or hardware has."""
+    stack = priced.pricing.scenario.framework.stack
+    unsaid = stack == DEFAULT and question.origin("stack").kind == "nobody"
+    return bool(question.inputs) and question.recipe is None and (unsaid or decided_by(stack) is not None)
 
 
 def over_open(
@@ -92,19 +91,25 @@ def _worth(estimate: Estimate) -> _Figure:
 def _open_switches(question: Question, base: Priced, release: FrameworkProfile | None) -> Iterator[OpenSwitch]:
     """Yield the values beside the present ones that move speed or memory of the layout."""
     scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
+    decided = {*question.switches, *(decided_by(profile.stack) or ())}
     for each in (*practice_of(profile.name), *_of_release(profile, release)):
-        value = switch_value(_FIELDS[each.switch], each.text, getattr(profile, each.switch))
-        usual = getattr(profile, each.switch)
-        if each.switch in question.switches or value == usual or not concerns(scenario, each.switch):
+        values = _values(profile, {each.switch: each.text, **each.others})
+        value, usual = values[each.switch], getattr(profile, each.switch)
+        if not decided.isdisjoint(values) or value == usual or not concerns(scenario, each.switch):
             continue
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
         if elsewhere or not has_kernels(scenario, each.switch, value):
             continue
-        changed = switched_anew(base, {each.switch: value})
+        changed = switched_anew(base, values)
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
         memory = float(changed.device_bytes[0] - base.device_bytes[0])
         if max(abs(speed), abs(memory) / float(base.device_bytes[0])) >= MIN_CHANGE:
             yield _open_switch(each, option_text(usual), speed, memory, changed)
+
+
+def _values(profile: FrameworkProfile, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return values of switches by name, from their texts."""
+    return {name: switch_value(_FIELDS[name], text, getattr(profile, name)) for name, text in texts.items()}
 
 
 def _of_release(profile: FrameworkProfile, release: FrameworkProfile | None) -> Iterator[Practice]:
@@ -128,6 +133,7 @@ def _open_switch(practice: Practice, usual: str, speed: float, memory: float, ch
         speed_change=speed,
         memory_bytes=memory,
         verdict=verdict_of(changed, 0),
+        others=practice.others,
     )
 
 
@@ -140,8 +146,10 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
     if not best:
         return base
     profile = base.pricing.scenario.framework
-    values = {name: switch_value(_FIELDS[name], switch.other, getattr(profile, name)) for name, switch in best.items()}
-    return switched_anew(base, values)
+    texts = {
+        name: text for switch in best.values() for name, text in ((switch.switch, switch.other), *switch.others.items())
+    }
+    return switched_anew(base, _values(profile, texts))
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:

@@ -158,7 +158,7 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     own: Mapping[str, str] | None = None,
     bound: bool = False,
 ) -> dict[str, str]:
-    """Return the switch that a word sets; empty for AdamW, the default of most stacks.
+    """Return the switches that a word sets; none for AdamW of the framework's usual kernels.
 
     name : flag or key that holds the word
     framework : framework whose profile lists the optimizers that it offers
@@ -181,7 +181,8 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     if "paged" in word.lower():
         message = f"{word[:60]}: state that may move to the host is priced on the device"
         arguments.remark("upper-bound", "warning", message, name, bound="state")
-    return {} if optimizer.name == _USUAL else {"optimizer": optimizer.name}
+    fused = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in word.lower() else {}
+    return (fused if framework == "torch" else {}) | ({} if optimizer.name == _USUAL else {"optimizer": optimizer.name})
 
 
 def _optimizer(word: str, own: Mapping[str, str]) -> Optimizer | None:

@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.stacks import current_switches
+from simulator.question.frameworks.stacks import current_switches, framework_of, usual_rank
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
@@ -126,11 +126,12 @@ class Question:
         without tensor parallelism no longer.
         """
         dropped = {name for name in _SIZES if not self.inputs.keys().isdisjoint(_SIZES) or self.has_groups}
+        own = {name: x for name, x in self.inputs.items() if x.origin != FOLLOWS or name not in base.inputs}
         fields = base.model_fields
         if "model" in self.inputs:
             fields = {name: stated for name, stated in fields.items() if stated.origin.is_user}
         return Question(
-            inputs={name: stated for name, stated in base.inputs.items() if name not in dropped} | dict(self.inputs),
+            inputs={name: stated for name, stated in base.inputs.items() if name not in dropped} | own,
             model_fields={**fields, **self.model_fields},
             layout=_layout_over(self, base),
             switches={**base.switches, **self.switches},
@@ -172,6 +173,7 @@ def question_of(
     fields = {name: stated.pop(name) for name in tuple(stated) if name in BY_NAME}
     if many:
         fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
+    trained = _trained(stated, origin)
     switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), origin)
     replaced = stated.pop("model_fields", {})
     for name, value in stated.items():
@@ -180,11 +182,13 @@ def question_of(
             raise InputError(f"unknown input '{name}'{did_you_mean(name, known)}; allowed: {', '.join(known)}")
         if not (BY_INPUT[name].searchable and _AUTO.fullmatch(str(value))):
             BY_INPUT[name].check(value)
+    if "framework" not in stated and (framework := framework_of(str(stated.get("stack")))) is not None:
+        stated["framework"] = framework
     by = {BY_NAME[name].name: origin(name) for name in fields}
     implied = next(iter(by.values()), NOBODY)
     layout = layout_fields(fields, words, many=many)
     return Question(
-        inputs={name: Input(value, origin(name)) for name, value in stated.items()},
+        inputs={name: Input(value, origin(name)) for name, value in stated.items()} | trained,
         model_fields={name: Input(value, origin("model_fields")) for name, value in replaced.items()},
         layout={name: Input(value, by.get(name, implied)) for name, value in layout.items()},
         switches=switches,
@@ -202,6 +206,27 @@ def _plain(name: str, value: Any) -> Any:
         return parse_count(value, length=setting.of_tokens)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
+
+
+def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[str, Input]:
+    """Take the method out of stated values; return its framework and rank of adapters, and set a base of 4 bits.
+
+    A stated rank or switch stays. Raises InputError for a rank beside `full`.
+    """
+    method, options = stated.pop("method", None), dict(stated.get("options") or {})
+    if method is None:
+        return {}
+    BY_INPUT["method"].check(method)
+    # Who names a method fine-tunes: PyTorch's libraries have all three.
+    follows = {} if "framework" in stated else {"framework": Input("torch", FOLLOWS)}
+    if method == "full":
+        if "lora_rank" in stated:
+            raise InputError(f"lora_rank {stated['lora_rank']}: method full trains all weights; give lora or qlora")
+        return {**follows, "lora_rank": Input(None, origin("method"))}
+    if method == "qlora":
+        stated["options"] = {"quantised_base": "true", **options}
+    rank = usual_rank(stated.get("framework") or "torch", stated.get("stack"))
+    return follows if "lora_rank" in stated else {**follows, "lora_rank": Input(rank, origin("method"))}
 
 
 def _switches(options: Mapping[str, Any], optimizer: str | None, origin: Callable[[str], Origin]) -> dict[str, Input]:

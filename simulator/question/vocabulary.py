@@ -56,6 +56,9 @@ FileName = str | PathLike[str]
 """Name of what ships, or a path."""
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 """Types of matrix products; `fp4` is NVFP4 or MXFP4: 4 bits, an 8-bit scale for every 16 or 32 numbers."""
+Method = Literal["full", "lora", "qlora"]
+"""What is trained: all weights, adapters of low rank, or adapters over frozen weights of 4 bits."""
+METHODS: tuple[Method, ...] = get_args(Method)
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
 """Precisions of fewer than 16 bits, to which operands are cast."""
 RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]

@@ -202,6 +202,7 @@ def _outside(priced: Priced, stage: int, at: int) -> Mapping[str, float]:
         "user_buffers": float(outside.user_buffers[at]),
         "ring_buffers": float(outside.ring_buffers[at]),
         "fragmentation": float(outside.fragmentation[stage, at]),
+        "cached": float(np.broadcast_to(outside.cached, outside.fragmentation.shape)[stage, at]),
         "streams": float(np.broadcast_to(outside.streams, outside.fragmentation.shape)[stage, at]),
     }
 

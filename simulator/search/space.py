@@ -243,7 +243,8 @@ def _values(scenario: Scenario, space: Space, field: InputSetting) -> list[float
     allowed = getattr(space, field.name)
     if not allowed and field.name == "sequence_parallel":
         return [_BESIDE_TENSOR_PARALLEL]
-    default = scenario.framework.limits.default_zero_stage if field.name == "zero_stage" else field.default
+    usual = scenario.framework.zero_stage_on(scenario.devices)
+    default = usual if field.name == "zero_stage" else field.default
     return [field.encoded(value) for value in allowed or field.searched or (default,)]
 
 

@@ -14,7 +14,7 @@ from simulator.answers.unsaid import DOCUMENTED_SHARE, SPAN_SHARE, UNSAID_STACK,
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
 from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
-from simulator.question.frameworks.stacks import PROFILES, practice_of
+from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of
 from tests.cli.running import refusal, run
 
 QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "tensor_parallel": 2}
@@ -27,6 +27,7 @@ def test_values_of_practice_are_other_than_the_defaults_and_allowed() -> None:
             assert switch_value(fields[each.switch], each.text, getattr(profile, each.switch)) != getattr(
                 profile, each.switch
             )
+            assert set(each.others) <= set(fields)
             assert each.source
 
 
@@ -53,10 +54,34 @@ def test_a_stack_that_nobody_named_is_open_and_widens_both_ranges() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{"stack": "nvidia-recipes"}, {"hardware": "z2000"}, {"stack": "megatron-lm@2022"}],
+    [{"stack": "nvidia-recipes"}, {"hardware": "z2000"}, {"stack": "megatron-bridge@26.02"}],
 )
-def test_a_preset_or_the_hardwares_stack_closes(said: dict[str, Any]) -> None:
+def test_a_vendors_or_the_hardwares_stack_closes(said: dict[str, Any]) -> None:
     assert simulator.estimate(**(QUESTION | said)).open is None
+
+
+@pytest.mark.parametrize("name", [stack.name for stack in STACKS if stack.open])
+def test_what_a_preset_does_not_decide_stays_open(name: str) -> None:
+    framework = next(stack.framework for stack in STACKS if stack.name == name)
+    question: dict[str, Any] = {**QUESTION, "tensor_parallel": 1, "framework": framework}
+    plain, preset = simulator.estimate(**question), simulator.estimate(**question, stack=name)
+    assert plain.open is not None
+    assert preset.open is not None
+    decided = decided_by(name)
+    assert decided
+    named = {part for switch in preset.open.switches for part in (switch.switch, *switch.others)}
+    assert named.isdisjoint(decided)
+
+
+def test_switches_that_runs_set_together_are_one_choice() -> None:
+    found = simulator.estimate(model="llama3.1-8b", hardware="h100-sxm-80g", devices=8, framework="torch").open
+    assert found is not None
+    pure = [switch for switch in found.switches if switch.switch == "parameter_dtype"]
+    assert {switch.texts for switch in pure} == {
+        ("parameter_dtype=bf16", "gradient_dtype=bf16"),
+        ("parameter_dtype=bf16", "gradient_dtype=bf16", "optimizer_dtype=bf16"),
+    }
+    assert all(switch.memory_bytes < 0 for switch in pure)
 
 
 def test_a_switch_that_is_said_is_not_open() -> None:

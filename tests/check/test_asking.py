@@ -61,8 +61,8 @@ def test_what_hangs_on_assumed_nodes_is_no_firm_verdict() -> None:
 @pytest.mark.parametrize(
     ("question", "hardware", "outcome"),
     [
-        ({}, "h100-sxm-80g", "cannot_tell"),
-        ({"options": {"fp8_weight_cache": "true"}}, "h100-sxm-80g", "does_not_fit"),
+        ({"micro_batch_size": 2}, "h100-sxm-80g", "cannot_tell"),
+        ({"micro_batch_size": 2, "options": {"fp8_weight_cache": "true"}}, "h100-sxm-80g", "does_not_fit"),
         ({"model": "llama3.1-70b"}, "h100-sxm-80g", "does_not_fit"),
         ({}, "h200-sxm", "fits"),
     ],
@@ -99,7 +99,7 @@ def test_all_devices_of_a_node_are_meant_where_none_are_named(launcher: str, fla
 
 def test_the_vocabulary_has_its_own_message(tmp_path: Path) -> None:
     file = script(tmp_path, f"torchrun --nproc_per_node 8 pretrain_gpt.py {FLAGS}")
-    (found,) = checked(file, *H100, "--micro-batch-size", "8", code=3)
+    (found,) = checked(file, *H100, "--micro-batch-size", "9", "--global-batch-size", "72", code=3)
     assert found["reasons"][0].startswith("the vocabulary is missing")
     assert "--model-field vocab_size=N" in found["reasons"][0]
     (found,) = checked(file, *H100, "--micro-batch-size", "8", "--model-field", "vocab_size=32000")

@@ -41,7 +41,7 @@ RECIPES = {
     "paddle.json": '{\n  "model_name_or_path": "meta-llama/Llama-3.1-8B",\n  "max_seq_length": 8192,\n  "bf16": true,\n'
     '  "fp16_opt_level": "O2",\n  "tensor_parallel_degree": 2,\n  "sequence_parallel": true,\n  "sharding": "stage1",\n'
     '  "per_device_train_batch_size": 4,\n  "gradient_accumulation_steps": 8\n}\n',
-    "titan.toml": '[model]\nname = "llama3"\nflavor = "8B"\n\n[training]\nlocal_batch_size = 4\nseq_len = 16384\n'
+    "titan.toml": '[model]\nname = "llama3"\nflavor = "8B"\n\n[training]\nlocal_batch_size = 4\nseq_len = 32768\n'
     "global_batch_size = 64\n\n[parallelism]\ndata_parallel_shard_degree = 8\ntensor_parallel_degree = 1\n\n"
     '[activation_checkpoint]\nmode = "none"\n',
 }

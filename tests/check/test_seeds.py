@@ -53,10 +53,10 @@ def test_001_fits(tmp_path: Path) -> None:
 
 
 def test_002_full_training(tmp_path: Path) -> None:
-    found = result(tmp_path, "002", 0, *ASCEND, code=3)
-    # The range of a layout with offload on Ascend, which no run had, reaches the capacity.
-    assert found["outcome"] == "cannot_tell"
-    assert 0.7 < found["estimate"]["memory"]["fit_probability"] < 0.95
+    found = result(tmp_path, "002", 0, *ASCEND, code=0)
+    # No run with offload on Ascend was measured, but nearly all of its memory is counted state.
+    assert found["outcome"] == "fits"
+    assert found["estimate"]["memory"]["fit_probability"] > 0.95
     peaks = found["peaks"]
     assert peaks["optimizer_step"]["device_mib"] > peaks["passes"]["device_mib"] > 0
     assert found["estimate"]["memory"]["moment"] == "optimizer step"

@@ -295,9 +295,11 @@ def test_a_starved_run_is_firm_where_its_whole_range_starts(
 
     def near_capacity(case: Case) -> Estimate:
         found = priced(case)
+        parts = {**found.memory.outside_parts_bytes, "cached": 0.0}
         capacity = found.memory.device_bytes / share
         low, high = (found.memory.device_bytes * (1 + sign * half_width) for sign in (-1, 1))
         memory = replace(found.memory, capacity_bytes=capacity, interval_bytes=Interval(low, high), fit_probability=0.5)
+        memory = replace(memory, outside_parts_bytes=parts)
         return replace(found, memory=memory, verdict="starved")
 
     monkeypatch.setattr(judge, "estimate_of", near_capacity)

@@ -80,7 +80,9 @@ LAYOUT: dict[str, tuple[Choice, ...]] = {
     ),
     "micro_batch_size": along("micro_batch_size", (1, 2), "saved+ device+ seconds?", "fewer, longer micro batches"),
     "zero_stage": (
-        *along("zero_stage", (0, 1), "state- device- seconds?", "an all-reduce takes as long as both its halves"),
+        *along(
+            "zero_stage", (0, 1), "state? device? seconds?", "sharded frozen weights are fp32; halves of a reduction"
+        ),
         *along("zero_stage", (1, 2, 3), "state- device? seconds?", "whole layers pass through; exchanges are hidden"),
     ),
     "sequence_parallel": along(

@@ -166,6 +166,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "reuse_parameters": along("1 1000000000", "device+", ZERO_3),
     "prefetch_parameters": along("50000000 500000000", "device+", ZERO_3),
     "reduction_parameters": along("1 500000000", "device+", ZERO_3),
+    "reduction_buffers": along("0 1 2", "device+", ZERO_3),
+    "step_temporaries": along("0 1 2", "device+", "foreach_optimizer=true"),
     "step_parameters": along(
         "100000000 1000000000", "device+", f"{ZERO_3} foreach_optimizer=false prefetch_parameters=1"
     ),
@@ -178,7 +180,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     # A joint product has one dummy gradient, as large as those of its parts together.
     "fused_projections": on(f"{STATE} seconds-"),
     "shared_adapters": on("state- device- host- flop- seconds-"),
-    "adapter_targets": along("all attention", f"state- {THRIFTY} flop- seconds-"),
+    "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-"),
     "fused_gradient_accumulation": on(f"{STATE} seconds-"),
     "dummy_weight_gradients": along("none linear all", STATE, "fused_gradient_accumulation=true"),
     "foreach_optimizer": on("device+"),
@@ -188,7 +190,9 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "gradient_copies": on(STATE, f"{BF16} gradient_dtype=fp32"),
     "quantised_base": on("state- device-"),
     "quantised_scale_bytes": along("1.016 2 4", STATE, "quantised_base=true"),
-    "widened_rest": on(STATE, "quantised_base=true"),
+    "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
+    "adapter_copies": on(LAVISH),
+    "loss_chunks": along("1 8", "device-"),
     "frozen_reference": on(STATE),
     "reference_gradients": on(STATE, "frozen_reference=true fully_shard=false"),
     "reference_forward": on("seconds+"),

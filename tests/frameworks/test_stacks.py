@@ -73,7 +73,7 @@ def test_a_stack_of_another_framework_is_refused() -> None:
     with pytest.raises(InputError, match="stack 'z2000' is of framework megatron: --framework megatron, or one of"):
         stack_for("torch", "z2000")
     told = refusal("estimate", "--model", "llama3.1-8b", "--framework", "torch", "--stack", "z2000")
-    assert "is of framework megatron: --framework megatron, or one of default, deepspeed" in told
+    assert "is of framework megatron: --framework megatron, or one of default, axolotl, deepspeed" in told
 
 
 def test_a_cluster_keeps_the_stack_of_its_own_runs() -> None:

@@ -105,6 +105,8 @@ BESIDE = {
         "prefetch_parameters": "1",
         "reduction_parameters": "1",
     },
+    "reduction_buffers": DEEPSPEED,
+    "step_temporaries": {"foreach_optimizer": "true", "optimizer": "adamw"},
     "unused_output_layer": {"score_head": "true", "fully_shard": "false"},
     "gradient_copies": {"fully_shard": "false", "gradient_dtype": "fp32", "parameter_dtype": "bf16"},
     "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},

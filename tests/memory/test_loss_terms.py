@@ -198,20 +198,21 @@ def test_only_a_ring_passes_blocks_on(kind: str, context: int) -> None:
     ],
 )
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("allocated", [100.0, 1e6])
+@pytest.mark.parametrize("allocated", [100.0, 2.0**33])
 def test_what_an_allocator_cannot_use(
     options: dict[str, str], share: str, beside: bool, tensor: int, allocated: float
 ) -> None:
-    """A share of the tensors; without segments that grow also blocks of a fixed size, no more than is allocated."""
+    """A share of the tensors; without segments that grow also freed blocks: a fixed size, or a part of the tensors."""
     shares = {"fragmentation_growing": 0.1, "fragmentation_expandable": 0.2}
     shares |= {"fragmentation": 0.3, "fragmentation_early": 0.4}
-    values = MemoryCoefficients(**shares, unexpandable_bytes=1000.0, unexpandable_tensor_parallel_bytes=500.0)
+    values = MemoryCoefficients(**shares, unexpandable_bytes=2.0**31, unexpandable_tensor_parallel_bytes=2.0**28)
     values = replace(values, unfused_loss_bytes_per_logit=0.0)
     scenario = replace(asked(options), coefficients=Coefficients(memory=values))
     here = block(scenario, tensor_parallel=tensor)
-    found = only(outside_allocator(Pricing(scenario, here), np.full((1, 1), allocated)).fragmentation)
-    held = min(1000 + 500 * (tensor > 1), allocated) if beside else 0
-    assert found == pytest.approx(shares[share] * allocated + held)
+    found = outside_allocator(Pricing(scenario, here), np.full((1, 1), allocated))
+    held = min(2**31 + 2**28 * (tensor > 1), allocated / 4 + 60 * 2**20) if beside else 0
+    assert only(found.fragmentation) == pytest.approx(shares[share] * allocated)
+    assert only(found.cached) == pytest.approx(held)
 
 
 @pytest.mark.parametrize(("sequence", "grows"), [(32, True), (4096, False)])

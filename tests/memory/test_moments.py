@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.memory.fully_shard import idle_stream_bytes
 from simulator.cost.memory.moments import Moment
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from tests.pricing.test_memory_arithmetic import DENSE, MOE, T, question
-from tests.scenario.cases import block, scenario_of, small_dense, small_moe
+from tests.scenario.cases import block, layout_of, only, scenario_of, small_dense, small_moe
 
 H = 2 * T * 64
 """The residual stream of a micro batch in bytes."""
@@ -130,7 +131,7 @@ def test_the_library_s_buffers_are_the_device_s_and_not_the_allocator_s(hardware
     found = memory_by_stage(Pricing(scenario, here))
     assert found.outside.communicators[0] >= 5e6
     assert (found.device - found.reserved == 3e6 + found.outside.communicators).all()
-    assert (found.need == found.device).all()
+    assert (found.need == found.device - found.outside.cached).all()
     parts = found.parts()
     assert sum(float(one[0, 0]) for one in parts.values()) == pytest.approx(found.device[0, 0], abs=1e-6)
 
@@ -144,3 +145,13 @@ def test_a_layer_done_again_is_temporary_only_on_the_rank_that_has_it() -> None:
     )
     more_of_experts = T * 2 * (2 * 2 * 64 + 6 * 48)
     assert more.tolist() == [0, more_of_experts, more_of_experts]
+
+
+def test_idle_blocks_shrink_by_the_gradients_alive() -> None:
+    """A block of a stream that holds gradients is not idle; with all of them alive the largest unit stays (M21)."""
+    scenario = scenario_of(small_dense(), profile="torch", devices=8)
+    pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
+    ranks = np.zeros((1, 1))
+    none, some, every = (float(only(idle_stream_bytes(pricing, ranks + held))) for held in (0.0, 1000.0, 1e12))
+    assert none - some == 1000.0
+    assert none > every > 0.0

@@ -9,6 +9,7 @@ import pytest
 
 import simulator
 from simulator.cost.derived import pricing_of
+from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.memory.state import (
     gathered_bytes,
     largest_matrix,
@@ -181,6 +182,23 @@ def test_what_muon_s_step_holds_under_fsdp_2_by_zero_stage() -> None:
     # Nobody orthogonalizes adapters, nor what another optimizer updates.
     for other in (replace(scenario, lora_rank=8), scenario_of(model=small_moe(), profile="torch")):
         assert orthogonal_step(pricing_of(other, layout_of(other))) == 0.0
+
+
+def test_muon_s_step_adds_to_the_moment_of_the_step() -> None:
+    """Of ZeRO 3 under FSDP 2 the step holds what other ranks' matrices and one matrix in fp32 take, on top."""
+    model = small_moe()
+    held = []
+    for name in ("muon", "adamw"):
+        options = {"optimizer": name, "foreach_optimizer": "false"}
+        scenario = scenario_of(model=model, profile="torch", options=options)
+        pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
+        moment = next(each for each in memory_by_stage(pricing).moments if each.name == "optimizer step")
+        state = float(
+            np.max(moment.total(pricing.contents) - pricing.contents.on_ranks(moment.resident + np.zeros((1, 1))))
+        )
+        held.append((state, only(orthogonal_step(pricing))))
+    (muon, step), (adam, _) = held
+    assert muon - adam == step > 0
 
 
 def test_a_rank_gathers_matrices_that_it_has() -> None:

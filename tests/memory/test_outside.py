@@ -10,7 +10,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.loss import head_input_bytes, loss_bytes
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.memory.outside import outside_allocator
-from simulator.cost.memory.peak import buffer_bytes
+from simulator.cost.memory.peak import buffer_bytes, memory_by_stage
 from simulator.cost.operations.sums import inner_context
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.scenario.scenario import Scenario
@@ -39,7 +39,7 @@ def small(model: Any = None, **fields: Any) -> Scenario:
 def outside(scenario: Scenario, **fields: Any) -> dict[str, float]:
     here = block(scenario, **fields)
     found = outside_allocator(Pricing(scenario, here), np.full((1, 1), 1000.0))
-    names = ("context", "user_buffers", "ring_buffers", "fragmentation", "total")
+    names = ("context", "user_buffers", "ring_buffers", "fragmentation", "cached", "total")
     return {name: only(getattr(found, name)) for name in names}
 
 
@@ -50,6 +50,7 @@ def test_the_context_is_always_there() -> None:
         "user_buffers": 0,
         "ring_buffers": 0,
         "fragmentation": 500,
+        "cached": 0,
         "total": 1_000_500,
     }
 
@@ -87,10 +88,11 @@ def test_logits_are_stranded_on_the_last_rank() -> None:
     """The 16-bit logits of a micro batch, where the loss is one of several kernels."""
     scenario = small(profile="torch", options={"cross_entropy_chunk_tokens": "0", "fused_cross_entropy": "false"})
     here = block(scenario, pipeline_parallel=4, micro_batch_size=2)
-    found = outside_allocator(Pricing(scenario, here), np.full((4, 1), 1000.0)).fragmentation[:, 0]
-    assert (found - found[0]).tolist() == [0, 0, 0, 2 * 2 * T * V]
-    # A quarter of 1000 bytes, and all of them at the least.
-    assert found[0] == 250 + 1000
+    found = outside_allocator(Pricing(scenario, here), np.full((4, 1), 1000.0))
+    cached = np.broadcast_to(found.cached, (4, 1))[:, 0]
+    assert (cached - cached[0]).tolist() == [0, 0, 0, 2 * 2 * T * V]
+    # A quarter of 1000 bytes is lost, and a quarter held beside three segments.
+    assert (found.fragmentation[0, 0], cached[0]) == (250, 250 + 60 * 2**20)
 
 
 @pytest.mark.parametrize(
@@ -116,15 +118,21 @@ def test_workspaces_and_pipeline_buffers_are_tensors() -> None:
 
 
 def test_the_default_allocator_loses_another_share_and_holds_more_beside_it() -> None:
-    # A quarter of 1000 bytes, and what it holds at any size: 5 GiB, but never more than is allocated.
-    assert outside(small(options={"expandable_segments": "false"}))["fragmentation"] == 250 + 1000
+    # A quarter of 1000 bytes, and beside it as much in freed blocks, with three segments of 20 MiB.
+    small_job = outside(small(options={"expandable_segments": "false"}))
+    assert small_job["fragmentation"] == 250
+    assert small_job["cached"] == 250 + 60 * 2**20
     options = {"expandable_segments": "false", "fused_cross_entropy": "true"}
     large = scenario_of("llama3.1-8b", options=options, devices=64)
     values = large.coefficients.memory
     for tensor, held in ((1, 0.0), (2, values.unexpandable_tensor_parallel_bytes)):
-        memory = priced(large, tensor_parallel=tensor, sequence_parallel=tensor > 1).memory
-        expected = values.fragmentation * memory.allocated + values.unexpandable_bytes + held
-        assert only(memory.outside.fragmentation) == pytest.approx(only(expected))
+        here = pricing(large, tensor_parallel=tensor, sequence_parallel=tensor > 1)
+        memory = memory_by_stage(here)
+        assert only(memory.outside.fragmentation) == pytest.approx(only(values.fragmentation * memory.allocated))
+        # As much as there is room for beside what is in use: none on one of the devices, all on the other.
+        room = max(0.98 * large.hardware.usable_memory_bytes - only(memory.need), 0.0)
+        assert only(memory.outside.cached) == pytest.approx(min(values.unexpandable_bytes + held, room))
+        assert (room > 0) == (tensor == 2)
 
 
 def test_device_is_tensors_and_what_is_outside_them() -> None:

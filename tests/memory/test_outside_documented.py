@@ -62,7 +62,24 @@ def test_the_interval_says_that_it_was_not_measured() -> None:
     documented = api.scenario_of(model="llama3.1-8b", hardware="ascend-910b-64g-8")
     hardware = documented.hardware.model_copy(update={"communicator_buffer": None})
     scenarios = (documented, replace(documented, hardware=hardware))
-    wide, narrow = (estimate_layout(one, layout_of(one, zero_stage=1)).memory.interval_bytes for one in scenarios)
-    assert wide is not None
-    assert narrow is not None
-    assert wide.high / wide.low > narrow.high / narrow.low
+    wide, narrow = (
+        next(part.half_width for part in estimate.provenance.contributions if part[:2] == ("memory", "coefficients"))
+        for estimate in (estimate_layout(one, layout_of(one, zero_stage=1)) for one in scenarios)
+    )
+    assert wide > narrow
+
+
+def test_what_was_not_measured_counts_as_on_the_fullest_rank() -> None:
+    """A light first stage, where buffers are a larger part, says nothing of the stage that decides."""
+    scenario = api.scenario_of(model="llama3.1-8b", hardware="ascend-910b-64g-8")
+    even = layout_of(scenario, pipeline_parallel=2, zero_stage=1)
+    halves = []
+    for layout in (even, replace(even, stage_layers=(1, 31))):
+        estimate = estimate_layout(scenario, layout)
+        assert estimate.memory.binding_stage == (0 if layout is even else 1)
+        (half,) = (
+            part.half_width for part in estimate.provenance.contributions if part[:2] == ("memory", "coefficients")
+        )
+        memory = estimate.memory
+        halves.append(half / (memory.parts_bytes["outside_allocator"] / memory.device_bytes))
+    assert halves[1] < 1.3 * halves[0]

@@ -11,10 +11,12 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.memory.state import optimizer_on_device, training_state
+from simulator.cost.memory.state import device_parameters, optimizer_on_device, shard, training_state
 from simulator.cost.stages import stage_contents
+from simulator.question.frameworks.stacks import stacks_of
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import GIB
 from tests.pricing.test_memory_arithmetic import NOTHING
 from tests.scenario.cases import block, layout_of, only, scenario_of, small_dense, small_moe
 
@@ -255,7 +257,7 @@ def test_streams_keep_blocks_where_units_are_gathered(zero_stage: int, fields: d
     _, found = sharded(zero_stage, **fields)
     streams = np.broadcast_to(found.outside.streams, found.device.shape)
     assert streams[:, 0].tolist() == [0] * len(streams)
-    assert (found.need == found.device - streams).all()
+    assert (found.need == found.device - found.outside.idle).all()
     if not kept:
         assert streams[:, 1].tolist() == [0] * len(streams)
         return
@@ -292,15 +294,47 @@ def test_live_parameters(options: dict[str, str], live: float, reduced: float) -
     """What ZeRO 3 holds gathered where passes turn, beside a layer's gradients and the buffer they are reduced from."""
     without, asked_for = asked(**ENGINE | {"live_parameters": "0"}), asked(**ENGINE | options)
     layer = state(without, zero_stage=2)["gathered"]
-    assert state(asked_for, zero_stage=3)["gathered"] == pytest.approx(2 * live + layer + 2 * reduced)
+    # ZeRO 3 has a copy of the bucket beside it; two buckets where a lower stage overlaps.
+    assert state(asked_for, zero_stage=3)["gathered"] == pytest.approx(2 * live + layer + 2 * 2 * reduced)
     assert state(asked_for, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * reduced)
+    overlapped = asked(**ENGINE | options | {"reduction_buffers": "2"})
+    assert state(overlapped, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * 2 * reduced)
     assert state(asked_for, zero_stage=0)["gathered"] == state(without, zero_stage=0)["gathered"]
 
 
-@pytest.mark.parametrize(("size", "cast"), [("1000", 1000.0), ("100000000", D / 8 + R / 2)])
-def test_gradients_that_the_step_casts(size: str, cast: float) -> None:
-    """Under ZeRO 3 so many parameters at a time, or all of a rank, to fp32."""
-    scenario = asked(**ENGINE, step_parameters=size)
-    for stage in range(4):
+@pytest.mark.parametrize(("numbers", "temporaries"), [("0", 0), ("1", 1), ("2", 2)])
+@pytest.mark.parametrize("size", [1000.0, 1e8])
+def test_the_step_of_flat_partitions(numbers: str, temporaries: int, size: float) -> None:
+    """The larger of two moments: 16-bit gradients copied and cast; the cast, Adam's numbers, and no 16-bit gradients.
+
+    ZeRO 3 works on so many parameters at a time and keeps its gradients; ZeRO 1 first frees others' whole gradients.
+    """
+    scenario = asked(**ENGINE, step_parameters=str(int(size)), step_temporaries=numbers)
+    whole, part = D + R, D / 8 + R / 2
+    for stage, worked, freed, others in ((0, whole, 2, 0.0), (1, part, 2, 2 * (whole - part)), (2, part, 2, 0.0)):
         found = training_state(Pricing(scenario, block(scenario, expert_parallel=4, zero_stage=stage)))
-        assert only(found.step_temporary) == (4 * cast if stage == 3 else 0)
+        more = max(2 + 4, 4 + 4 * temporaries - freed) * worked
+        assert only(found.step_temporary) == pytest.approx(more - others)
+    found = training_state(Pricing(scenario, block(scenario, expert_parallel=4, zero_stage=3)))
+    assert only(found.step_temporary) == max(2 + 4, 4 + 4 * temporaries) * min(size, part)
+
+
+def test_an_offloaded_flat_partition_steps_on_the_host() -> None:
+    scenario = asked(**ENGINE, step_parameters="1000000000")
+    found = training_state(
+        Pricing(scenario, block(scenario, expert_parallel=4, zero_stage=2, offload="optimizer_tensorwise"))
+    )
+    assert only(found.step_temporary) == 0
+
+
+def test_a_step_that_ran_out_of_memory() -> None:
+    """Llama-7B, ZeRO 2 on eight devices: PyTorch 1 held 28.28 GiB and asked for a quotient of 3.14."""
+    (stack,) = (each for each in stacks_of("torch") if each.name == "deepspeed")
+    engine = {name: str(value).lower() for name, value in stack.switches.items()}
+    scenario = scenario_of("llama-7b", profile="torch", options=engine, seq_length=512, global_batch_size=8)
+    here = Pricing(scenario, block(scenario, zero_stage=2, recompute="full"))
+    found = memory_by_stage(here)
+    asked_for = 4 * only(shard(here, device_parameters(here), 1))
+    assert found.moment_name(0, 0) == "optimizer step"
+    assert asked_for / GIB == pytest.approx(3.14, abs=0.005)
+    assert (only(found.allocated) - asked_for) / GIB == pytest.approx(28.28, rel=0.005)

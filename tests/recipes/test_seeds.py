@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator import check
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from tests.recipes.seeds import about, read_script_of, rules, scripts
@@ -72,6 +73,16 @@ def test_001_lora_on_one_machine(tmp_path: Path) -> None:
     )
     assert about(recipe, "model-guessed") == ["model 'ERNIE-4.5-21B-A3B-Paddl' is read as ernie-4.5-21b-a3b"]
     assert about(recipe, "warmup-exceeds-steps") == ["warmup_steps 2000 is more than max_steps 500"]
+
+
+def test_002_full_training_fits_as_the_document_says(tmp_path: Path) -> None:
+    """48.5 of 51.6 GiB are parameters, gradients and optimizer state, which are counted, not estimated."""
+    file = tmp_path / "train.sh"
+    file.write_text(scripts("002")[0], encoding="utf-8")
+    (case,) = check(str(file), hardware="ascend-910b-64g").results
+    assert case.outcome == "fits"
+    assert case.estimate
+    assert case.estimate.memory.state_share > 0.9
 
 
 def test_002_full_training(tmp_path: Path) -> None:

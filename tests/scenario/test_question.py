@@ -198,3 +198,10 @@ def test_old_spellings_of_switches_live_on() -> None:
     shown = run("estimate", "--model", "llama3.1-8b", "--option", "position_bias_tables=true")
     assert shown.stderr.count("\n") == 1
     assert "note: --option position_bias_tables=true is now" in shown.stderr
+
+
+def test_a_stack_says_its_framework() -> None:
+    question = question_of({"stack": "torchtune"})
+    assert question.value("framework") == "torch"
+    assert question_of({"stack": "default"}).stated("framework") is None
+    assert question_of({"stack": "torchtune", "framework": "megatron"}).value("framework") == "megatron"

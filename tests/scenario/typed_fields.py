@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from simulator.question.vocabulary import (
     FileName,
     FrameworkName,
+    Method,
     Offload,
     OptimizerName,
     Precision,

@@ -8,6 +8,7 @@ import pytest
 import simulator
 from simulator.question.question import question_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
+from simulator.search.alternatives import concerns
 from simulator.search.query import Query
 from simulator.search.space import Space
 from tests.scenario.cases import load_hardware, scenario_of, small_dense, small_moe
@@ -25,6 +26,13 @@ def chosen(scenario: Scenario, **more: Any) -> list[dict[str, str]]:
 
 def experts(hardware: str = "h100-sxm-80g", **fields: Any) -> Scenario:
     return scenario_of(small_moe(), hardware, devices=8, **fields)
+
+
+def test_a_switch_concerns_mixtures_or_narrow_precisions() -> None:
+    dense = scenario_of(small_dense(), devices=8, precision="fp8")
+    assert [concerns(dense, name) for name in ("expert_dispatch", "fp8_recipe", "fused_rotary")] == [False, True, True]
+    found = [concerns(experts(), name) for name in ("expert_dispatch", "fp8_recipe", "fused_rotary")]
+    assert found == [True, False, True]
 
 
 def test_a_mixture_is_searched_with_the_kernels_too() -> None:

@@ -8,7 +8,7 @@ import simulator
 from simulator import InputError
 from tests.cli.running import refusal, run
 
-QUESTION: dict[str, Any] = {"model": "llama-13b", "hardware": "a100-sxm-40g"}
+QUESTION: dict[str, Any] = {"model": "codellama-34b", "hardware": "a100-sxm-40g"}
 
 
 def test_a_ranking_on_the_fewest_nodes_is_that_of_their_number() -> None:

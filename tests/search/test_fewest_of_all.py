@@ -31,9 +31,9 @@ NARROW = Space(
 DAY = 86_400.0
 
 
-def query_of(devices: int = 8, **fields: Any) -> Query:
+def query_of(devices: int = 8, model: str = "codellama-34b", **fields: Any) -> Query:
     given: dict[str, Any] = {"hardware": "a100-sxm-40g", "seq_length": 4096, "global_batch_size": 512}
-    return Query(scenario=scenario_of("llama-13b", devices=devices, **given | fields), space=NARROW)
+    return Query(scenario=scenario_of(model, devices=devices, **given | fields), space=NARROW)
 
 
 class Tries:
@@ -315,7 +315,7 @@ def test_methods_that_the_trainer_has_come_before_more_devices(monkeypatch: pyte
 
 
 def test_remedies_are_the_changes_that_help_with_their_fastest_layouts() -> None:
-    query = replace(query_of(8), space=replace(NARROW, pipeline_parallel=(1,)))
+    query = replace(query_of(8, "llama-13b", seq_length=16384), space=replace(NARROW, pipeline_parallel=(1,)))
     found = list(remedies(query))
     assert found
     for remedy in found:

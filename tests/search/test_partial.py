@@ -5,14 +5,18 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator import api
+from simulator.cost.derived import pricings_of
 from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.price import price
 from simulator.search.build import estimate_layout
-from simulator.search.query import MIN_FIT_PROBABILITY
+from simulator.search.query import MIN_FIT_PROBABILITY, Query
+from simulator.search.rank import _raisable
 from simulator.search.space import Space
-from tests.scenario.cases import scenario_of
+from tests.scenario.cases import layout_of, scenario_of
 from tests.search.layouts_found import search
 from tests.search.test_recommended import probability, split
 
@@ -117,3 +121,20 @@ def test_only_megatron_counts_leading_layers(profile: str) -> None:
     )
     assert found.fastest
     assert not [layout for layout in found.fastest if layout.recompute_method == "block"]
+
+
+def test_layouts_without_recompute_or_of_whole_blocks_can_be_raised() -> None:
+    """Uniform recompute repeats every layer already; what repeats parts of layers is another choice."""
+    scenario = scenario_of("llama3.1-8b", "a100-sxm-40g", devices=8, seq_length=8192)
+    uniform = layout_of(scenario, tensor_parallel=2, recompute="full")
+    layouts = [
+        replace(uniform, recompute="none"),
+        replace(uniform, recompute="selective"),
+        uniform,
+        replace(uniform, recompute_method="block", recompute_layers=3),
+    ]
+    ((_, pricing),) = pricings_of(scenario, layouts)
+    raisable = _raisable(Query(scenario=scenario), price(pricing), np.arange(len(layouts)))
+    raised = [each.pricing.block.layout(at) for each in raisable for at in range(len(each.pricing))]
+    assert sorted(layouts.index(layout) for layout in raised) == [0, 3]
+    assert not _raisable(Query(scenario=scenario), price(pricing), np.arange(0))

@@ -127,6 +127,15 @@ def test_unequal_chunks_are_the_fewest_of_each_size() -> None:
     assert found == [(2,)]  # fifteen items: four of one leave one place empty but cut no layer in two
 
 
+def test_unequal_chunks_count_prediction_modules() -> None:
+    """Ten layers, two ends and a module on four ranks: twelve items would be three of one each, thirteen two of two."""
+    model = small_dense(num_hidden_layers=10, num_nextn_predict_layers=1)
+    for trained, expected in (("false", [(3,)]), ("true", [(2,)])):
+        scenario = scenario_of(model, devices=4, global_batch_size=48, options={"mtp": trained})
+        found = [one.virtual_stages for one in shapes(scenario, Space(pipeline_parallel=(4,))) if one.chunk_layers]
+        assert found == expected
+
+
 def rated(name: str, factor: float) -> HardwareSpec:
     machine = load_hardware("z2000")
     peaks = {

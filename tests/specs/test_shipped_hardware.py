@@ -42,10 +42,25 @@ NAMES = {
     "mi325x",
     "mi355x",
     "local-cpu",
+    "t4",
+    "v100-sxm-16g",
+    "v100-sxm-32g",
+    "a10g",
+    "a40",
+    "rtx-a6000",
+    "rtx-3090",
+    "l4",
+    "gh200-96g",
+    "h100-nvl-94g",
+    "mi350x",
+    "ascend-910-32g",
 }
 FAMILIES = {
     "hopper",
     "ampere",
+    "ampere-rtx",
+    "turing",
+    "volta",
     "ada",
     "blackwell",
     "blackwell-rtx",
@@ -133,7 +148,7 @@ def test_a_missing_peak_is_unsupported(name: str) -> None:
         if precision in spec.peak_flops_per_second:
             assert spec.peak(precision) == spec.peak_flops_per_second[precision]
         else:
-            with pytest.raises(UnsupportedError, match=f"'{name}' has no {precision} peak; it has: .*bf16"):
+            with pytest.raises(UnsupportedError, match=f"'{name}' has no {precision} peak; it has: .*[bf][fp]16"):
                 spec.peak(precision)
 
 

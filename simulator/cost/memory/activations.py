@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work, recomputed_inside
-from simulator.cost.dtypes import element_bytes
+from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.blocks import inputs
 from simulator.cost.operations.layer import layer_operations, whole_operations
 from simulator.cost.operations.offload import moved, sent
@@ -40,9 +40,13 @@ SavedTensors = dict[str, Array]
 
 @of_work
 def layer_input_bytes(pricing: Pricing) -> Array:
-    """Return the bytes of residual streams at a layer boundary, `2 T h` each, shape (n,): what full recompute saves."""
-    scenario = pricing.scenario
-    return element_bytes(scenario) * scenario.model.stream_width * extent(pricing, "sequence")
+    """Return the bytes of residual streams at a layer boundary, `2 T h` each, shape (n,): what full recompute saves.
+
+    A table that peft stored in fp32 makes them fp32.
+    """
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    widened = scenario.lora_rank is not None and profile.quantised_base and profile.widened_rest
+    return (FP32 if widened else element_bytes(scenario)) * scenario.model.stream_width * extent(pricing, "sequence")
 
 
 @of_work

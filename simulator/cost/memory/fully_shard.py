@@ -34,10 +34,11 @@ from simulator.cost.memory.activations import (
     stage_activations,
 )
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
-from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes
+from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes, workspace_bytes
 from simulator.cost.memory.state import (
     device_parameters,
     largest_linear_layer,
+    largest_weight,
     linear_parameters,
     local_count,
     model_totals,
@@ -46,6 +47,7 @@ from simulator.cost.memory.state import (
     shard,
     shard_degrees,
     state_by_class,
+    step_bytes,
 )
 from simulator.cost.operations.sums import micro_batches
 from simulator.question.arrays import largest
@@ -69,7 +71,7 @@ def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
     state = units.shards / FP32 * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     states, states_in_step = optimizer_on_device(pricing, state)
     rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
-    lasting = _Allocate(resident=states, workspace=scenario.coefficients.memory.workspace_bytes + rotary)
+    lasting = _Allocate(resident=states, workspace=workspace_bytes(scenario) + rotary)
     return _replay(lasting, _scenes(_Step(pricing, fsdp, units, _ranks(pricing, fsdp)), states_in_step))
 
 
@@ -378,7 +380,8 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         yield _end(last, flight, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(fsdp.wrapped, units.shards, units.accumulated)
-    foreach = units.shards * pricing.scenario.framework.foreach_optimizer + orthogonal_step(pricing)
+    largest_part = largest_weight(pricing) / fsdp.ranks
+    foreach = step_bytes(pricing, units.shards / FP32, largest_part) + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
     yield _Allocate(activations=ranks.buffers), in_step, _Mark("optimizer step")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work
-from simulator.cost.dtypes import FP32, element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.operations.blocks import output_layer
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import micro_batches, tokens_per_device, total
@@ -34,7 +34,9 @@ def loss_bytes(pricing: Pricing) -> Array:
     if not profile.cross_entropy_chunk_tokens:
         return per_logit * logits_per_micro_batch(pricing)
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
-    gradients = element_bytes(scenario) * tokens * model.hidden_size + FP32 * vocabulary * model.hidden_size
+    gradients = element_bytes(scenario) * tokens * model.hidden_size
+    if scenario.lora_rank is None:
+        gradients = gradients + FP32 * vocabulary * model.hidden_size
     whole = logits_per_micro_batch(pricing)
     return np.minimum(per_logit * whole * chunk / tokens + gradients, per_logit * whole)
 
@@ -98,7 +100,11 @@ def bytes_per_logit(scenario: Scenario) -> float:
         return capped + (2.0 * FP32 if profile.fused_cross_entropy else 3.0 * FP32)
     if profile.fused_cross_entropy:
         return float(profile.fused_loss_bytes_per_logit or profile.loss_bytes_per_logit) + capped
-    return float(profile.loss_bytes_per_logit) + capped
+    if profile.loss_chunks:
+        return (HALF if profile.compiled else FP32) + (2.0 * HALF + FP32) / profile.loss_chunks + capped
+    # An output layer that peft stored in fp32 makes logits of 4 bytes, not 2.
+    widened = FP32 - HALF if scenario.lora_rank and profile.quantised_base and profile.widened_rest else 0.0
+    return float(profile.loss_bytes_per_logit) + capped + widened
 
 
 @of_work

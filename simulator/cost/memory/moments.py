@@ -24,6 +24,7 @@ from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.question.units import MIB
 
 MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction"]
 """Moments that are compared for the peak."""
@@ -57,6 +58,16 @@ class Moment:
 
 _COMPRESSED_MASK = 2048.0
 """Side of the mask that torch_npu's fused attention uses for any causal sequence."""
+
+
+_CUBLAS_WORKSPACE = 32.0 * MIB
+"""Most that PyTorch allocates for cuBLAS (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp: on Hopper; else 8)."""
+
+
+def workspace_bytes(scenario: Scenario) -> float:
+    """Return the bytes of library workspaces: of cuBLAS alone on one device, else as fitted (M11)."""
+    fitted = scenario.coefficients.memory.workspace_bytes
+    return np.minimum(fitted, _CUBLAS_WORKSPACE) if scenario.devices == 1 else fitted
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:

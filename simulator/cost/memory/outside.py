@@ -1,18 +1,19 @@
-"""Device memory beside tensors in bytes: context, communication buffers, and unusable allocator space.
+"""Device memory beside tensors in bytes: context, communication buffers, unusable and cached allocator space.
 
 `memory.peak` adds it to what the allocator holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, of_sizes
-from simulator.cost.dtypes import FP32, element_bytes
+from simulator.cost.derived import Pricing, of_sizes, of_work
+from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.sums import inner_context, tokens_per_device
+from simulator.cost.stages import usable_bytes
 from simulator.question.scenario.block import Array, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
@@ -20,7 +21,7 @@ from simulator.question.units import MIB
 
 @dataclass(frozen=True, slots=True)
 class OutsideAllocator:
-    """Bytes by part, shape (n,); `fragmentation` has shape (pipeline_parallel, n)."""
+    """Bytes by part, shape (n,); `fragmentation` and what follows have shape (pipeline_parallel, n)."""
 
     context: Array
     """Device context and loaded kernels."""
@@ -32,6 +33,8 @@ class OutsideAllocator:
     """Buffers of the context-parallel exchange."""
     fragmentation: StageArray
     """Space the caching allocator holds but cannot use."""
+    cached: StageArray | float = 0.0
+    """Whole blocks that the caching allocator keeps of freed tensors; it gives them back before it fails."""
     streams: StageArray | float = 0.0
     """Blocks that the caching allocator reserves for streams that leave them unused at the peak."""
 
@@ -39,7 +42,12 @@ class OutsideAllocator:
     def total(self) -> StageArray:
         """Return the sum of all parts, shape (pipeline_parallel, n)."""
         held = self.context + self.communicators + self.user_buffers + self.ring_buffers + self.fragmentation
-        return held + self.streams
+        return held + self.idle
+
+    @property
+    def idle(self) -> StageArray | float:
+        """Return what the allocator gives back before it fails, shape (pipeline_parallel, n)."""
+        return self.cached + self.streams
 
 
 def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocator:
@@ -56,23 +64,45 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
-    if profile.growing_pool:
-        fragmentation = values.fragmentation_growing * allocated
-    elif profile.expandable_segments:
-        fragmentation = values.fragmentation_expandable * allocated
-    else:
-        split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
-        share = values.fragmentation_early if profile.eager_modules else values.fragmentation
-        fragmentation = share * allocated + np.minimum(values.unexpandable_bytes + split, allocated)
-    on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
-    fragmentation = fragmentation + np.where(on_last, stranded_logits(pricing), 0.0)
-    return OutsideAllocator(
+    fragmentation, cached = _unused(pricing, allocated)
+    found = OutsideAllocator(
         context=np.full(len(pricing), _context_bytes(scenario)),
         communicators=values.communicator_bytes * communicator_groups(pricing),
         user_buffers=np.where(overlapped, registered, 0.0),
         ring_buffers=np.where(_in_ring(pricing), ring, 0.0),
         fragmentation=fragmentation,
     )
+    return replace(found, cached=np.minimum(cached, room(pricing, allocated + found.total)))
+
+
+def room(pricing: Pricing, held: StageArray) -> StageArray:
+    """Return the bytes beside `held` that idle blocks may take before PyTorch gives them back, as `held` in shape."""
+    scenario = pricing.scenario
+    usable = scenario.coefficients.memory.starved_from * usable_bytes(scenario, pricing.contents)
+    return np.maximum(usable - held, 0.0)
+
+
+_CACHED_SHARE, _CACHED_BESIDE = 1.0 / 16.0, 1.0 / 4.0
+"""Most that freed blocks take of what is allocated where segments cannot grow: of one stream, of several."""
+_OPEN_SEGMENTS = 3.0 * 20.0 * MIB
+"""Segments of tensors from 1 to 10 MiB, 20 MiB each (PyTorch 2.13, c10/cuda/CUDACachingAllocator.h, `kLargeBuffer`):
+one that is part full in each of forward pass, backward pass and optimizer step."""
+
+
+def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageArray]:
+    """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20)."""
+    scenario, block = pricing.scenario, pricing.block
+    values, profile = scenario.coefficients.memory, scenario.framework
+    on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
+    cached = np.where(on_last, stranded_logits(pricing), 0.0) + np.zeros_like(allocated)
+    if profile.growing_pool:
+        return values.fragmentation_growing * allocated, cached
+    if profile.expandable_segments:
+        return values.fragmentation_expandable * allocated, cached
+    split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
+    share = values.fragmentation_early if profile.eager_modules else values.fragmentation
+    most = (_CACHED_SHARE if scenario.devices == 1 else _CACHED_BESIDE) * allocated + _OPEN_SEGMENTS
+    return share * allocated, cached + np.minimum(values.unexpandable_bytes + split, most) + widened_tables(pricing)
 
 
 EAGER_CONTEXT_BYTES = 1573.0 * MIB
@@ -80,9 +110,31 @@ EAGER_CONTEXT_BYTES = 1573.0 * MIB
 
 
 def _context_bytes(scenario: Scenario) -> float:
-    """Return the bytes of context and kernels; at least those of all libraries if modules are loaded eagerly (M17)."""
-    context = scenario.coefficients.memory.context_bytes
-    return np.maximum(context, EAGER_CONTEXT_BYTES) if scenario.framework.eager_modules else context
+    """Return the bytes of context and kernels; at least those of all libraries if modules are loaded eagerly (M17).
+
+    A process alone on its device has PyTorch's context; libraries of a job on several take as much again at most.
+    """
+    context, alone = scenario.coefficients.memory.context_bytes, scenario.hardware.context_memory
+    if scenario.framework.eager_modules:
+        context = np.maximum(context, EAGER_CONTEXT_BYTES)
+    elif alone is not None:
+        context = alone.amount if scenario.devices == 1 else np.minimum(context, 2.0 * alone.amount)
+    return context
+
+
+@of_work
+def widened_tables(pricing: Pricing) -> Array:
+    """Return the bytes of 16-bit tables that were cast to fp32 when the model was prepared, shape (n,) (M20).
+
+    A table's block stays with the allocator; whole logits that fit into it take its place
+    (`prepare_model_for_kbit_training` of peft 0.19, utils/other.py, casts one parameter after the other).
+    """
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    if not (scenario.lora_rank is not None and profile.quantised_base and profile.widened_rest):
+        return np.zeros(len(pricing))
+    table = HALF * scenario.model.vocab_size * scenario.model.hidden_size / pricing.block.tensor_parallel
+    tables = 1.0 if scenario.model.tie_word_embeddings else 2.0
+    return np.where(FP32 * logits_per_micro_batch(pricing) > 1.01 * table, tables * table, 0.0)
 
 
 def stranded_logits(pricing: Pricing) -> Array:
@@ -90,11 +142,13 @@ def stranded_logits(pricing: Pricing) -> Array:
 
     PyTorch's loss casts the logits to fp32, frees the cast, puts the gradient of the picked tokens in its place, and
     then needs a third fp32 tensor: larger than the block that the 16-bit logits left. `unfused_loss_bytes_per_logit` is
-    what runs of Megatron-LM and MindSpeed-LLM show in addition; none of it lies in tensors.
+    what runs of Megatron-LM and MindSpeed-LLM show in addition; none of it lies in tensors. Runs on one device show
+    none of either.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
-    if not at_once or scenario.precision == "fp32" or not scenario.hardware.caching_allocator:
+    several = scenario.devices > 1 and scenario.precision != "fp32"
+    if not at_once or not several or not scenario.hardware.caching_allocator:
         return np.zeros(len(pricing))
     cast = element_bytes(scenario) if profile.fully_shard else 0.0
     held = cast + scenario.coefficients.memory.unfused_loss_bytes_per_logit

@@ -22,13 +22,13 @@ from simulator.cost.memory.activations import (
 )
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
-from simulator.cost.memory.moments import Moment, retained_bytes
-from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
+from simulator.cost.memory.moments import Moment, retained_bytes, workspace_bytes
+from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
 from simulator.cost.memory.state import TrainingState, optimizer_on_device, resident_optimizer, training_state
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
-from simulator.cost.stages import StageContents, usable_bytes
+from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
 
@@ -63,8 +63,8 @@ class MemoryByStage:
 
     @property
     def need(self) -> StageArray:
-        """Return the memory that must fit: all but idle blocks of streams, which the allocator can give back."""
-        return self.device - self.outside.streams
+        """Return the memory that must fit: all but idle blocks, which the allocator can give back."""
+        return self.device - self.outside.idle
 
     def moment_name(self, stage: int, index: int) -> str:
         """Return the moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
@@ -75,6 +75,12 @@ class MemoryByStage:
         figures = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "contents"}
         count = self.allocated.shape[-1]
         return replace(self, **{name: selected(figure, where, count) for name, figure in figures.items()})
+
+    @property
+    def state_share(self) -> StageArray:
+        """Return the part of `device` that is parameters, gradients and optimizer state; shape of `device`."""
+        parts = self.parts()
+        return np.asarray((parts["parameters"] + parts["gradients"] + parts["optimizer"]) / self.device)
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""
@@ -123,7 +129,8 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     peak = peak + retained
     outside = outside_allocator(pricing, peak)
     if shards_by_unit(scenario):
-        outside = replace(outside, streams=_idle_streams(pricing, moments, moment, peak + outside.total))
+        streams = np.minimum(_idle_streams(pricing, moments, moment), room(pricing, peak + outside.total))
+        outside = replace(outside, streams=streams)
     resident = resident_optimizer(pricing, state.optimizer)
     gradients = state.gradients * (0.0 if scenario.framework.release_grads else 1.0)
     after = contents.on_ranks(state.parameters + gradients + resident + state.widened) + retained
@@ -131,16 +138,12 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device)
 
 
-def _idle_streams(
-    pricing: Pricing, moments: tuple[Moment, ...], moment: NDArray[np.int8], held: StageArray
-) -> StageArray:
-    """Return the idle blocks of FSDP2's streams at the peak, as far as there is room: PyTorch frees them when short."""
-    scenario, contents = pricing.scenario, pricing.contents
+def _idle_streams(pricing: Pricing, moments: tuple[Moment, ...], moment: NDArray[np.int8]) -> StageArray | float:
+    """Return the idle blocks of FSDP2's streams at the peak."""
+    contents = pricing.contents
     shape = (len(contents.ranks), len(pricing))
     gradients = np.choose(moment, [contents.on_ranks(np.broadcast_to(each.gradients, shape)) for each in moments])
-    idle = idle_stream_bytes(pricing, gradients)
-    usable = scenario.coefficients.memory.starved_from * usable_bytes(scenario, contents)
-    return np.asarray(np.clip(usable - held, 0.0, idle))
+    return idle_stream_bytes(pricing, gradients)
 
 
 def _moments(pricing: Pricing) -> tuple[Moment, ...]:
@@ -214,7 +217,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
     pipelined = (block.pipeline_parallel > 1) & (not scenario.framework.kept_boundaries)
     chunks = np.where(pipelined, block.chunks, 0.0)
     boundary = layer_input_bytes(pricing)
-    buffers: Array = values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
+    buffers: Array = workspace_bytes(scenario) + chunks * values.pipeline_buffers_per_chunk * boundary
     if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":
         return buffers
     hidden = element_bytes(scenario) * scenario.model.expert_width

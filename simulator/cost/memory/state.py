@@ -40,6 +40,7 @@ from simulator.cost.operations.sums import (
 )
 from simulator.cost.stages import StageContents, over_layers
 from simulator.question.arrays import largest
+from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -218,7 +219,7 @@ class UpdatedMatrix(NamedTuple):
     def on_device(self, pricing: Pricing) -> Array:
         """Return how many such matrices a device has, shape (n,): its share of the experts, or one."""
         ranks = pricing.block.expert_parallel if self.weight.routed else 1.0
-        return np.asarray(self.weight.copies / ranks * np.ones(len(pricing)))
+        return np.full(len(pricing), float(self.weight.copies)) / ranks
 
 
 @lru_cache(maxsize=512)
@@ -321,7 +322,7 @@ class TrainingState:
     gathered: KindArray
     """Unsharded copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold temporarily."""
     step_temporary: KindArray
-    """Bytes that only the optimizer step needs."""
+    """Bytes that only the optimizer step needs, less those of gradients that it frees first."""
     widened: KindArray
     """fp32 copies of 16-bit gradients, from the optimizer step until the next step begins."""
     parameters_on_host: KindArray
@@ -342,12 +343,10 @@ def training_state(pricing: Pricing) -> TrainingState:
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
     trained = device_parameters(pricing, "adapters") if lora else weights
-    parameters = _stored_bytes(pricing, weights, cast=profile.parameter_dtype == "fp32" and not lora)
-    if lora and profile.quantised_base:
-        parameters = _quantised(pricing, weights)
-    parameters = parameters * (1.0 + frozen)
+    stored = _frozen_bytes(pricing, weights) if lora else _stored_bytes(pricing, weights, cast=_in_fp32(profile))
+    parameters = stored * (1.0 + frozen)
     if lora:
-        parameters = parameters + _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
+        parameters = parameters + _stored_bytes(pricing, trained, cast=_in_fp32(profile))
     if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
@@ -374,7 +373,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         gradients=gradients,
         optimizer=optimizer,
         gathered=_gathered(pricing),
-        step_temporary=_step_temporary(pricing, trained_shard),
+        step_temporary=_step_temporary(pricing, trained_shard, gradients),
         widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
@@ -441,20 +440,46 @@ def _widens(scenario: Scenario) -> bool:
     return scenario.framework.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
 
 
-def _step_temporary(pricing: Pricing, trained: KindArray) -> KindArray:
-    """Return the fp32 temporary of the optimizer step: for all parameters of the rank, or the largest tensor."""
-    scenario = pricing.scenario
-    if OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps:
+def _step_temporary(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
+    """Return the fp32 temporaries of the optimizer step: of all parameters of the rank, or of the largest tensor."""
+    profile = pricing.scenario.framework
+    if OPTIMIZERS[profile.optimizer].newton_schulz_steps:
         return np.zeros_like(trained) + orthogonal_step(pricing)
-    if scenario.framework.foreach_optimizer:
-        return trained * FP32
-    if scenario.framework.step_parameters:
-        cast = FP32 * np.minimum(trained, float(scenario.framework.step_parameters))
-        return np.asarray(np.where(pricing.block.zero_stage >= 3, cast, 0.0))
-    if scenario.framework.largest_tensor_step:
-        largest: KindArray = np.minimum(trained, largest_weight(pricing)) * FP32
-        return largest
-    return np.zeros_like(trained)
+    if profile.step_parameters:
+        return _flat_step(pricing, trained, gradients)
+    return step_bytes(pricing, trained, largest_weight(pricing))
+
+
+def step_bytes(pricing: Pricing, trained: KindArray, largest: Array) -> KindArray:
+    """Return the bytes that a step makes for all `trained` parameters at once, or for the `largest` tensor of them."""
+    profile, optimizer = pricing.scenario.framework, OPTIMIZERS[pricing.scenario.framework.optimizer]
+    at_once = profile.foreach_optimizer and not optimizer.by_tensor
+    if not profile.foreach_optimizer and not profile.largest_tensor_step:
+        return np.zeros_like(trained)
+    return FP32 * step_numbers(pricing.scenario) * (trained if at_once else np.minimum(trained, largest))
+
+
+def step_numbers(scenario: Scenario) -> float:
+    """Return the fp32 numbers that the optimizer step makes for each parameter it works on."""
+    listed = OPTIMIZERS[scenario.framework.optimizer].step_numbers
+    return float(scenario.framework.step_temporaries) if listed is None else listed
+
+
+def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
+    """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28).
+
+    The averaged gradients of a flat partition (ZeRO 3: of a sub group) are copied together and cast to fp32; below ZeRO
+    3 their parts are then freed; the optimizer's temporaries are as long as the partition. With the state on the host
+    none of it is on the device (DeepSpeed v0.19.6, runtime/zero/stage_1_and_2.py and stage3.py, `step`).
+    """
+    scenario, whole = pricing.scenario, pricing.block.zero_stage < 3
+    each = gradient_bytes(scenario)
+    worked = np.where(whole, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
+    copied = worked * (each + (FP32 if each < FP32 else 0.0))
+    updated = worked * FP32 * (1.0 + step_numbers(scenario)) - np.where(whole, each * worked, 0.0)
+    others = np.where(whole, gradients - each * trained, 0.0)
+    away = pricing.offloads("optimizer", "optimizer_tensorwise") * scenario.framework.offload_fraction
+    return np.asarray(np.where(away >= 1.0, 0.0, (np.maximum(copied, updated) - others) * (1.0 - away)))
 
 
 @of_work
@@ -520,6 +545,26 @@ def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> K
     return shard(pricing, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
+def _in_fp32(profile: FrameworkProfile) -> bool:
+    """Return whether a framework stores parameters in fp32."""
+    return profile.parameter_dtype == "fp32"
+
+
+def _frozen_bytes(pricing: Pricing, weights: DeviceParameters) -> KindArray:
+    """Return the bytes of LoRA's frozen weights: sharded ones have the parameters' type, others the compute type (M2).
+
+    FSDP2 shards parameters of one type, so accelerate widens all that it shards to fp32 (accelerate 1.15,
+    utils/fsdp_utils.py, `fsdp2_prepare_model`); a module that nothing shards stays as it was loaded.
+    """
+    if pricing.scenario.framework.quantised_base:
+        return _quantised(pricing, weights)
+    stored = _stored_bytes(pricing, weights, cast=False)
+    if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
+        return stored
+    wide = _stored_bytes(pricing, weights, cast=True)
+    return np.asarray(np.where(pricing.block.zero_stage >= 1, wide, stored))
+
+
 def narrow_bytes(pricing: Pricing) -> KindArray:
     """Return the bytes that fp8 adds to stored weights: its copies, less the 16-bit weights that they replace.
 
@@ -551,15 +596,20 @@ def _gathered(pricing: Pricing) -> KindArray:
         gradients = gradients * 0.0
     table = local_count(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(contents.embeddings, contents.heads) * table
-    usual: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
-    if not scenario.framework.live_parameters:
-        return usual
-    live = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, usual)
-    square = float(scenario.model.hidden_size) ** 2
+    held: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
+    profile = scenario.framework
+    if profile.live_parameters:
+        held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
+    elif not profile.step_parameters:
+        return held
     if scenario.lora_rank is not None:
-        return live
-    buffer = element * (float(scenario.framework.reduction_parameters) or square)
-    return live + np.where(block.zero_stage >= 1, buffer, 0.0)
+        return held
+    buffer = element * (float(profile.reduction_parameters) or float(scenario.model.hidden_size) ** 2)
+    # ZeRO 3 copies a bucket, rank by rank, before it scatters it (runtime/comm/coalesced_collectives.py); pipelines
+    # reduce after the passes.
+    buffers = np.where(block.zero_stage >= 3, 2.0, float(profile.reduction_buffers))
+    during = (block.zero_stage >= 1) & (block.pipeline_parallel == 1)
+    return held + np.where(during, buffers * buffer, 0.0)
 
 
 def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:

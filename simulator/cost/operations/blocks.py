@@ -71,7 +71,12 @@ def _fused(conditions: Conditions) -> bool:
 
 
 def _composed(conditions: Conditions) -> float:
-    """Return the bytes per feature that a composed norm saves; in fp32 training every copy is fp32."""
+    """Return the bytes per feature that a composed norm saves; in fp32 training every copy is fp32.
+
+    A frozen scale needs no copy of what it multiplies: one fp32 copy is left.
+    """
+    if conditions.lora_rank is not None:
+        return FP32
     saved = float(conditions.framework.composed_norm_bytes)
     return saved if element_bytes(conditions) == HALF else max(saved, 2.0 * FP32)
 

@@ -140,7 +140,7 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
     if conditions.model.parallel_residual and mixer and feed_forward:
         feed_forward = _parallel(conditions, feed_forward)
     feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
-    return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions))
+    return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions, kind))
 
 
 def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
@@ -191,10 +191,19 @@ def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tu
     return (first._replace(saved=first.saved[1:]), *others)
 
 
-def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down) or two."""
+def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+    """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down), two or one.
+
+    With `adapter_copies` each adapter's cast input is saved beside what the layer saves: of q, k and v two more, of
+    gate and up one more, and attention's output (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`).
+    """
     if conditions.lora_rank is None:
         return ()
-    groups = 2.0 if conditions.framework.adapter_targets == "attention" else 4.0
-    inner = Saved("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
-    return (Operation(name="adapters", group="adapter", saved=(inner,)),)
+    targets, model, element = conditions.framework.adapter_targets, conditions.model, element_bytes(conditions)
+    groups = {"query_value": 1.0, "attention": 2.0}.get(targets, 4.0)
+    saved = [Saved("adapter_inner", groups * element * float(conditions.lora_rank), "whole")]
+    if conditions.framework.adapter_copies:
+        hidden = {"query_value": 1.0, "attention": 2.0}.get(targets, 2.0 + (kind.feed_forward == "gated"))
+        output = 0.0 if targets == "query_value" else float(model.query_width)
+        saved.append(Saved("adapter_copies", element * (hidden * model.hidden_size + output), "sequence"))
+    return (Operation(name="adapters", group="adapter", saved=tuple(saved)),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, assert_never, cast
+from typing import Final, NamedTuple, assert_never, cast
 
 import numpy as np
 
@@ -271,13 +271,15 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> We
     if rank is None:
         return WeightTotals()
     result = WeightTotals()
-    attention_alone = conditions.framework.adapter_targets == "attention"
+    targets = conditions.framework.adapter_targets
     for operation in operations:
-        if attention_alone and operation.group != "attention_projection":
+        if targets != "all" and operation.group != "attention_projection":
             continue
         shared: set[tuple[int, str]] = set()
         for weight in operation.weights:
             if not weight.matmul or weight.split == "vocabulary":
+                continue
+            if targets == "query_value" and weight.name not in _QUERY_VALUE:
                 continue
             joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")
             shared.add((weight.inputs, weight.split))
@@ -290,6 +292,10 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> We
             else:
                 result += classed(weight, first + second)
     return result
+
+
+_QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
+"""Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
 
 
 def classed(weight: Weight, parameters: float) -> WeightTotals:

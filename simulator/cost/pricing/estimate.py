@@ -129,7 +129,12 @@ class MemoryEstimate:
     @property
     def need_bytes(self) -> float:
         """Memory that must fit on the worst rank: all but blocks that the allocator can give back."""
-        return self.device_bytes - self.outside_parts_bytes.get("streams", 0.0)
+        return self.device_bytes - sum(self.outside_parts_bytes.get(name, 0.0) for name in ("cached", "streams"))
+
+    @property
+    def state_share(self) -> float:
+        """Part of `device_bytes` that is parameters, gradients and optimizer state."""
+        return sum(self.parts_bytes[name] for name in ("parameters", "gradients", "optimizer")) / self.device_bytes
 
     @property
     def fits(self) -> bool:
@@ -295,6 +300,13 @@ class OpenSwitch:
     """Bytes that the fullest device needs more with `other`; negative for less."""
     verdict: Verdict
     """Verdict with `other`, by the need alone."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Further switches, with their values, that runs with `other` set: all are priced together."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The values as `--option` takes them."""
+        return (f"{self.switch}={self.other}", *(f"{name}={text}" for name, text in self.others.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

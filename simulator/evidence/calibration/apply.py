@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,6 +27,7 @@ from simulator.evidence.calibration.ranges import (
     RangeWords,
     Unit,
     difference_unit,
+    memory_spread,
     places_beside,
 )
 from simulator.evidence.calibration.store import (
@@ -49,7 +51,7 @@ from simulator.evidence.calibration.uncertainty import (
     time_slopes,
     unit_of,
 )
-from simulator.question.arrays import Index, Vector
+from simulator.question.arrays import Index
 from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
@@ -141,24 +143,27 @@ class Applied(NamedTuple):
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
+        state = priced.memory.take(index).state_share[priced.binding_stage[index], np.arange(len(index))]
+        moved = memory_spread(state)
         spreads, deviations = _spreads(self.memory, scenario), least_deviations(probability)
         bounds = spreads.bounds(block.layout(0))
 
-        def likely(variance: Vector, margin: Vector, spread: _Spread) -> Mask:
-            return np.asarray(margin / np.hypot(spread.size * np.sqrt(variance), spread.beside) >= deviations)
+        def likely(at: Index | slice, spread: _Spread) -> Mask:
+            by_rows = np.hypot(spread.size * np.sqrt(variances[at]), spread.scatter)
+            return np.asarray(margins[at] / np.hypot(by_rows, spread.beyond * moved[at]) >= deviations)
 
         # A wider spread brings a probability nearer to a half: the rows' scatter alone rules out most unlikely layouts.
         variances = np.zeros(len(index))
-        some = [likely(variances, margins, spread) for spread in bounds]
+        some = [likely(slice(None), spread) for spread in bounds]
         priced_too = np.flatnonzero(some[0] | some[1] | (probability <= EVEN))
         variances += np.inf
         if len(priced_too):
             variances[priced_too] = relative_variances("memory", Pricing(scenario, block.take(priced_too)), part)
-        result, other = (likely(variances, margins, spread) for spread in bounds)
+        result, other = (likely(slice(None), spread) for spread in bounds)
         # The layout's own range matters only where the two results differ.
         for place, at in _places(block, np.flatnonzero(result != other)).items():
             spread = spreads.known.get(place) or spreads.of(place, block.layout(at[0]))
-            result[at] = likely(variances[at], margins[at], spread)
+            result[at] = likely(np.asarray(at), spread)
         return result
 
 
@@ -167,8 +172,10 @@ class _Spread(NamedTuple):
 
     size: float
     """Factor on the deviation by the coefficients' covariance."""
-    beside: float
-    """Relative deviation by all other contributions."""
+    scatter: float
+    """Relative deviation by the rows' scatter."""
+    beyond: float
+    """Relative deviation beyond the rows, of memory that is all uncertain."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,8 @@ _spreads = lru_cache(maxsize=16)(_Spreads)
 
 
 def _spread(unit: Unit, part: FittedPart) -> _Spread:
-    return _Spread(part.sizes.get(unit.key("coefficients"), 1.0), unit.deviation(part.sizes))
+    _, scatter, *beyond = unit.deviations(part.sizes).values()
+    return _Spread(part.sizes.get(unit.key("coefficients"), 1.0), scatter, math.hypot(*beyond))
 
 
 def _places(block: LayoutBlock, index: Index) -> dict[tuple[float, ...], list[int]]:
@@ -256,7 +264,8 @@ def with_calibration(
             continue
         where = _where(calibration, kind, scenario, estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
-        unit = unit_of(kind, scenario, estimate.layout, variances[kind], serving)
+        spread = float(memory_spread(estimate.memory.state_share)) if kind == "memory" else 1.0
+        unit = unit_of(kind, scenario, estimate.layout, variances[kind], serving, spread)
         if where.stack not in _COVERED:
             unit = _beyond_stack(unit)
         contributions += contributed(kind, unit, serving.sizes, scenario)

@@ -35,12 +35,14 @@ NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def unit_of(kind: CoefficientKind, scenario: Scenario, layout: Layout, variance: float, part: FittedPart) -> Unit:
+def unit_of(  # noqa: PLR0913, PLR0917  what decides a range
+    kind: CoefficientKind, scenario: Scenario, layout: Layout, variance: float, part: FittedPart, spread: float = 1.0
+) -> Unit:
     """Return the units of a prediction's contributions; `variance` is that of `layout_variances`."""
     sort = sort_of_prediction(kind, scenario)
     inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
     distance = inside if part.coverage is None else part.coverage.distance(scenario, layout)
-    return Unit(sort, math.sqrt(variance), part.noise_by.get(sort, part.noise), distance)
+    return Unit(sort, math.sqrt(variance), part.noise_by.get(sort, part.noise), distance, spread=spread)
 
 
 def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> Vector:
@@ -49,7 +51,9 @@ def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
     if kind == "memory" and pricing.scenario.hardware.communicator_buffer_bytes is not None:
         every = len(slopes[0]) + 1
-        outside = np.max(memory.outside.total / memory.device, axis=0)[::every]  # of the fullest rank, unmoved
+        device = memory.device[:, ::every]  # of unmoved coefficients
+        fullest = (np.argmax(device, axis=0), np.arange(device.shape[1]))
+        outside = memory.outside.total[:, ::every][fullest] / device[fullest]
         variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
     return np.asarray(variance)
 

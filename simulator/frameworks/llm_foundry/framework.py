@@ -106,6 +106,7 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
         ),
         lora_rank=targets.get("workload.lora_rank"),
         options={"foreach_optimizer": "false"}
+        | _loss(arguments, kind)
         | read_optimizer(arguments, "optimizer.name", "torch", own=_OPTIMIZERS)
         | part(targets, "option"),
         layout=Layout(**sizes),
@@ -141,6 +142,17 @@ def _shape(arguments: Arguments, shape: dict[str, Any], sequence: int | None) ->
         "learned_positions": (sequence or 0) if learned else 0,
         **shape,
     }
+
+
+def _loss(arguments: Arguments, kind: str) -> dict[str, str]:
+    """Return the switches of MPT's loss: FlashAttention's kernel has 16-bit logits and their gradient.
+
+    llm-foundry 8c8dd48, llmfoundry/models/mpt/modeling_mpt.py: `loss_fn` is `fused_crossentropy` unless the file has
+    `torch_crossentropy`. Other networks take the loss of transformers.
+    """
+    named = arguments.text("fused_cross_entropy", "model.loss_fn") or "fused_crossentropy"
+    fused = kind == _MODELS[0] and named == "fused_crossentropy"
+    return {"fused_cross_entropy": "true", "loss_bytes_per_logit": "4"} if fused else {}
 
 
 def _zero_stage(arguments: Arguments) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
 from simulator.frameworks.configuration import SUFFIXES
-from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.deepspeed.configuration import UNDER_MEGATRON, add_deepspeed
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.framework import Extension, Framework
 from simulator.frameworks.values import Cause, known_value
@@ -104,6 +104,8 @@ def extended(arguments: Arguments, run: Recipe, launch: LaunchCommand | None) ->
     options = {**run.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16", "scattered_sends": "true"}
     if wide and run.precision == "bf16":
         options["gradient_copies"] = "true"
+    elif stage:
+        options |= UNDER_MEGATRON
     return dataclasses.replace(run, layout=layout, options=options)
 
 

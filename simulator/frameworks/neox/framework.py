@@ -13,6 +13,7 @@ from typing import Final
 
 from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.configuration import remark_keys
+from simulator.frameworks.deepspeed.configuration import UNDER_MEGATRON
 from simulator.frameworks.documents import Key, read_document
 from simulator.frameworks.flags import plain, table_of
 from simulator.frameworks.framework import FileForm, Framework
@@ -217,6 +218,8 @@ def _with_deepspeed(run: Recipe, own: Keys, arguments: Arguments) -> Recipe:
     """Return the run with GPT-NeoX' and DeepSpeed's differences from Megatron."""
     wide = _text(own.get("data_types.grad_accum_dtype")) == "fp32"
     options = {**run.options, "gradient_dtype": "fp32" if wide or run.precision == "fp32" else "bf16"}
+    if _stage(own):
+        options |= UNDER_MEGATRON
     fields = dict(run.model_fields)
     if _on(own.get("gpt_j_residual")):
         fields |= {"parallel_residual": True, "shared_norm": _on(own.get("gpt_j_tied"))}

@@ -1,4 +1,8 @@
-"""Launches and files of torchtitan: keys, models and flavors by name (`flavors.yaml`), the pipeline's cut; its logs."""
+"""Reads torchtitan: a launch or a TOML file becomes a recipe, a line of its log a step.
+
+Models and flavors are named in `flavors.yaml`. `cut_of` and `cut_words` turn the cut into layers a stage and
+back; `torchtitan.write` has the rest of a launch.
+"""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text"
 _LORA_RANK: Final = 8
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 """All state is stored in the compute type (`training.set_default_dtype`), without a master copy."""
-_LOSS_BYTES: Final = {"LinearCrossEntropyLoss": "5", "CEWithChunkedOutputLoss": "7"}
-"""Bytes per logit: fp32 log-probabilities of all tokens (4), and one of eight chunks at a time with its logits in 16
-bits and its gradient in fp32 and 16 bits; the second loss also has all logits in 16 bits. `modules/loss`."""
+_EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
+"""Switches of torchtune's own layers: `modules/rms_norm.py` and `modules/attention.py`."""
+_CHUNKED: Final = ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss")
+"""Losses in chunks (`modules/loss`); the second also has all logits in 16 bits: 7 bytes of each with eight chunks."""
 
 
 @functools.cache
@@ -82,7 +83,7 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
     layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
     types = {} if arguments.text("parameter_dtype", "dtype") == "fp32" else _HALF
-    options = types | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
+    options = types | _EAGER | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
     kind = arguments.text("precision", "dtype") or "bf16"
     if quantised and adapters:
         options["quantised_base"] = "true"
@@ -168,9 +169,11 @@ def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:
     if name == "DPOLoss":
         frozen = {} if adapters else {"frozen_reference": "true"}
         return frozen | {"reference_forward": "true", "sequences_per_sample": "2"}
-    if name and name not in (*_LOSS_BYTES, "CrossEntropyLoss"):
+    if name and name not in (*_CHUNKED, "CrossEntropyLoss"):
         arguments.not_modelled(f"loss {name[:60]} is not modelled", "loss._component_")
-    return {"loss_bytes_per_logit": _LOSS_BYTES[name]} if name in _LOSS_BYTES else {}
+    if name == "LinearCrossEntropyLoss":
+        return {"loss_chunks": str(arguments.integer("loss_chunks", "loss.num_output_chunks", high=2**16) or 8)}
+    return {"loss_bytes_per_logit": "7"} if name in _CHUNKED else {}
 
 
 FRAMEWORK: Final = Framework(

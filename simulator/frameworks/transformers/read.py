@@ -5,6 +5,7 @@ LLaMA-Factory, ms-swift and DeepSpeed-Chat train with it too; their readers firs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from simulator.frameworks import models
@@ -46,7 +47,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     workload = part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
-    options |= _shard_group(arguments) | part(targets, "option")
+    options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", own={"sgd": "sgd"}, bound=True)
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
@@ -62,6 +63,17 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
     )
+
+
+def _eager(options: Mapping[str, str], rank: int | None) -> dict[str, str]:
+    """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
+
+    Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
+    peft casts each adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`).
+    """
+    expands = not options.get("attention_kernel", "sdpa").startswith("flash")
+    eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
+    return eager if rank is None else eager | {"adapter_copies": "true"}
 
 
 def _precision(arguments: Arguments) -> str | None:
@@ -160,7 +172,8 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         stack = next(known for known in stacks_of("torch") if known.name == "deepspeed")
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
         engine = {name: str(value).lower() for name, value in stack.switches.items()}
-        return engine | {"gradient_dtype": "fp32" if wide else "bf16"}
+        # transformers 4.57 needs PyTorch 2, whose Adam makes a root for all tensors at once.
+        return engine | {"gradient_dtype": "fp32" if wide else "bf16", "step_temporaries": "1"}
     # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     stored = arguments.text("parameter_dtype", "torch_dtype")

@@ -173,6 +173,8 @@ class FrameworkLimits:
     """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     optimizers: tuple[str, ...] = ("adamw",)
     """Optimizers that the framework has."""
+    lora_rank: int = 8
+    """Rank of adapters by its library's default (peft, torchtune and PaddleNLP: 8)."""
     offloads: tuple[Offload, ...] = ()
     """Offloads of the framework that can make a layout fit, least intrusive first."""
 
@@ -202,6 +204,10 @@ class FrameworkProfile(Switches):
     """Release and recipe of the switches, as text."""
     release_source: str = ""
     """File and line of that recipe."""
+
+    def zero_stage_on(self, devices: int) -> int:
+        """Return the usual ZeRO stage on a number of devices: FSDP2 wraps nothing on one, a plain module stays."""
+        return 0 if devices == 1 and self.fully_shard else self.limits.default_zero_stage
 
     # Tensors that the autograd graph keeps per layer.
     flash_attention: bool = switch(
@@ -354,8 +360,20 @@ class FrameworkProfile(Switches):
     reduction_parameters: int = switch(
         default=0, about="gradients reduced from one buffer; 0 is hidden size squared", high=1125899906842624
     )
+    reduction_buffers: int = switch(
+        default=1, about="such buffers of ZeRO 1 and 2: two where reduction overlaps (DeepSpeed's overlap_comm)", high=8
+    )
     step_parameters: int = switch(
-        default=0, about="gradients that ZeRO 3 casts to fp32 at a time in the step; 0 is none", high=1125899906842624
+        default=0,
+        about="parameters that DeepSpeed's ZeRO 3 updates at a time, its gradients copied and cast to fp32; ZeRO 1 and "
+        "2 update all of a rank at once; 0 is another optimizer",
+        high=1125899906842624,
+    )
+    step_temporaries: int = switch(
+        default=1,
+        about="fp32 numbers that Adam's step makes for each parameter it works on: none (fused kernels), a root "
+        "(torch.optim for all tensors at once) or root and quotient (tensor by tensor)",
+        high=4,
     )
     offload_fraction: float = switch(
         default=1.0, about="share of the optimizer state that optimizer offload keeps on the host"
@@ -378,7 +396,14 @@ class FrameworkProfile(Switches):
     )
     shared_adapters: bool = switch(default=False, about="LoRA has one adapter for q, k and v, one for gate and up")
     adapter_targets: str = switch(
-        default="all", about="linear layers with LoRA adapters; others keep no inputs", choices=("all", "attention")
+        default="all",
+        about="linear layers with LoRA adapters; others keep no inputs (query_value is what PEFT takes by default)",
+        choices=("all", "attention", "query_value"),
+    )
+    adapter_copies: bool = switch(
+        default=False,
+        about="each adapter keeps a 16-bit copy of its input, cast to its own fp32 and back (PEFT under autocast)",
+        moves=("memory", "host"),
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
@@ -520,6 +545,14 @@ class FrameworkProfile(Switches):
         about="further bytes per logit where the loss is computed on logits split over the vocabulary",
         low=0,
         high=32,
+    )
+    loss_chunks: int = switch(
+        default=0,
+        about="chunks of tokens that the loss takes one after the other, each with its graph kept: 4 bytes a logit "
+        "(compiled 2), and 8 of one chunk; 0 is all at once",
+        low=0,
+        high=65536,
+        moves=("memory",),
     )
     losses_in_turn: bool = switch(
         default=False, about="logits of next-token modules and of the main model are not alive together"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from simulator.errors import InputError, did_you_mean
@@ -39,8 +40,12 @@ class Stack:
     """Makers whose devices it is written for; empty for all."""
     families: tuple[str, ...] = ()
     """Families of devices that it is shown for; empty for those that no other stack names."""
+    lora_rank: int | None = None
+    """Rank of its adapters where a run names none; None where its library has the framework's."""
     tuned: bool = False
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
+    open: bool = False
+    """Whether runs on it may set other switches too: what it does not decide stays open where a run is described."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
@@ -102,6 +107,17 @@ def stack_for(framework: str, named: str | None, *usual: str | None) -> StackNam
             + ", ".join((DEFAULT, *sorted(allowed[1:])))
         )
     return next((name for known in usual for name in allowed if name == known), DEFAULT)
+
+
+def framework_of(stack: str) -> FrameworkName | None:
+    """Return the framework of a named stack; None for `default`, which all have, and for an unknown one."""
+    return _BY_NAME[stack].framework if stack in _BY_NAME else None
+
+
+def decided_by(stack: StackName) -> frozenset[str] | None:
+    """Return the switches that a stack decides where it leaves others open; None where it decides all."""
+    named = _BY_NAME.get(stack)
+    return frozenset((*named.own, *named.switches)) if named is not None and named.open else None
 
 
 def stack_of_file(name: object) -> StackName | None:
@@ -335,6 +351,8 @@ class Practice(NamedTuple):
     families: tuple[str, ...]
     """Families of devices on which runs have it; empty for all."""
     source: str
+    others: Mapping[str, str] = MappingProxyType({})
+    """Further switches, with their values, that the same runs set: one choice."""
 
 
 _LEAST_SHARE: Final = 0.05
@@ -355,6 +373,7 @@ def practice_of(framework: str) -> tuple[Practice, ...]:
             share=float(row["share"]) if row["share"] else None,
             families=tuple(row["families"].split()),
             source=row["source"],
+            others=dict(pair.split("=") for pair in row["others"].split()),
         )
         for row in rows
     )
@@ -378,6 +397,14 @@ def profile_of(name: str) -> FrameworkProfile:
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
         )
     return PROFILES[name]
+
+
+def usual_rank(framework: str, stack: str | None) -> int:
+    """Return the rank of adapters where a run names none."""
+    named = _BY_NAME.get(stack or DEFAULT)
+    if named is not None and named.lora_rank is not None:
+        return named.lora_rank
+    return PROFILES[framework].limits.lora_rank if framework in PROFILES else FrameworkLimits().lora_rank
 
 
 class OldSwitch(NamedTuple):

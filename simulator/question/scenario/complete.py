@@ -238,7 +238,7 @@ def _completed(fields: dict[str, Any], scenario: Scenario, words: Wording, *, fi
     split = model.is_moe and scenario.framework.limits.splits_experts_as_layers
     fields.setdefault("expert_tensor_parallel", fields["tensor_parallel"] if split else 1)
     fields.setdefault("sequence_parallel", fields["tensor_parallel"] > 1)
-    fields.setdefault("zero_stage", scenario.framework.limits.default_zero_stage)
+    fields.setdefault("zero_stage", scenario.framework.zero_stage_on(devices))
     return Layout(**(fields | _cut(scenario, fields, listed, cut)))
 
 

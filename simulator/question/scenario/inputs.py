@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STACKS, Precision, framework_hint
+from simulator.question.vocabulary import FRAMEWORKS, METHODS, OPTIMIZERS, PRECISIONS, STACKS, Precision, framework_hint
 
 LARGEST_COUNT = 2**24
 
@@ -188,6 +188,7 @@ _STACK = (
 )
 _OPTIONS = "Switch of the framework; repeatable. `simulate frameworks` lists them."
 _OPTIMIZER = "What updates parameters; by default that of the stack, else adamw."
+_METHOD = "What is trained: all weights, adapters of the library's usual rank, or those over a base of 4 bits."
 _CALIBRATION = "Own coefficients, or none for the priors; by default those shipped for the hardware."
 INPUTS: tuple[InputSetting, ...] = (
     InputSetting("model", "model", "model", REQUIRED, "Shipped model, own YAML, or Hugging Face config.json."),
@@ -197,6 +198,7 @@ INPUTS: tuple[InputSetting, ...] = (
     ),
     InputSetting("devices", "devices", "count", None, "Devices, instead of nodes.", high=MOST_DEVICES),
     *WORKLOAD,
+    InputSetting("method", "method", "word", None, _METHOD, choices=METHODS),
     InputSetting(
         "num_layers", "num_layers", "count", None, "Cut or extend the model to this many layers.", high=10_000
     ),

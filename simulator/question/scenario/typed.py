@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from simulator.question.vocabulary import (
     FileName,
     FrameworkName,
+    Method,
     Offload,
     OptimizerName,
     Precision,
@@ -185,6 +186,7 @@ class SharedFields(TypedDict, total=False):
     seq_length: int | str
     global_batch_size: int | str
     lora_rank: int | str | None
+    method: Method | None
     num_layers: int | str | None
     framework: FrameworkName
     stack: StackName | None

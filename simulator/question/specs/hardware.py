@@ -289,6 +289,8 @@ class HardwareSpec(Frozen):
     communicator_buffer: MemorySize | None = None
     """Memory of one group of its collective library, where that is documented; then nothing else outside PyTorch's
     allocator is taken from measurements of other platforms."""
+    context_memory: MemorySize | None = None
+    """Memory of a process of PyTorch beside its allocator, alone on the device; None where nothing was read of it."""
     host_bandwidth: Bandwidth
     """Rate between one device and its host, one direction."""
     host_memory: MemorySize | None = None

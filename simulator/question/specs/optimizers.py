@@ -33,6 +33,10 @@ class Optimizer:
     """Iterations that make a matrix's update orthogonal, which take the whole matrix; 0 for none."""
     gathered_copies: int
     """Copies of gathered 16-bit matrices that a step over evenly sharded ones holds."""
+    step_numbers: float | None
+    """fp32 numbers that a step makes for each parameter it works on; None for those of `step_temporaries`."""
+    by_tensor: bool
+    """Whether a step always works on one tensor after another."""
     source: str
 
 
@@ -46,6 +50,8 @@ def _rows() -> Iterator[Optimizer]:
             factored=row["factored"] == "yes",
             newton_schulz_steps=int(row["newton_schulz_steps"] or 0),
             gathered_copies=int(row["gathered_copies"] or 0),
+            step_numbers=float(row["step_numbers"]) if row["step_numbers"] else None,
+            by_tensor=row["by_tensor"] == "yes",
             source=row["source"],
         )
 

@@ -44,7 +44,7 @@ def stack_data() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def practice_rows() -> tuple[Mapping[str, str], ...]:
-    """Return the rows of practice.csv: framework, switch, value, share, source."""
+    """Return the rows of practice.csv: framework, switch, value, share, families, source, others."""
     return tuple(read_table(__file__, "practice"))
 
 

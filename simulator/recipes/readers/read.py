@@ -1,6 +1,7 @@
-"""Reading of recipes: recognises the format of a file or launch and calls its framework's reader.
+"""Reads recipes: finds the form of a file or launch and calls the reader of its framework.
 
-`readers.recognition` says whether a file trains, `frameworks.registry` has the readers.
+Forms of files stand in `readers.formats`, readers in `frameworks.registry`; whether a file trains at all is asked of
+`readers.recognition`.
 """
 
 from __future__ import annotations

@@ -136,13 +136,15 @@ def _launched_question() -> list[click.Parameter]:
         "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
         "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
     }
-    options = [param for param in question_options() if param.name != "framework"]
+    options = [param for param in question_options() if param.name not in _NOT_VALIDATED]
     for param in options:
         if isinstance(param, click.Option) and param.name in helps:
             param.default, param.show_default, param.help = None, False, helps[param.name]
     return options
 
 
+_NOT_VALIDATED = ("framework", "lora_rank", "method")
+"""Options of a question that a validation does not take: its engine is a framework, and trains all weights."""
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
 _LARGE = {name: DEFAULTS[name] for name in _SMALL}
@@ -341,7 +343,7 @@ def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
             raise click.UsageError(why)
 
 
-_NOT_TRACED = ("lora_rank", "framework", "option", "stack", "calibration")
+_NOT_TRACED = ("lora_rank", "method", "framework", "option", "stack", "calibration")
 """Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
 _STAGE = "Pipeline rank to trace, from 0; the one that needs most where none is given."
 

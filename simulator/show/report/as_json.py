@@ -171,6 +171,7 @@ class OpenSwitchJson(Shown):
     speed_change: float
     memory_change_mib: Annotated[float, At("memory_bytes")]
     verdict: Verdict
+    others: Mapping[str, str]
 
 
 class OpenRangeJson(Shown):

@@ -1,9 +1,10 @@
-"""Predictions beside measured runs, and the coefficients fitted to them: tables, JSON, CSV, YAML.
+"""Shows predictions beside measured runs, and fitted coefficients, as tables, JSON, CSV and YAML.
 
     platform  class  rows  source left out %  ...         simulate accuracy
     coefficient  value  standard error  prior  ...        simulate calibrate mine.csv
 
-Errors are shares: predicted over measured, less one.
+Deviations are shares: predicted over measured, less one. `evidence.calibration` fits coefficients and holds the file
+of a calibration.
 """
 
 from __future__ import annotations

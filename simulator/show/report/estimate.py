@@ -302,7 +302,7 @@ def brief_layout(layout: Layout, framework: str) -> str:
     labels = (f"{BY_NAME[name].label}{size}" for name, size in sizes.items() if name in _ALWAYS or size > 1)
     parts = [" ".join(labels), f"micro batch {layout.micro_batch_size}"]
     parts.append("no recompute" if layout.recompute == "none" else f"recompute {recompute_text(layout)}")
-    if layout.zero_stage != PROFILES[framework].limits.default_zero_stage:
+    if layout.zero_stage != PROFILES[framework].zero_stage_on(layout.devices):
         parts.append(f"ZeRO {layout.zero_stage}")
     if layout.sequence_parallel != (layout.tensor_parallel > 1):
         parts.append(f"{'' if layout.sequence_parallel else 'no '}sequence parallelism")

@@ -177,7 +177,7 @@ def _text_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
 EstimateCell = Callable[[Estimate], str]
 _CHOICES: tuple[tuple[str, EstimateCell, EstimateCell, int], ...] = (
     ("schedule", lambda e: e.layout.schedule, lambda _: "1f1b", 0),
-    ("ZeRO", lambda e: str(e.layout.zero_stage), lambda e: str(PROFILES[e.framework].limits.default_zero_stage), 0),
+    ("ZeRO", lambda e: str(e.layout.zero_stage), lambda e: str(PROFILES[e.framework].zero_stage_on(e.devices)), 0),
     (
         "seq.\nparallel",
         lambda e: "yes" if e.layout.sequence_parallel else "no",
@@ -414,9 +414,9 @@ def _space_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     """Yield the axes of the search with default values, and the layouts that were therefore not tried."""
     query = ranking.query.get("space")
     space: Mapping[str, object] = query if isinstance(query, Mapping) else {}
-    limits = PROFILES[str(ranking.query.get("framework"))].limits
+    usual = PROFILES[str(ranking.query.get("framework"))].zero_stage_on(int(str(ranking.query.get("devices") or 0)))
     searched = [
-        ("zero_stage", f"--zero-stage {limits.default_zero_stage}", "other --zero-stage"),
+        ("zero_stage", f"--zero-stage {usual}", "other --zero-stage"),
         ("offload", "--offload none", "--offload"),
         ("micro_batch_size", f"--micro-batch-size {','.join(map(str, MICRO_BATCH_SIZES))}", "other --micro-batch-size"),
         ("sequence_parallel", "sequence parallelism where TP is above 1", "--no-sequence-parallel"),

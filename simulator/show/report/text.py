@@ -238,10 +238,12 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     names = span.names
     needs = [f"{to_gib(size):.0f}" for size in (span.least_bytes, span.most_bytes)]
     worth = f"{slower:+.0f} to {faster:+.0f} % of speed, {needs[0]} to {needs[1]} GiB"
-    listed = "; ".join(map(open_switch_text, span.switches))
-    most = listed if full else " and ".join(f"{name}={_first_of(span, name).other}" for name in names[:_MOST_NAMED])
+    most = " and ".join(" ".join(_first_of(span, name).texts) for name in names[:_MOST_NAMED])
     count = f"{len(names)} switches" if len(names) > 1 else "1 switch"
-    yield f"not said: {count}, {worth}; {'' if full else 'most: '}{most}"
+    yield f"not said: {count}, {worth}; most: {most}"
+    for switch in span.switches if full else ():
+        counted = "" if switch.share is None else f"{100.0 * switch.share:.0f} % of "
+        yield f"  {open_switch_text(switch)}: {counted}{switch.source}"
     first = span.decisive(_by_need(estimate))
     if estimate.verdict == "depends" and first is None:
         yield "no switch alone decides; --stack NAME says them (`simulate frameworks` lists the names), --option one"
@@ -249,7 +251,7 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
         other = gib(estimate.memory.device_bytes + first.memory_bytes)
         yield (
             f"decides first: {first.switch}, {gib(estimate.memory.device_bytes)} GiB with {first.value}, {other} with "
-            f"{first.other} (--option {first.switch}={first.other}, or --stack NAME)"
+            f"{first.other} ({' '.join(f'--option {text}' for text in first.texts)}, or --stack NAME)"
         )
 
 
@@ -269,7 +271,7 @@ def open_switch_text(switch: OpenSwitch) -> str:
         effects.append(f"{100.0 * switch.speed_change:+.0f} % speed")
     if abs(to_gib(switch.memory_bytes)) >= _SHOWN_GIB:
         effects.append(f"{to_gib(switch.memory_bytes):+.1f} GiB")
-    return f"{switch.switch}={switch.other} ({', '.join(effects)})" if effects else f"{switch.switch}={switch.other}"
+    return f"{' '.join(switch.texts)} ({', '.join(effects)})" if effects else " ".join(switch.texts)
 
 
 _SHOWN_CHANGE, _SHOWN_GIB = 0.005, 0.05

@@ -1,0 +1,36 @@
+"""Counting practice: one vote a repository, for the row that names most of what a launch sets."""
+
+from typing import Any
+
+import pytest
+
+from tools.practice import Launch, shares
+
+
+def row(switch: str, value: str, others: str = "", framework: str = "torch") -> dict[str, Any]:
+    return {"framework": framework, "switch": switch, "value": value, "others": others}
+
+
+ROWS = [
+    row("parameter_dtype", "bf16"),
+    row("parameter_dtype", "bf16", "gradient_dtype=bf16"),
+    row("compiled", "true"),
+    row("compiled", "true", framework="megatron"),
+]
+PURE = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "compiled": "false"}
+
+
+@pytest.mark.parametrize(
+    ("launches", "expected"),
+    [
+        ([("a", "torch", PURE)], [(0.0, 1), (1.0, 1), (0.0, 1), (0.0, 0)]),
+        ([("a", "torch", {"parameter_dtype": "bf16"}), ("b", "torch", {})], [(0.5, 2), (0.0, 2), (0.0, 2), (0.0, 0)]),
+        # Of three launches of one repository one is a third of its vote.
+        (
+            [("a", "torch", {"compiled": "true"}), ("a", "torch", {}), ("a", "torch", {}), ("b", "megatron", {})],
+            [(0.0, 1), (0.0, 1), (1 / 3, 1), (0.0, 1)],
+        ),
+    ],
+)
+def test_shares(launches: list[tuple[str, str, dict[str, str]]], expected: list[tuple[float, int]]) -> None:
+    assert shares(ROWS, [Launch(*launch) for launch in launches]) == expected
