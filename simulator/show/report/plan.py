@@ -84,6 +84,9 @@ def plan_answer(plan: Plan) -> Iterator[str]:
             yield status_line(best.estimate)
             if (host := host_text(best.estimate.memory)) is not None:
                 yield f"H{host.removeprefix('h')}."
+        if (sooner := plan.sooner) is not None and sooner.run is not None and best.run is not None:
+            share = percent(sooner.run.days / best.run.days)
+            yield f"About the same cost, {share} % of the days: {_with_run(sooner)}."
         yield from _measured_lines(plan, best)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
