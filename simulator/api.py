@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
 
@@ -26,7 +27,7 @@ from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
-from simulator.question.units import to_gib
+from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checks
@@ -128,7 +129,7 @@ def rank(
     variants: bool = False,
     progress: Progress | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
-    train_tokens: int | None = None,
+    train_tokens: int | str | None = None,
     deadline_days: float | None = None,
     **inputs: Unpack[RankFields],
 ) -> Ranking:
@@ -151,9 +152,14 @@ def rank(
         variants=variants,
         progress=progress,
         min_fit_probability=min_fit_probability,
-        train_tokens=train_tokens,
+        train_tokens=None if train_tokens is None else _tokens(train_tokens),
         deadline_days=deadline_days,
     )
+
+
+def _tokens(count: int | str) -> int:
+    """Return a number of tokens, or that of a text such as `1T`. Raises InputError."""
+    return parse_count(count) if isinstance(count, str) else count
 
 
 def _searched(inputs: Mapping[str, Any], space: Space | None = None) -> Question:
@@ -190,7 +196,7 @@ def feasible(
 def plan(
     *,
     model: str,
-    train_tokens: int,
+    train_tokens: int | str,
     offers: Sequence[Offer | str],
     deadline_days: float | None = None,
     budget: float | None = None,
@@ -209,7 +215,7 @@ def plan(
     """
     return plan_of(
         question_of({**inputs, "model": model}),
-        train_tokens=train_tokens,
+        train_tokens=_tokens(train_tokens),
         offers=offers,
         deadline_days=deadline_days,
         budget=budget,
@@ -242,9 +248,9 @@ def _side(side: object) -> Case:
 
 @spelled(OpenFields, over=True)
 def check(
-    *files: str,
+    *files: str | PathLike[str],
     settings: Mapping[str, str] | None = None,
-    root: str | None = None,
+    root: str | PathLike[str] | None = None,
     max_memory_fraction: float | None = None,
     min_fit_probability: float | None = None,
     fail_on: Collection[FailingOutcome] = (),
@@ -266,15 +272,18 @@ def check(
         fail_on=tuple(fail_on) or None,
         skip_non_recipes=skip_non_recipes,
     )
-    if not isinstance(over.get("model") or "", str):
+    if not isinstance(over.get("model") or "", str | PathLike):
         raise InputError("model: over a file it is a name or a path")
     folder = Path(root) if root else None
-    return Checks(results=check_files(files, question_of(over), gates, settings, None, folder), gates=gates)
+    return Checks(
+        results=check_files([fspath(file) for file in files], question_of(over), gates, settings, None, folder),
+        gates=gates,
+    )
 
 
 @spelled(OpenFields, over=True)
 def explain(
-    subject: Estimate | str | None = None,
+    subject: Estimate | str | PathLike[str] | None = None,
     *,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
     **question: Unpack[OpenFields],
@@ -289,7 +298,7 @@ def explain(
 
 @spelled(OpenFields, over=True)
 def emit(
-    subject: Estimate | str | None = None,
+    subject: Estimate | str | PathLike[str] | None = None,
     *,
     target: str | None = None,
     force: bool = False,
@@ -311,10 +320,10 @@ def emit(
 
 
 def _case(subject: object, question: Mapping[str, Any]) -> Case:
-    if isinstance(subject, str):
-        if not isinstance(question.get("model") or "", str):
+    if isinstance(subject, str | PathLike):
+        if not isinstance(question.get("model") or "", str | PathLike):
             raise InputError("model: over a file it is a name or a path")
-        return case_of_file(subject, question_of(question))
+        return case_of_file(fspath(subject), question_of(question))
     if subject is None:
         return priceable(case_of(question_of(question)))
     if question:

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from simulator.question.question import Question
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.layout import BY_NAME
+from simulator.question.specs.catalogue import spec_text
 from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.query import Ranking
@@ -321,7 +323,7 @@ def test_a_signature_names_every_keyword(function: Callable[..., object], names:
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
     assert parameters["model"].default is inspect.Parameter.empty
     assert parameters["seq_length"].default == 8192
-    assert parameters["seq_length"].annotation == "int"
+    assert parameters["seq_length"].annotation == "int | str"
     heads = [line.split(":")[0] for line in (inspect.getdoc(function) or "").split("\n")]
     assert set(parameters) & {*BY_INPUT, *BY_NAME} <= {word for head in heads for word in head.split(", ")}
 
@@ -390,3 +392,26 @@ def test_estimates_are_compared() -> None:
         simulator.compare(bare, first)
     with pytest.raises(InputError, match="not int"):
         simulator.compare(1, first)  # type: ignore[arg-type]  # as a user may write
+
+
+def test_paths_and_units_are_taken_as_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(spec_text("model", "gpt2-xl"), "utf-8")
+    assert simulator.load_model(file).num_hidden_layers == 48
+    priced = simulator.estimate(model=file, hardware="h100", devices=8, seq_length="1k", global_batch_size="64")
+    assert (priced.seq_length, priced.global_batch_size) == (1024, 64)
+    with pytest.raises(InputError, match="seq_length: count '8q'"):
+        simulator.estimate(model="gpt2-xl", seq_length="8q")
+
+
+def test_a_sequence_is_no_longer_than_the_models_positions() -> None:
+    assert simulator.estimate(model="gpt2-xl").seq_length == 1024
+    assert simulator.estimate(model="llama3.1-8b").seq_length == 8192
+    for ask in (simulator.estimate, simulator.rank):
+        with pytest.raises(InputError, match="gpt2-xl has 1024 learned positions"):
+            ask(model="gpt2-xl", seq_length=2048)
+    beyond = simulator.estimate(model="llama-2-7b", seq_length=32768, tensor_parallel=8)
+    assert beyond.provenance.cautions == (
+        "llama-2-7b was trained for sequences of up to 4,096 tokens; 32,768 are priced",
+    )
+    assert not simulator.estimate(model="llama-2-7b", seq_length=4096).provenance.cautions

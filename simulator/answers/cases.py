@@ -24,7 +24,7 @@ from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
 from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, WORKLOAD, InputSetting
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
-from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
+from simulator.question.scenario.scenario import Cluster, Scenario, positions_problem, scenario_on
 from simulator.question.specs.model import ModelSpec
 
 
@@ -134,6 +134,8 @@ def scenario_of(question: Question) -> Scenario:
         devices = _devices_taken(question)
     machines = cluster(question.value("hardware"), question.stated("nodes"), devices, question.stated("calibration"))
     model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
+    if question.stated("seq_length") is None:
+        workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
     hardware = "" if machines.groups else machines.hardware.name
     profile = usual_profile(
         question.value("framework"),
@@ -192,6 +194,8 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
     options = _options(question, recipe, base, machines)
     profile = _profile(question, machines, options, model, workload["precision"])
+    if problem := positions_problem(model, workload["seq_length"]):
+        raise ContradictionError(f"{recipe.file}: {problem}", "seq_length")
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
     fields = {field.name: getattr(base, field.name) for field in FIELDS}
     fields["data_parallel"] = question.layout_values.get("data_parallel")

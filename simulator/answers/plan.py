@@ -92,6 +92,10 @@ _SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recom
 _ORDER: tuple[LimitAnswer, ...] = ("yes", "maybe", "no")
 
 
+_ABOUT, _FAR_LESS = 0.05, 0.7
+"""Share by which costs count as the same, and share of the days that is far less."""
+
+
 @dataclass(frozen=True, slots=True)
 class LimitCheck:
     """Whether a limit is kept."""
@@ -219,6 +223,22 @@ class Plan(Tabular):
     def best_measured(self) -> Choice | None:
         """Best choice of those that were measured."""
         return min((choice for choice in self.priced if choice.measured), key=self._preference, default=None)
+
+    @property
+    def sooner(self) -> Choice | None:
+        """Fastest choice that costs about as much as the one to book and takes far less time; None for none."""
+        best = self.best
+        if best is None or not math.isfinite(_cost(best)):
+            return None
+        near = [
+            choice
+            for choice in self.priced
+            if _cost(choice) <= (1.0 + _ABOUT) * _cost(best)
+            and _days(choice) <= _FAR_LESS * _days(best)
+            and choice.measured >= best.measured
+            and _ORDER.index(choice.verdict) <= _ORDER.index(best.verdict)
+        ]
+        return min(near, key=_days, default=None)
 
     def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
         """Return whether a choice's whole range beats the other's: of cost where both have it, else of days."""

@@ -146,7 +146,9 @@ def _grid(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
             raise InputError(f"{where}: unknown input '{name}'{near}; allowed: {', '.join(KEYWORDS)}")
     if "model" not in mapping:
         raise InputError(f"{where}: needs a model, or a list of them")
-    inputs = {**{name: value for name, value in DEFAULTS.items() if value is not None}, **mapping}
+    # The length of a sequence follows from each model.
+    defaults = {name: value for name, value in DEFAULTS.items() if value is not None and name != "seq_length"}
+    inputs = {**defaults, **mapping}
     grid = {name: _values(name, inputs[name], f"{where}: {name}") for name in KEYWORDS if name in inputs}
     for name, values in grid.items():
         for value in values:
@@ -558,6 +560,7 @@ def _cells(estimate: Estimate) -> dict[str, Any]:
             for key, cell in layout_object(estimate.layout).items()
         },
         "devices": estimate.devices,  # where nodes were asked for
+        "seq_length": estimate.seq_length,
         "tokens_per_second": speed.tokens_per_second_per_device * estimate.devices,
         "mfu": speed.mfu,
         "step_seconds": speed.step_seconds,

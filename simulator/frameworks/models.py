@@ -20,8 +20,6 @@ from simulator.question.specs.names import CONFIG_FILE, known_names, model_names
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
-_LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
-"""Maximum sequence length by prefix of a name, for models that differ in nothing else."""
 _OTHER: Final = re.compile(
     r"-(distill|vl|vision|multimodal|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4"
     r"|mini|tiny|small|medium|large|nano|lite|flash|moe)\b"
@@ -95,10 +93,8 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
         shipped = [spec for spec in shipped if not spec.is_moe]
 
     def likeness(spec: ModelSpec) -> int:
-        start = max((start for start in _LONGEST if spec.name.startswith(start)), key=len, default="")
-        longest = spec.max_position_embeddings or _LONGEST.get(start)
         alike = [key for key, value in fields.items() if key not in _LENGTH and getattr(spec, key, None) == value]
-        return len(alike) + int(longest == fields.get("max_position_embeddings"))
+        return len(alike) + int(spec.max_position_embeddings == fields.get("max_position_embeddings"))
 
     return max(shipped, key=likeness).name if shipped else None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
@@ -19,6 +20,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
+from simulator.question.units import parse_count
 
 _AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""
@@ -167,7 +169,7 @@ def question_of(
     None leaves a value out. `origin` tells who said a name; with `many` the fields of the layout are sets to search.
     Raises InputError for values that no question has, in these words.
     """
-    stated = {name: value for name, value in values.items() if value is not None}
+    stated = {name: _plain(name, value) for name, value in values.items() if value is not None}
     fields = {name: stated.pop(name) for name in tuple(stated) if name in BY_NAME}
     if many:
         fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
@@ -191,6 +193,19 @@ def question_of(
         layout={name: Input(value, by.get(name, implied)) for name, value in layout.items()},
         switches=switches,
     )
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a path as text, and a text such as `8k` of an input that counts as its number. Raises InputError."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    setting = BY_INPUT.get(name)
+    if setting is None or setting.kind != "count" or not isinstance(value, str) or not value[:1].isdigit():
+        return value
+    try:
+        return parse_count(value, length=setting.of_tokens)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[str, Input]:

@@ -5,6 +5,7 @@ Code that branches on one ends in `assert_never`, so that a new word is a type e
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -20,6 +21,27 @@ def _folders(file: str) -> tuple[str, ...]:
 FRAMEWORKS: tuple[str, ...] = _folders("profile.yaml")
 RECIPE_FORMATS: tuple[str, ...] = _folders("write.py")
 STACKS: tuple[str, ...] = ("default", *sorted(path.stem for path in FRAMEWORK_FOLDER.glob("*/stacks/*.yaml")))
+_WRITTEN_AS = {
+    "torch": ("fsdp", "fsdp2", "pytorch", "torchtitan", "ddp", "olmo"),
+    "torch --stack deepspeed": ("deepspeed", "zero", "ds"),
+    "torch --stack transformers": (
+        *("hf", "huggingface", "transformers", "trainer", "accelerate", "trl", "peft", "axolotl", "unsloth"),
+        *("llamafactory", "llama-factory", "swift", "ms-swift", "oumi", "open-instruct"),
+    ),
+    "torch --stack torchtune": ("torchtune",),
+    "megatron": ("megatron-lm", "megatron-core", "mcore", "nemo", "bridge", "megatron-bridge", "mindspeed", "primus"),
+    "paddle": ("paddlenlp", "paddleformers", "paddlefleet", "ernie", "erniekit"),
+}
+"""Names of trainers, by the framework and the stack that stand for them."""
+
+
+def framework_hint(word: str) -> str:
+    """Return `; write --framework ...` for the name of a trainer that is no framework's; else empty."""
+    plain = word.strip().lower().replace("_", "-")
+    meant = next((text for text, names in _WRITTEN_AS.items() if plain in names), "")
+    return f"; write --framework {meant}" if meant else ""
+
+
 if TYPE_CHECKING:
     FrameworkName = str
     RecipeFormat = str
@@ -30,6 +52,8 @@ else:
     """Formats in which recipes are written, by the folder of the writer."""
     StackName = Literal[STACKS]
     """Named sets of switches; `default` is the framework's own defaults."""
+FileName = str | PathLike[str]
+"""Name of what ships, or a path."""
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 """Types of matrix products; `fp4` is NVFP4 or MXFP4: 4 bits, an 8-bit scale for every 16 or 32 numbers."""
 TuningMethod = Literal["full", "lora", "qlora"]

@@ -88,12 +88,43 @@ def _changes(query: Query) -> Iterator[tuple[str, Query]]:
         if getattr(space, axis.name) != axis.default:
             free: dict[str, Any] = {axis.name: axis.default}
             yield f"free choice of {axis.name}", replace(query, space=replace(space, **free))
+    yield from _methods(query)
+    larger = None if query.scenario.groups else _on_more_devices(query)
+    if larger is not None:
+        devices, per_node = larger.scenario.devices, larger.scenario.hardware.devices_per_node
+        yield f"--nodes {devices // per_node}" if devices % per_node == 0 else f"--devices {devices}", larger
+
+
+_RANK = 16
+"""Rank of the adapters that are proposed."""
+
+
+def _methods(query: Query) -> Iterator[tuple[str, Query]]:
+    """Yield ways to need less on the same devices: offload, 8-bit Adam, adapters."""
+    space, scenario, profile = query.space, query.scenario, query.scenario.framework
     for offload in ("optimizer", "optimizer_tensorwise"):
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", replace(query, space=replace(space, offload=(offload,)))
-    larger = None if query.scenario.groups else _on_enough_nodes(query)
-    if larger is not None:
-        yield f"--nodes {larger.scenario.nodes}", larger
+    offered = "adamw_8bit" in profile.limits.optimizers
+    if offered and profile.optimizer == "adamw" and "optimizer" not in query.options:
+        narrow = framework_profile(profile.name, {**query.options, "optimizer": "adamw_8bit"}, profile.stack)
+        question = query.question.with_switches({"optimizer": "adamw_8bit"}, SEARCH)
+        yield "--optimizer adamw_8bit", replace(query, scenario=replace(scenario, framework=narrow), question=question)
+    if profile.limits.trains_adapters and scenario.lora_rank is None and scenario.model.hidden_size >= _RANK:
+        question = query.question.changed(SEARCH, lora_rank=_RANK)
+        yield f"--lora-rank {_RANK}", replace(query, scenario=replace(scenario, lora_rank=_RANK), question=question)
+
+
+def _on_more_devices(query: Query) -> Query | None:
+    """Return the question on the fewest further devices of the same node, else on whole nodes; None if nowhere."""
+    per_node, devices = query.scenario.hardware.devices_per_node, query.scenario.devices
+    while devices * 2 < per_node:
+        devices *= 2
+        question = query.question.changed(SEARCH, devices=devices)
+        part = replace(query, scenario=replace(query.scenario, devices=devices), question=question)
+        if fastest_of(part) is not None:
+            return part
+    return _on_enough_nodes(query)
 
 
 def _on_enough_nodes(query: Query) -> Query | None:

@@ -286,7 +286,23 @@ def provenance(scenario: Scenario) -> Provenance:
     profile = scenario.framework
     if profile.release:
         notes.append(f"switches of {profile.stack}: {profile.release_source}")
-    return Provenance(scenario.coefficients.name, "never", tuple(notes), assumed_peak=assumed, release=profile.release)
+    return Provenance(
+        scenario.coefficients.name,
+        "never",
+        tuple(notes),
+        assumed_peak=assumed,
+        cautions=tuple(_cautions(scenario)),
+        release=profile.release,
+    )
+
+
+def _cautions(scenario: Scenario) -> Iterator[str]:
+    """Yield what a reader of the first lines must know of the model."""
+    model, longest = scenario.model, scenario.model.longest_sequence
+    if longest is not None and scenario.seq_length > longest:
+        yield f"{model.name} was trained for sequences of up to {longest:,} tokens; {scenario.seq_length:,} are priced"
+    if model.text_part:
+        yield f"the text part of {model.name} alone is priced, not what reads images, sound or video"
 
 
 def _assumed_peaks(scenario: Scenario) -> Iterator[str]:

@@ -349,3 +349,13 @@ def test_what_is_booked_with_offload_says_what_the_host_needs(hardware: str, jud
     said = " ".join(shown.split())
     assert "Host memory: " in said
     assert ("host memory is not judged" in said) is not judged
+
+
+def test_a_plan_names_what_costs_as_much_and_is_far_sooner() -> None:
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "train_tokens": "1T", "global_batch_size": 1024}
+    twice = simulator.plan(**asked, offers=["h100:4,8@2.5"])
+    assert twice.best is not None
+    assert twice.best.nodes == 4
+    assert twice.sooner is not None
+    assert twice.sooner.nodes == 8
+    assert simulator.plan(**asked, offers=["h100:4@2.5"]).sooner is None

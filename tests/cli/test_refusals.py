@@ -29,6 +29,8 @@ from tests.cli.running import TINY, refusal, run
         (("--model", "llama3.1-8b", "--global-batch-tokens", "4G"), "such as 8k"),
         ((*TINY, "--global-batch-tokens", "4M"), "--global-batch-size and --global-batch-tokens exclude each other"),
         ((*TINY, "--precision", "bf61"), "'bf61' is not one of bf16, fp16, fp8, fp4, fp32, did you mean 'bf16'?"),
+        ((*TINY, "--framework", "deepspeed"), "write --framework torch --stack deepspeed"),
+        ((*TINY, "--framework", "TRL"), "write --framework torch --stack transformers"),
         (
             (*TINY, "--recompute", "none,ful"),
             "'ful' is not one of none, selective, full, attention, operations, did you mean",

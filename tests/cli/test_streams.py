@@ -34,6 +34,14 @@ def test_colour(choice: str, terminal: bool, environment: Mapping[str, str], wan
     assert wants_colour(choice, terminal=terminal, environment=environment) is wanted
 
 
+def test_the_form_follows_the_suffix_of_the_output(tmp_path: Path) -> None:
+    for name, start in (("a.json", "{"), ("a.csv", "rank,"), ("a.md", "**"), ("a.txt", "llama3.2-1b on")):
+        run("rank", *TINY, "--output", str(tmp_path / name))
+        assert (tmp_path / name).read_text("utf-8").startswith(start), name
+    run("rank", *TINY, "--format", "json", "--output", str(tmp_path / "b.csv"))
+    assert (tmp_path / "b.csv").read_text("utf-8").startswith("{")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

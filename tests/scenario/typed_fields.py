@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
+    FileName,
     FrameworkName,
     Offload,
     OptimizerName,
@@ -93,23 +94,23 @@ def _searched() -> str:
 OF_OFFERS = ("model", "hardware", "nodes", "devices", "precision")
 """Inputs that a plan takes by another name, or from its offers."""
 _OF_KIND = {
-    "count": "int",
-    "model": "str | Mapping[str, Any]",
-    "hardware": "str",
+    "count": "int | str",
+    "model": "FileName | Mapping[str, Any]",
+    "hardware": "FileName",
     "switches": "Mapping[str, str]",
-    "file": "str",
+    "file": "FileName",
 }
 _WORDS = {get_args(value): name for name, value in vars(vocabulary).items() if get_origin(value) is Literal}
 
 
 def _input(setting: InputSetting) -> str:
     kind = _WORDS[setting.choices] if setting.kind == "word" else _OF_KIND[setting.kind]
-    kind += " | str" if setting.searchable else ""
     return f"Required[{kind}]" if setting.default is REQUIRED else f"{kind} | None" if setting.default is None else kind
 
 
 def _inputs() -> str:
-    workload = [f"    {one.name}: {_input(one)}" for one in WORKLOAD]
+    # A scenario's workload is numbers; a question has texts such as 8k for them.
+    workload = [f"    {one.name}: {_input(one).replace('int | str', 'int')}" for one in WORKLOAD]
     shared = [f"    {one.name}: {_input(one)}" for one in INPUTS if one.name not in OF_OFFERS]
     machines = [f"    {one.name}: {_input(one)}" for one in INPUTS if one.name in OF_OFFERS]
     classes = (

@@ -297,10 +297,21 @@ def test_changes_are_each_axis_freed_each_offload_and_more_nodes(monkeypatch: py
     assert changes["--nodes 2"].space == space
     assert [one.scenario.devices for one in changes.values()] == [8, 8, 8, 8, 16]
     free = dict(_changes(replace(query, space=Space())))
-    assert list(free) == ["--offload optimizer", "--offload optimizer_tensorwise", "--nodes 2"]
+    methods = ["--offload optimizer", "--offload optimizer_tensorwise"]
+    assert list(free) == [*methods, "--nodes 2"]
     groups = tuple(NodeGroup(load_hardware("h100-sxm-80g"), 4) for _ in range(2))
     mixed = replace(query, space=Space(), scenario=replace(query.scenario, groups=groups))
-    assert list(dict(_changes(mixed))) == ["--offload optimizer", "--offload optimizer_tensorwise"]
+    assert list(dict(_changes(mixed))) == methods
+
+
+def test_methods_that_the_trainer_has_come_before_more_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    Fits(monkeypatch, lambda query: query.scenario.devices >= 4)
+    scenario = replace(query_of().scenario, devices=1, framework=framework("torch"))
+    changes = dict(_changes(replace(query_of(), scenario=scenario, space=Space())))
+    added = ["--optimizer adamw_8bit", "--lora-rank 16", "--devices 4"]
+    assert list(changes)[-3:] == added
+    assert changes["--lora-rank 16"].scenario.lora_rank == 16
+    assert changes["--optimizer adamw_8bit"].scenario.framework.optimizer == "adamw_8bit"
 
 
 def test_remedies_are_the_changes_that_help_with_their_fastest_layouts() -> None:

@@ -138,6 +138,12 @@ def test_wrong_values_are_one_line(changes: dict[str, object], message: str, tmp
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["mamba", "gpt2", "bloom", "llama", "qwen3_next"])
+def test_sizes_of_the_model_are_never_assumed(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"num_hidden_layers: is missing.*vocab_size: is missing"):
+        read(tmp_path, {"model_type": kind, "hidden_size": 64})
+
+
 @pytest.mark.parametrize("content", ["[]", "{}", "null", "", "{", '{"model_type": null, "a": 1', "\ufeff{}"])
 def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"

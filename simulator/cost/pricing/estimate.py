@@ -249,6 +249,8 @@ class Provenance:
     """None without a calibration of time."""
     assumed_peak: str = ""
     """Dense peaks at the training precision that no document states, with what is known of each; else empty."""
+    cautions: tuple[str, ...] = ()
+    """Parts of the model that are not priced, and lengths that it was not trained for, one sentence each."""
     release: str = ""
     """Release of the stack whose recipe sets the switches; empty for a stack without releases."""
 

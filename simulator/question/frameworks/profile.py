@@ -161,6 +161,8 @@ class FrameworkLimits:
     """Whether the tensors that parts of a layer keep can be moved to the host."""
     recomputes_leading_layers: bool = False
     """Whether full recompute can cover the first layers of every model chunk alone."""
+    trains_adapters: bool = True
+    """Whether its own trainer trains LoRA adapters."""
     replicates_kv_heads: bool = False
     """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
     unequal_chunks: bool = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import FRAMEWORKS, METHODS, OPTIMIZERS, PRECISIONS, STACKS, Precision
+from simulator.question.vocabulary import FRAMEWORKS, METHODS, OPTIMIZERS, PRECISIONS, STACKS, Precision, framework_hint
 
 LARGEST_COUNT = 2**24
 
@@ -150,11 +150,12 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise InputError unless `value` is one of `choices`."""
     if value not in choices:
         allowed = ", ".join(str(choice) for choice in choices)
-        raise InputError(
-            f"{name} {value!r}: allowed are {allowed}{did_you_mean(str(value), [str(c) for c in choices])}"
-        )
+        hint = framework_hint(str(value)) if name == "framework" else ""
+        near = hint or did_you_mean(str(value), [str(c) for c in choices])
+        raise InputError(f"{name} {value!r}: allowed are {allowed}{near}")
 
 
+_LENGTH = "Tokens in a sequence; 8k is 8192. By default no longer than the model's longest."
 MOST_DEVICES = 2**24
 """Largest cluster priced."""
 MOST_TOKENS = 2**27
@@ -165,7 +166,7 @@ MOST_TOKENS = 2**27
 class Workload:
     """Workload of one optimizer step, the same in all layouts of a question."""
 
-    seq_length: int = input_field(8192, "Tokens in a sequence; 8k is 8192.", high=MOST_TOKENS, of_tokens=True)
+    seq_length: int = input_field(8192, _LENGTH, high=MOST_TOKENS, of_tokens=True)
     """Tokens per sequence."""
     global_batch_size: int = input_field(1024, "Sequences in a step.", high=MOST_TOKENS, of_tokens=True)
     """Sequences per optimizer step over all replicas."""

@@ -82,6 +82,14 @@ def scenario_on(
     )
 
 
+def positions_problem(model: ModelSpec, seq_length: int) -> str:
+    """Return why a sequence is too long for a model whose table of positions is learned; empty where it is not."""
+    longest = model.longest_sequence
+    if not model.learned_positions or longest is None or seq_length <= longest:
+        return ""
+    return f"seq_length {seq_length}: {model.name} has {longest} learned positions, the longest sequence that it takes"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(Workload):
     """Model, cluster and workload, with the framework and coefficients that price them."""
@@ -108,6 +116,8 @@ class Scenario(Workload):
             hardware.peak(self.precision)
         if "@" in self.framework.stack and not (self.groups and self.framework.case):
             object.__setattr__(self, "framework", with_release(self.framework, self._release_case))
+        if problem := positions_problem(self.model, self.seq_length):
+            raise InputError(problem)
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
+    FileName,
     FrameworkName,
     Offload,
     OptimizerName,
@@ -182,25 +183,25 @@ class WorkloadFields(TypedDict, total=False):
 class SharedFields(TypedDict, total=False):
     """Inputs of a question that all offers of a plan share."""
 
-    seq_length: int
-    global_batch_size: int
-    lora_rank: int | None
+    seq_length: int | str
+    global_batch_size: int | str
+    lora_rank: int | str | None
     method: TuningMethod | None
-    num_layers: int | None
+    num_layers: int | str | None
     framework: FrameworkName
     stack: StackName | None
     optimizer: OptimizerName | None
     options: Mapping[str, str] | None
-    calibration: str | None
+    calibration: FileName | None
 
 
 class QuestionFields(SharedFields, total=False):
     """Inputs of a question; see `simulator.estimate`."""
 
-    model: Required[str | Mapping[str, Any]]
-    hardware: str
+    model: Required[FileName | Mapping[str, Any]]
+    hardware: FileName
     nodes: int | str | None
-    devices: int | None
+    devices: int | str | None
     precision: Precision
 
 
@@ -211,10 +212,10 @@ class EstimateFields(QuestionFields, LayoutFields, total=False):
 class OpenFields(SharedFields, LayoutFields, total=False):
     """Inputs and layout that replace those of an estimate or a recipe; all optional."""
 
-    model: str | Mapping[str, Any]
-    hardware: str
+    model: FileName | Mapping[str, Any]
+    hardware: FileName
     nodes: int | str | None
-    devices: int | None
+    devices: int | str | None
     precision: Precision
 
 

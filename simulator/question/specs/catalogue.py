@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,7 @@ _COMMON: Final = re.compile(r"(gpt2|codellama|open-llama|yi-34b|mistral-7b-v0\.3
 """Beginnings of models whose sizes networks of other makers have too, with another vocabulary: known by name alone."""
 
 
-def load_model(name_or_path: str) -> ModelSpec:
+def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
     """Return a model by shipped name, by path, or by its id on Hugging Face.
 
     A path is a spec in YAML, a Hugging Face ``config.json`` (any ``.json``),
@@ -52,6 +53,7 @@ def load_model(name_or_path: str) -> ModelSpec:
     configuration is in the local cache. Nothing is fetched or executed. Raises
     InputError, or UnsupportedError for a configuration of unknown make.
     """
+    name_or_path = fspath(name_or_path)
     shipped = shipped_file("model", name_or_path)
     if shipped is not None:
         return _shipped_model(shipped)
@@ -79,11 +81,12 @@ def _shipped_model(file: Path) -> ModelSpec:
     return validated(str(file), ModelSpec, read_yaml(file))
 
 
-def load_hardware(name_or_path: str) -> HardwareSpec:
+def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
     """Return hardware by shipped name, by another name it has, or by the path of a spec in YAML.
 
     The part behind `@` replaces its network, see `network`. Raises InputError.
     """
+    name_or_path = fspath(name_or_path)
     booked = BOOKED.fullmatch(name_or_path)
     if booked is not None:
         return with_network(load_hardware(booked["name"]), booked["network"])

@@ -178,6 +178,8 @@ Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9]
 """Short identifier: letters, digits and ``. _ + -``."""
 
 _MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+Alias = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\w[\w.+-]*$")]
+"""Another name of a spec, in any script."""
 ModelId = Annotated[str, Field(min_length=1, max_length=200, pattern=_MODEL_ID)]
 """Name of a model, or its id on Hugging Face, `owner/name`."""
 

@@ -18,7 +18,16 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from simulator.errors import InputError, PrecisionError, did_you_mean
-from simulator.question.specs.documents import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
+from simulator.question.specs.documents import (
+    Alias,
+    Frozen,
+    Name,
+    Sourced,
+    Sources,
+    Text,
+    refuse,
+    undefined_sources,
+)
 from simulator.question.units import (
     GIGA,
     parse_bytes,
@@ -255,7 +264,7 @@ class HardwareSpec(Frozen):
     """Name the hardware is asked for by."""
     title: Text
     """Full name for readers."""
-    aliases: tuple[Name, ...] = ()
+    aliases: tuple[Alias, ...] = ()
     """Other names that vendors and clouds give it."""
     vendor: Text
     """Maker of the device."""

@@ -548,6 +548,16 @@ class ModelSpec(Frozen):
         return hash((self.name, self.num_hidden_layers, self.hidden_size, self.vocab_size))
 
     @property
+    def text_part(self) -> bool:
+        """Whether it is the text part of a model that reads more than text."""
+        return "text part" in self.note
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """Longest sequence that it was trained for, in tokens; None if unknown."""
+        return self.max_position_embeddings or self.learned_positions or None
+
+    @property
     def is_moe(self) -> bool:
         """True when some layers have routed experts."""
         return self.num_experts > 0

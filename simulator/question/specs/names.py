@@ -67,8 +67,12 @@ def _is_plain(name: str) -> bool:
 
 
 _ALIASES: Final = re.compile(r"^aliases: \[(.*)\]$", re.MULTILINE)
-_ENDINGS: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
-"""Endings of a model's name that leave its shape."""
+_ENDINGS: Final = re.compile(
+    r"[-_](paddle|pt|base|hf|it|instruct|chat|thinking|tokenizer|pretrain|mcore|megatron|exp|terminus|preview"
+    r"|fp8|fp4|nvfp4|mxfp4|mxfp8|bf16|fp16|2[3-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01]))$"
+)
+"""Endings of a model's name that leave its shape: what it was tuned for, its format, the year and month of a release
+(2507), or its month and day (0905)."""
 _LLAMA: Final = re.compile(r"^(?:meta-)?llama-?(?=\d)")
 """Beginning of a name of the Llama family."""
 _POINT: Final = re.compile(r"(?<=\d)p(?=\d)")

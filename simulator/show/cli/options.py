@@ -18,6 +18,7 @@ import click
 from simulator.errors import InputError, did_you_mean
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
+from simulator.question.vocabulary import framework_hint
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.forms import ANSWERS
 
@@ -166,7 +167,8 @@ class Word(Choice):
     def refuse(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Fail with a message that names the allowed words."""
         choices = [str(choice) for choice in self.choices]
-        self.fail(f"{shown(word)} is not one of {', '.join(choices)}{did_you_mean(word, choices)}", param, ctx)
+        near = (framework_hint(word) if "megatron" in choices else "") or did_you_mean(word, choices)
+        self.fail(f"{shown(word)} is not one of {', '.join(choices)}{near}", param, ctx)
 
 
 class WordSet(Word):
@@ -404,6 +406,10 @@ def batch_in_sequences(ctx: click.Context) -> None:
     length = ctx.params["seq_length"]
     if not left_to_default(ctx, "global_batch_size"):
         raise click.UsageError("--global-batch-size and --global-batch-tokens exclude each other: give one")
+    if length is not None and left_to_default(ctx, "seq_length") and ctx.params["model"]:
+        from simulator.question.specs.catalogue import load_model
+
+        length = min(length, load_model(ctx.params["model"]).longest_sequence or length)
     if length is None:
         raise click.UsageError("--global-batch-tokens needs --seq-length")
     if tokens % length:

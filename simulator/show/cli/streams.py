@@ -164,11 +164,26 @@ def _escape(mark: re.Match[str]) -> str:
 
 def write_answer(ctx: click.Context, name: str, value: object, shown: Presentation) -> None:
     """Write an answer in the format and to the destination of the options."""
-    form = ctx.params["format"]
+    form = form_of(ctx, name)
     with progress_bar(quiet=shown.verbosity < 0, label="questions of the page priced") as progress:
         on_page = form in ("html", "sliders")
         text = ANSWERS[name].write(value, form, replace(shown, progress=progress) if on_page else shown)
     write(text, ctx.params.get("output"), commands=form == "github")
+
+
+_SUFFIXES: Final = {".htm": "html", ".html": "html", ".md": "markdown", ".yml": "yaml", ".xml": "junit"}
+"""Forms by suffix of a file, where these are not the same word."""
+
+
+def form_of(ctx: click.Context, name: str) -> str:
+    """Return the form of an answer: that of `--format`, else what the suffix of `--output` names."""
+    form, output = str(ctx.params["format"]), ctx.params.get("output")
+    source = ctx.get_parameter_source("format")
+    if output in (None, "-") or source is not click.core.ParameterSource.DEFAULT:
+        return form
+    suffix = Path(str(output)).suffix.lower()
+    named = _SUFFIXES.get(suffix, suffix.removeprefix("."))
+    return named if named in ANSWERS[name].formats else form
 
 
 def write(text: str | Iterable[str], output: str | None, option: str = "--output", *, commands: bool = False) -> None:

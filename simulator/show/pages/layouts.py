@@ -68,6 +68,7 @@ from simulator.show.report.ranking import (
 from simulator.show.report.text import (
     SIZE_FIELDS,
     amount,
+    caution_lines,
     cluster_speed,
     fit_text,
     gib,
@@ -137,7 +138,9 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
         _speed_section(estimate, shown),
     ]
     answer = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}"
-    lead = " ".join(f"{line}." for line in (answer, *need_lines(estimate)))
+    speed = [] if estimate.verdict == "refused" else [f"{speed_sentence(estimate, shown)}"]
+    lead = " ".join(f"{line}." for line in (answer, *speed, *need_lines(estimate)))
+    lead = " ".join([lead, *caution_lines(estimate)])
     notes = [*estimate_footer(estimate, replace(shown, verbosity=1)), *answer_sources(estimate, shown)]
     return page_html(shown, estimate_question(estimate), lead, sections, figures, notes=notes)
 
@@ -172,7 +175,7 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     ]
     lead = "; ".join(miss_lines(ranking, whole))
     if ranking.estimates:
-        lead = " ".join([fastest_line(estimates[0], shown), *equal_lines(ranking)])
+        lead = " ".join([fastest_line(estimates[0], shown), *caution_lines(estimates[0]), *equal_lines(ranking)])
     notes = [*ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
     return page_html(shown, title, lead, sections, figures, layouts=panels, notes=notes)
 

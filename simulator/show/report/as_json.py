@@ -148,6 +148,7 @@ class ProvenanceJson(Shown):
     contributions: list[ContributionJson]
     next_measurement: NextMeasurementJson | None
     assumed_peak: str
+    cautions: list[str]
     release: str
 
 

@@ -20,6 +20,7 @@ from simulator.show.report.presentation import Presentation, cost_text, days_tex
 from simulator.show.report.tables import Column, filled, fitting, heading, narrow_line
 from simulator.show.report.text import (
     amount,
+    caution_lines,
     count_text,
     devices_text,
     fit_text,
@@ -79,9 +80,13 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         yield f"{word}: {_with_run(best)}."
         if best.estimate is not None:
             yield f"Its layout: {brief_layout(best.estimate.layout, best.estimate.framework)}."
+            yield from caution_lines(best.estimate)
             yield status_line(best.estimate)
             if (host := host_text(best.estimate.memory)) is not None:
                 yield f"H{host.removeprefix('h')}."
+        if (sooner := plan.sooner) is not None and sooner.run is not None and best.run is not None:
+            share = percent(sooner.run.days / best.run.days)
+            yield f"About the same cost, {share} % of the days: {_with_run(sooner)}."
         yield from _measured_lines(plan, best)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):

@@ -38,6 +38,7 @@ from simulator.show.report.tables import Column, coded, fitting, joined_columns,
 from simulator.show.report.text import (
     amount,
     batch_text,
+    caution_lines,
     cluster_speed,
     counts_text,
     cut_text,
@@ -77,7 +78,12 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         lines = [*_counts_line(ranking), *map(basis_line, _priced(ranking)[:1]), _NEXT_OF_NOTHING]
     else:
         if shown.verbosity >= 0:
-            answer = [*fewest_lines(ranking, shown), fastest_line(best, shown), *equal_lines(ranking)]
+            answer = [
+                *fewest_lines(ranking, shown),
+                fastest_line(best, shown),
+                *caution_lines(best),
+                *equal_lines(ranking),
+            ]
             blocks.append(shown.prose([*answer, *list(_risky_lines(ranking))[:1]]))
         columns, legend = _fitted(ranking.estimates, shown)
         blocks.append("\n".join([shown.columns(columns), *([shown.prose(legend)] if legend else [])]))

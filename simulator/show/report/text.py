@@ -296,7 +296,13 @@ def about_lines(estimate: Estimate, *, colour: bool, full: bool = False) -> Iter
     """Yield a layout, its verdict and the verdict's certainty; `full` as of `open_lines`."""
     yield sharded_layout_text(estimate.layout)
     yield verdict_sentence(estimate, colour=colour)
+    yield from caution_lines(estimate)
     yield from need_lines(estimate, full=full)
+
+
+def caution_lines(estimate: Estimate) -> Iterator[str]:
+    """Yield what the figures leave out of the model, and lengths beyond what it was trained for."""
+    yield from (f"{caution[:1].upper()}{caution[1:]}." for caution in estimate.provenance.cautions)
 
 
 def cluster_speed(estimate: Estimate) -> float:
