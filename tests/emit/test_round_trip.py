@@ -132,7 +132,7 @@ LAYOUTS = [
     ),
     (
         "megatron",
-        "--model llama3.1-8b --nodes 2 --precision fp8 --option fp8_recipe=mxfp8 --option fp8_param_gather=true",
+        "--model llama3.1-8b --nodes 2 --tp 2 --precision fp8 --option fp8_recipe=mxfp8 --option fp8_param_gather=true",
     ),
     (
         "megatron",
@@ -291,7 +291,6 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
     ("target", "options", "message"),
     [
         ("megatron", "--model llama3.1-8b --lora-rank 8", "trains no adapters"),
-        ("megatron", "--model llama3.1-8b --zero-stage 1 --offload optimizer", "by tensor"),
         ("megatron", "--model llama3.1-8b --recompute-layer-list 1,2", "all or the first layers"),
         ("megatron", "--model llama3.1-8b --option loss_bytes_per_logit=4", "has no setting"),
         ("megatron", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "tp_comm_overlap=false"),

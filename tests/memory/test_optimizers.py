@@ -158,7 +158,7 @@ def test_what_muon_gathers_of_matrices_in_equal_parts() -> None:
     # a buffer and its flattened copy of 72 GiB each.
     sizes = {"num_hidden_layers": 76, "hidden_size": 6144, "moe_intermediate_size": 2048, "num_experts": 256}
     model = CI_MODEL.model_copy(update=sizes)
-    scenario = scenario_of(model=model, devices=64, profile="torch", options={"optimizer": "muon"})
+    scenario = scenario_of(model=model, devices=64, seq_length=1024, profile="torch", options={"optimizer": "muon"})
     pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
     assert float(gathered_bytes(pricing, pricing.block.replicas)[0, 0]) == (72 + 72) * GIB
 

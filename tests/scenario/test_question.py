@@ -205,6 +205,6 @@ def test_a_stack_says_its_framework() -> None:
     assert question.value("framework") == "torch"
     assert question_of({"stack": "default"}).stated("framework") is None
     assert question_of({"stack": "nvidia-recipes", "method": "lora"}).value("framework") == "megatron"
-    by = {"stack": Origin("option")}
-    assert question_of({"stack": "torchtune"}, origin=by.__getitem__).value("framework") == "torch"
+    by = {"stack": OPTION}
+    assert question_of({"stack": "torchtune"}, origin=lambda name: by[name]).value("framework") == "torch"
     assert question_of({"stack": "torchtune", "framework": "megatron"}).value("framework") == "megatron"

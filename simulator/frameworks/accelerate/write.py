@@ -95,7 +95,7 @@ def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
     if types == _ENGINE:
         yield "use_deepspeed", ""
         yield "zero_stage", str(layout.zero_stage)
-        if layout.offload == "optimizer_tensorwise":
+        if layout.offload.startswith("optimizer"):
             yield "offload_optimizer_device", "cpu"
         elif layout.offload != "none":
             raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")

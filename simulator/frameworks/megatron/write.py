@@ -289,11 +289,7 @@ def _offload(case: Writing) -> Iterator[WordPair]:
     match offload:
         case "none":
             pass
-        case "optimizer":
-            raise UnsupportedError(
-                "--offload optimizer: Megatron-LM moves the state by tensor (--offload optimizer_tensorwise)"
-            )
-        case "optimizer_tensorwise":
+        case "optimizer" | "optimizer_tensorwise":
             yield "optimizer_cpu_offload", ""
             yield "optimizer_offload_fraction", str(case.scenario.framework.offload_fraction)
             yield "use_precision_aware_optimizer", ""
@@ -339,7 +335,7 @@ def _types(case: Writing) -> Iterator[WordPair]:
     if profile.optimizer != "adamw":
         yield "optimizer", profile.optimizer.removesuffix("_momentum")
     if (moments := profile.optimizer_dtype) != "fp32":
-        if case.layout.offload != "optimizer_tensorwise":
+        if not case.layout.offload.startswith("optimizer"):
             yield "use_precision_aware_optimizer", ""
         yield "exp_avg_dtype", moments
         yield "exp_avg_sq_dtype", moments

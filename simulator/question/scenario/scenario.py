@@ -84,8 +84,8 @@ def scenario_on(
 
 def positions_problem(model: ModelSpec, seq_length: int) -> str:
     """Return why a sequence is too long for a model whose table of positions is learned; empty where it is not."""
-    longest = model.longest_sequence
-    if not model.learned_positions or longest is None or seq_length <= longest:
+    longest = model.learned_positions
+    if not longest or seq_length <= longest:
         return ""
     return f"seq_length {seq_length}: {model.name} has {longest} learned positions, the longest sequence that it takes"
 
