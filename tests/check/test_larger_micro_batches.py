@@ -20,7 +20,7 @@ DEVICE = {"hardware": "h100-sxm-80g"}
 FILES = 6
 """Files of a repository that are tried, spread over it."""
 NOES = {"does_not_fit", "refused", "longest_does_not_fit", "stated_longest_does_not_fit"}
-FEW = 3
+FEW = 5
 """Files of a kind from which a share is told."""
 
 

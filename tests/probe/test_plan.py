@@ -139,7 +139,7 @@ def test_on_an_accelerator_memory_counts_too() -> None:
     found = candidates(load_hardware("h20"), 2, "bf16", reach("cuda", None, Path("models")))
     rates = rates_of(machine.answered(rates_job(2, "cuda")))
     design = plan(found[::20], from_rates(rates, "bf16", Coefficients()), Effort(launches=4, longest_seconds=1e9))
-    assert design.left["context_bytes"] < 1.0
+    assert design.left["communicator_bytes"] < 1.0
     assert design.left["gemm_efficiency"] < 1.0
 
 

@@ -478,7 +478,7 @@ def step_bytes(pricing: Pricing, trained: KindArray, largest: Array) -> KindArra
 
 
 def step_numbers(scenario: Scenario) -> float:
-    """Return the fp32 numbers that the optimizer step makes for each parameter it works on."""
+    """Return the fp32 numbers that the optimizer step makes for each parameter it works on (M29)."""
     listed = OPTIMIZERS[scenario.framework.optimizer].step_numbers
     return float(scenario.framework.step_temporaries) if listed is None else listed
 

@@ -92,7 +92,7 @@ def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
 
 _ACCELERATE: Final = "accelerate-shell"
 _LIBRARY: Final = frozenset({*(decided_by("transformers") or ()), *(decided_by("peft") or ()), "step_temporaries"})
-"""Switches that the reader of its launches takes from a trainer's library: one that names its stack has that stack's."""
+"""Switches that its reader takes from a trainer's library: a launch that names its stack has those of the stack."""
 
 
 def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Recipe, ...]:
