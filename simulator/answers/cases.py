@@ -145,6 +145,8 @@ def scenario_of(question: Question) -> Scenario:
         (model.name, hardware, workload["precision"]),
         machines.hardware.family,
     )
+    if problem := positions_problem(model, workload["seq_length"]):
+        raise InputError(problem)
     return scenario_on(machines, model, profile, **workload)
 
 
@@ -194,7 +196,9 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
     options = _options(question, recipe, base, machines)
     profile = _profile(question, machines, options, model, workload["precision"])
-    if problem := positions_problem(model, workload["seq_length"]):
+    # Of a flag of the launch itself the framework's own rule tells.
+    own = any(flag.name == "max_position_embeddings" for flag in recipe.flags)
+    if (problem := positions_problem(model, workload["seq_length"])) and not own:
         raise ContradictionError(f"{recipe.file}: {problem}", "seq_length")
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
     fields = {field.name: getattr(base, field.name) for field in FIELDS}

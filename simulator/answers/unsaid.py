@@ -57,7 +57,7 @@ def over_open(
         return estimate
     ends = [_end(base, open_switches, figure) for figure in _ENDS]
     # Switches act on each other: an end may lie inside of what one switch does alone.
-    needs = [float(each.device_bytes[0]) for each in (base, *ends)]
+    needs = [float(each.need_bytes[0]) for each in (base, *ends)]
     needs += [needs[0] + switch.memory_bytes for switch in open_switches]
     steps = [float(each.step.total[0]) for each in (base, *ends)]
     steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
@@ -102,8 +102,8 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
             continue
         changed = switched_anew(base, values)
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
-        memory = float(changed.device_bytes[0] - base.device_bytes[0])
-        if max(abs(speed), abs(memory) / float(base.device_bytes[0])) >= MIN_CHANGE:
+        memory = float(changed.need_bytes[0] - base.need_bytes[0])
+        if max(abs(speed), abs(memory) / float(base.need_bytes[0])) >= MIN_CHANGE:
             yield _open_switch(each, option_text(usual), speed, memory, changed)
 
 
@@ -158,8 +158,8 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
         return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    low = _half_width("memory", own, math.log(memory.device_bytes / span.least_bytes))
-    high = _half_width("memory", own, math.log(span.most_bytes / memory.device_bytes))
+    low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
+    high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
     own_time = math.log(speed.interval_seconds.high / speed.step_seconds)
     both = _half_width("time", own_time, 0.5 * math.log(span.slowest_seconds / span.fastest_seconds))
     probability, verdict = _fitting(estimate, span, own)
@@ -195,10 +195,10 @@ def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Ve
     if memory.fits_host is False:  # offloaded bytes are counted, not estimated
         return 0.0, "does_not_fit"
     room = math.log(memory.capacity_bytes / memory.need_bytes)
-    mean, variance = _mean_and_variance(memory.device_bytes, span)
+    mean, variance = _mean_and_variance(memory.need_bytes, span)
     deviation = math.sqrt(variance + (math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90) ** 2)
     probability = normal_below((room - mean) / deviation)
-    favourable = room + math.log(memory.device_bytes / span.least_bytes)
+    favourable = room + math.log(memory.need_bytes / span.least_bytes)
     if max(probability, normal_below(favourable * NORMAL_90 / own)) < FIRM_NO:
         return probability, "does_not_fit"
     if probability < FIRM_YES:
@@ -214,13 +214,13 @@ def _verdict_of_ends(estimate: Estimate, span: OpenRange) -> Verdict:
     return estimate.verdict if span.most_bytes <= capacity else "depends"
 
 
-def _mean_and_variance(device_bytes: float, span: OpenRange) -> tuple[float, float]:
+def _mean_and_variance(need_bytes: float, span: OpenRange) -> tuple[float, float]:
     """Return mean and variance of the logarithm of the need over today's, each switch by its shares."""
     mean = variance = 0.0
     for name in span.names:
         values = [switch for switch in span.switches if switch.switch == name]
         shares = [DOCUMENTED_SHARE if switch.share is None else switch.share for switch in values]
-        moved = [math.log1p(switch.memory_bytes / device_bytes) for switch in values]
+        moved = [math.log1p(switch.memory_bytes / need_bytes) for switch in values]
         first = sum(share * change for share, change in zip(shares, moved, strict=True))
         mean += first
         variance += sum(share * change * change for share, change in zip(shares, moved, strict=True)) - first * first

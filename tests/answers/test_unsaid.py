@@ -86,10 +86,10 @@ def test_switches_that_runs_set_together_are_one_choice() -> None:
 
 def test_a_switch_that_is_said_is_not_open() -> None:
     plain = simulator.estimate(**QUESTION)
-    said = simulator.estimate(**QUESTION, options={"expandable_segments": "false"})
+    said = simulator.estimate(**QUESTION, options={"gradient_dtype": "fp32"})
     assert plain.open is not None
     assert said.open is not None
-    assert set(plain.open.names) - set(said.open.names) == {"expandable_segments"}
+    assert set(plain.open.names) - set(said.open.names) == {"gradient_dtype"}
     assert said.open.least_bytes > plain.open.least_bytes
 
 

@@ -116,8 +116,6 @@ class Scenario(Workload):
             hardware.peak(self.precision)
         if "@" in self.framework.stack and not (self.groups and self.framework.case):
             object.__setattr__(self, "framework", with_release(self.framework, self._release_case))
-        if problem := positions_problem(self.model, self.seq_length):
-            raise InputError(problem)
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
