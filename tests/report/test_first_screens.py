@@ -132,7 +132,7 @@ def test_a_comparison_on_one_screen(first: str, second: str, monkeypatch: pytest
 def test_signs_are_those_of_the_reader_s_change() -> None:
     words = ["--model", "llama3.1-70b", "--nodes", "8", "--tp", "8", "--pp", "4", "--hardware", "h100"]
     text = run("estimate", *words, env=SCREEN).stdout
-    row = next(line for line in text.splitlines() if "tp_comm_overlap=true" in line)
+    row = next(line for line in text.splitlines() if line.startswith("--option tp_comm_overlap=true"))
     other = [*words, "--option", "tp_comm_overlap=true"]
     steps = [
         json.loads(run("estimate", *asked, "--format", "json").stdout)["throughput"]["step_time_s"]
