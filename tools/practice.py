@@ -2,7 +2,7 @@
 
     python -m tools.practice [--check] [--jobs N]
 
-Both corpora of `shared/` beside this checkout (`SIMULATE_SHARED`) are read by the readers of `simulate check`. Every
+Both corpora of `shared/` beside this checkout (`SIMULATESHARED`) are read by the readers of `simulate check`. Every
 repository has one vote for each framework, shared by its launches; a launch votes for the row of a switch that names
 most of what it sets. Rows that a document alone gives stay. `--check` writes nothing, with exit code 1 where a share
 differs.
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from simulator.recipes.readers.read import read_recipe
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
-_SHARED: Final = Path(os.environ.get("SIMULATE_SHARED") or _ROOT.parent / "shared")
+SHARED: Final = Path(os.environ.get("SIMULATESHARED") or _ROOT.parent / "shared")
 TABLE: Final = _ROOT / "simulator" / "question" / "specs" / "practice.csv"
 _COUNTED: Final = "public recipes"
 """First words of the source of a row that is counted."""
@@ -62,14 +62,14 @@ def _chosen(rows: Sequence[Mapping[str, str]], framework: str, options: Mapping[
     yield from (at for _, at in best.values())
 
 
-def _jobs() -> Iterator[tuple[str, str, str]]:
+def public_files() -> Iterator[tuple[str, str, str]]:
     """Yield repository, file and root of every public file."""
-    with (_SHARED / "corpus" / "manifest.csv").open(newline="", encoding="utf-8") as stream:
+    with (SHARED / "corpus" / "manifest.csv").open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
-            yield row["repo"], str(_SHARED / "corpus" / row["file"]), str(_SHARED / "corpus/files" / row["family"])
-    with (_SHARED / "corpus2" / "index.csv").open(newline="", encoding="utf-8") as stream:
+            yield row["repo"], str(SHARED / "corpus" / row["file"]), str(SHARED / "corpus/files" / row["family"])
+    with (SHARED / "corpus2" / "index.csv").open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
-            root = _SHARED / "corpus2" / row["repository"].replace("/", "+")
+            root = SHARED / "corpus2" / row["repository"].replace("/", "+")
             if (root / row["file"]).exists():
                 yield row["repository"], str(root / row["file"]), str(root)
 
@@ -92,7 +92,7 @@ def main() -> int:
     with TABLE.open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        launches = [launch for read in pool.map(_read, _jobs(), chunksize=40) for launch in read]
+        launches = [launch for read in pool.map(_read, public_files(), chunksize=40) for launch in read]
     counted = [
         row | {"share": f"{share:.2f}", "source": f"{_COUNTED} of {count} repositories"}
         if row["source"].startswith(_COUNTED)

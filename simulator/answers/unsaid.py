@@ -95,7 +95,9 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
     for each in (*practice_of(profile.name), *_of_release(profile, release)):
         values = _values(profile, {each.switch: each.text, **each.others})
         value, usual = values[each.switch], getattr(profile, each.switch)
-        if not decided.isdisjoint(values) or value == usual or not concerns(scenario, each.switch):
+        # A choice stays open beside a decided switch that has the value it brings.
+        against = any(name in decided and values[name] != getattr(profile, name) for name in each.others)
+        if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
             continue
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
         if elsewhere or not has_kernels(scenario, each.switch, value):

@@ -173,7 +173,7 @@ def question_of(
     fields = {name: stated.pop(name) for name in tuple(stated) if name in BY_NAME}
     if many:
         fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
-    trained = _trained(stated, origin)
+    framework, trained = _framework(stated), _trained(stated, origin)
     switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), origin)
     replaced = stated.pop("model_fields", {})
     for name, value in stated.items():
@@ -185,8 +185,9 @@ def question_of(
     by = {BY_NAME[name].name: origin(name) for name in fields}
     implied = next(iter(by.values()), NOBODY)
     layout = layout_fields(fields, words, many=many)
+    follows = {} if framework is None else {"framework": Input(framework, FOLLOWS)}
     return Question(
-        inputs=_with_framework({name: Input(value, origin(name)) for name, value in stated.items()} | trained),
+        inputs={**follows, **{name: Input(value, origin(name)) for name, value in stated.items()}, **trained},
         model_fields={name: Input(value, origin("model_fields")) for name, value in replaced.items()},
         layout={name: Input(value, by.get(name, implied)) for name, value in layout.items()},
         switches=switches,
@@ -206,32 +207,30 @@ def _plain(name: str, value: Any) -> Any:
         raise InputError(f"{name}: {error}") from error
 
 
+def _framework(stated: Mapping[str, Any]) -> str | None:
+    """Return the framework that follows from other values: of a named stack, else PyTorch for a method."""
+    # Who names a method fine-tunes: PyTorch's libraries have all three.
+    return framework_of(str(stated.get("stack"))) or (None if stated.get("method") is None else "torch")
+
+
 def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[str, Input]:
-    """Take the method out of stated values; return its framework and rank of adapters, and set a base of 4 bits.
+    """Take the method out of stated values, set a base of 4 bits, and return the rank of adapters.
 
     A stated rank or switch stays. Raises InputError for a rank beside `full`.
     """
-    method, options = stated.pop("method", None), dict(stated.get("options") or {})
-    if method is None:
+    if (method := stated.pop("method", None)) is None:
         return {}
     BY_INPUT["method"].check(method)
-    # Who names a method fine-tunes: PyTorch's libraries have all three.
-    framework = stated.get("framework") or framework_of(str(stated.get("stack")))
-    follows = {} if framework else {"framework": Input("torch", FOLLOWS)}
     if method == "full":
         if "lora_rank" in stated:
             raise InputError(f"lora_rank {stated['lora_rank']}: method full trains all weights; give lora or qlora")
-        return {**follows, "lora_rank": Input(None, origin("method"))}
+        return {"lora_rank": Input(None, origin("method"))}
     if method == "qlora":
-        stated["options"] = {"quantised_base": "true", **options}
-    rank = usual_rank(framework or "torch", stated.get("stack"))
-    return follows if "lora_rank" in stated else {**follows, "lora_rank": Input(rank, origin("method"))}
-
-
-def _with_framework(inputs: dict[str, Input]) -> dict[str, Input]:
-    """Return inputs with the framework of a named stack, where no framework is said."""
-    framework = framework_of(str(inputs["stack"].value)) if "stack" in inputs else None
-    return inputs if framework is None else {"framework": Input(framework, FOLLOWS)} | inputs
+        stated["options"] = {"quantised_base": "true", **(stated.get("options") or {})}
+    if "lora_rank" in stated:
+        return {}
+    rank = usual_rank(stated.get("framework") or _framework(stated) or "torch", stated.get("stack"))
+    return {"lora_rank": Input(rank, origin("method"))}
 
 
 def _switches(options: Mapping[str, Any], optimizer: str | None, origin: Callable[[str], Origin]) -> dict[str, Input]:

@@ -200,3 +200,12 @@ def test_what_is_done_with_a_recommended_layout_stays_closed() -> None:
     explained = simulator.explain(best).estimate
     assert explained.open is None
     assert (explained.stack, explained.throughput.step_seconds) == (best.stack, best.throughput.step_seconds)
+
+
+def test_a_choice_stays_open_beside_a_switch_that_has_its_value() -> None:
+    question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "framework": "torch"}
+    same, other = (simulator.estimate(**question, options={"gradient_dtype": text}).open for text in ("bf16", "fp32"))
+    assert same is not None
+    assert other is not None
+    assert "parameter_dtype" in same.names
+    assert "parameter_dtype" not in other.names

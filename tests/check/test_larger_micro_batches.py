@@ -1,7 +1,5 @@
 """Public recipes that fit, with 64 times the micro batch: most no longer fit, and what is not said so has a reason."""
 
-import csv
-import os
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -13,9 +11,8 @@ from simulator.errors import SimulateError
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.readers.read import read_recipe
+from tools.practice import SHARED, public_files
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
 DEVICE = {"hardware": "h100-sxm-80g"}
 FILES = 6
 """Files of a repository that are tried, spread over it."""
@@ -24,16 +21,11 @@ FEW = 5
 """Files of a kind from which a share is told."""
 
 
-def files() -> list[tuple[Path, Path]]:
+def files() -> list[tuple[str, str]]:
     """Files of both corpora with the root of their repository."""
-    found: dict[Path, list[Path]] = defaultdict(list)
-    with (SHARED / "corpus" / "manifest.csv").open(newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            found[SHARED / "corpus" / "files" / row["family"]].append(SHARED / "corpus" / row["file"])
-    with (SHARED / "corpus2" / "index.csv").open(newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            root = SHARED / "corpus2" / row["repository"].replace("/", "+")
-            found[root].append(root / row["file"])
+    found: dict[str, list[str]] = defaultdict(list)
+    for _, file, root in public_files():
+        found[root].append(file)
     return [(file, root) for root, every in found.items() for file in every[:: max(1, len(every) // FILES)]]
 
 
@@ -45,7 +37,7 @@ def outcomes() -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     found: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
     for file, root in files():
         try:
-            (recipe, *_) = read_recipe(file, {}, None, root)
+            (recipe, *_) = read_recipe(file, {}, None, Path(root))
         except (SimulateError, ValueError, OSError):
             continue
         judged = check_recipe(recipe, question_of(DEVICE), Gates())

@@ -44,9 +44,9 @@ def layer_input_bytes(pricing: Pricing) -> Array:
 
     A table that peft stored in fp32 makes them fp32.
     """
-    scenario, profile = pricing.scenario, pricing.scenario.framework
-    widened = scenario.lora_rank is not None and profile.quantised_base and profile.widened_rest
-    return (FP32 if widened else element_bytes(scenario)) * scenario.model.stream_width * extent(pricing, "sequence")
+    scenario = pricing.scenario
+    width = FP32 if scenario.widened_rest else element_bytes(scenario)
+    return width * scenario.model.stream_width * extent(pricing, "sequence")
 
 
 @of_work

@@ -103,7 +103,7 @@ def bytes_per_logit(scenario: Scenario) -> float:
     if profile.loss_chunks:
         return (HALF if profile.compiled else FP32) + (2.0 * HALF + FP32) / profile.loss_chunks + capped
     # An output layer that peft stored in fp32 makes logits of 4 bytes, not 2.
-    widened = FP32 - HALF if scenario.lora_rank and profile.quantised_base and profile.widened_rest else 0.0
+    widened = FP32 - HALF if scenario.widened_rest else 0.0
     return float(profile.loss_bytes_per_logit) + capped + widened
 
 

@@ -83,7 +83,8 @@ def room(pricing: Pricing, held: StageArray) -> StageArray:
 
 
 _CACHED_SHARE, _CACHED_BESIDE = 1.0 / 16.0, 1.0 / 4.0
-"""Most that freed blocks take of what is allocated where segments cannot grow: of one stream, of several."""
+"""Most that freed blocks take of what is allocated where segments cannot grow: of one stream, of several;
+powers of two nearest to ten runs on one T4, and to rows with their source left out."""
 _OPEN_SEGMENTS = 3.0 * 20.0 * MIB
 """Segments of tensors from 1 to 10 MiB, 20 MiB each (PyTorch 2.13, c10/cuda/CUDACachingAllocator.h, `kLargeBuffer`):
 one that is part full in each of forward pass, backward pass and optimizer step."""
@@ -129,12 +130,12 @@ def widened_tables(pricing: Pricing) -> Array:
     A table's block stays with the allocator; whole logits that fit into it take its place
     (`prepare_model_for_kbit_training` of peft 0.19, utils/other.py, casts one parameter after the other).
     """
-    scenario, profile = pricing.scenario, pricing.scenario.framework
-    if not (scenario.lora_rank is not None and profile.quantised_base and profile.widened_rest):
+    scenario = pricing.scenario
+    if not scenario.widened_rest:
         return np.zeros(len(pricing))
     table = HALF * scenario.model.vocab_size * scenario.model.hidden_size / pricing.block.tensor_parallel
     tables = 1.0 if scenario.model.tie_word_embeddings else 2.0
-    return np.where(FP32 * logits_per_micro_batch(pricing) > 1.01 * table, tables * table, 0.0)
+    return np.where(FP32 * logits_per_micro_batch(pricing) > table, tables * table, 0.0)
 
 
 def stranded_logits(pricing: Pricing) -> Array:

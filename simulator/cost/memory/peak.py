@@ -79,39 +79,45 @@ class MemoryByStage:
     @property
     def state_share(self) -> StageArray:
         """Return the part of `device` that is parameters, gradients and optimizer state; shape of `device`."""
-        parts = self.parts()
-        return np.asarray((parts["parameters"] + parts["gradients"] + parts["optimizer"]) / self.device)
+        return np.asarray(sum(self._state().values()) / self.device)
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""
-        kinds, ranks = len(self.contents.ranks), self.allocated.shape
-
-        def at_peak(values: list[StageArray | float]) -> StageArray:
-            peak = np.array(np.broadcast_to(values[0], ranks))
-            for index, value in enumerate(values[1:], start=1):
-                if value is not values[0]:
-                    np.copyto(peak, value, where=self.moment == index)
-            return peak
-
-        def on_ranks(value: KindArray | float) -> StageArray:
-            return self.contents.on_ranks(np.broadcast_to(value, (kinds, np.atleast_1d(value).shape[-1])))
-
-        def of_kinds(values: list[KindArray | float]) -> StageArray:
-            spread = {key: on_ranks(value) for key, value in {id(value): value for value in values}.items()}
-            return at_peak([spread[id(value)] for value in values])
-
         moments = self.moments
-        held = at_peak([m.activations for m in moments]) - of_kinds([m.released for m in moments])
-        absent = at_peak([m.gradients_absent for m in moments])
+        held = self._at_peak([m.activations for m in moments]) - self._of_kinds([m.released for m in moments])
         return {
-            "parameters": of_kinds([m.parameters for m in moments]),
-            "gradients": of_kinds([m.gradients for m in moments]) - absent,
-            "optimizer": of_kinds([m.resident for m in moments]),
+            **self._state(),
             "activations": held,
-            "logits": of_kinds([m.logits for m in moments]),
-            "temporary": of_kinds([m.temporary for m in moments]) + self.retained,
+            "logits": self._of_kinds([m.logits for m in moments]),
+            "temporary": self._of_kinds([m.temporary for m in moments]) + self.retained,
             "outside_allocator": self.outside.total,
         }
+
+    def _state(self) -> dict[str, StageArray]:
+        moments = self.moments
+        absent = self._at_peak([m.gradients_absent for m in moments])
+        return {
+            "parameters": self._of_kinds([m.parameters for m in moments]),
+            "gradients": self._of_kinds([m.gradients for m in moments]) - absent,
+            "optimizer": self._of_kinds([m.resident for m in moments]),
+        }
+
+    def _at_peak(self, values: list[StageArray | float]) -> StageArray:
+        """Return what each rank has at the moment of its peak, of values by moment."""
+        peak = np.array(np.broadcast_to(values[0], self.allocated.shape))
+        for index, value in enumerate(values[1:], start=1):
+            if value is not values[0]:
+                np.copyto(peak, value, where=self.moment == index)
+        return peak
+
+    def _of_kinds(self, values: list[KindArray | float]) -> StageArray:
+        """Return the same of values by kind of rank."""
+        kinds = len(self.contents.ranks)
+        spread = {
+            id(value): self.contents.on_ranks(np.broadcast_to(value, (kinds, np.atleast_1d(value).shape[-1])))
+            for value in {id(value): value for value in values}.values()
+        }
+        return self._at_peak([spread[id(value)] for value in values])
 
 
 @derived

@@ -132,9 +132,14 @@ class MemoryEstimate:
         return self.device_bytes - sum(self.outside_parts_bytes.get(name, 0.0) for name in ("cached", "streams"))
 
     @property
+    def state_bytes(self) -> float:
+        """Parameters, gradients and optimizer state of the binding rank."""
+        return sum(self.parts_bytes.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
+
+    @property
     def state_share(self) -> float:
-        """Part of `device_bytes` that is parameters, gradients and optimizer state."""
-        return sum(self.parts_bytes[name] for name in ("parameters", "gradients", "optimizer")) / self.device_bytes
+        """Part of `device_bytes` that is state."""
+        return self.state_bytes / self.device_bytes
 
     @property
     def fits(self) -> bool:

@@ -178,6 +178,11 @@ class Scenario(Workload):
         return sum(-(-group.devices // group.hardware.devices_per_node) for group in groups)
 
     @property
+    def widened_rest(self) -> bool:
+        """Whether weights that a quantised base leaves alone, tables included, are stored in fp32."""
+        return self.lora_rank is not None and self.framework.quantised_base and self.framework.widened_rest
+
+    @property
     def prediction_modules(self) -> int:
         """Next-token prediction modules that are trained beside the model."""
         return self.model.num_nextn_predict_layers if self.framework.mtp else 0

@@ -403,10 +403,8 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     """
     if estimate.verdict != "does_not_fit":
         return ()
-    parts = estimate.memory.parts_bytes
-    state = sum(parts.get(name, 0.0) for name in _STATE)
     rules = {UPPER_BOUND}
-    rules |= set() if state > estimate.memory.capacity_bytes else {ACTIVATIONS_BOUND}
+    rules |= set() if estimate.memory.state_bytes > estimate.memory.capacity_bytes else {ACTIVATIONS_BOUND}
     rules |= set() if estimate.memory.fits_host is False else {DEVICE_BOUND}
     loose = tuple(remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
     bounds = tuple(remark for remark in loose if not _is_ended(remark, case))
@@ -433,10 +431,6 @@ def _is_ended(remark: Remark, case: Case) -> bool:
     if remark.bound == "length":
         return question.by_user("seq_length")
     return remark.bound == "sharding" and (question.by_user("zero_stage") or scenario.devices == 1)
-
-
-_STATE = ("parameters", "gradients", "optimizer")
-"""Parts of the memory that are training state."""
 
 
 def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) -> float:
