@@ -2,7 +2,7 @@
 
     python -m tools.practice [--check] [--jobs N]
 
-Both corpora of `shared/` beside this checkout (`SIMULATESHARED`) are read by the readers of `simulate check`. Every
+Both corpora of `shared/` beside this checkout (`SIMULATE_SHARED`) are read by the readers of `simulate check`. Every
 repository has one vote for each framework, shared by its launches; a launch votes for the row of a switch that names
 most of what it sets. Rows that a document alone gives stay. `--check` writes nothing, with exit code 1 where a share
 differs.
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from simulator.recipes.readers.read import read_recipe
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
-SHARED: Final = Path(os.environ.get("SIMULATESHARED") or _ROOT.parent / "shared")
+SHARED: Final = Path(os.environ.get("SIMULATE_SHARED") or _ROOT.parent / "shared")
 TABLE: Final = _ROOT / "simulator" / "question" / "specs" / "practice.csv"
 _COUNTED: Final = "public recipes"
 """First words of the source of a row that is counted."""
