@@ -122,8 +122,10 @@ def priceable(case: Case | Blocked) -> Case:
     return case
 
 
-def scenario_of(question: Question) -> Scenario:
+def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     """Return the scenario of a question without a recipe; without nodes and devices it is what its layout takes.
+
+    Without a stack, layouts that are `recommended` have the switches of one published for speed.
 
     Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
     """
@@ -143,7 +145,9 @@ def scenario_of(question: Question) -> Scenario:
         question.stated("stack"),
         machines.stacks,
         (model.name, hardware, workload["precision"]),
-        machines.hardware.family,
+        (machines.hardware.vendor, machines.hardware.family),
+        # What is published for speed trains all weights.
+        recommended=recommended and workload["lora_rank"] is None,
     )
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
@@ -234,9 +238,8 @@ def _profile(
 ) -> FrameworkProfile:
     """Return the framework's profile: a launch has its stack, else the framework's defaults."""
     case = model.name, "", precision
-    return usual_profile(
-        question.value("framework"), options, question.stated("stack"), (), case, machines.hardware.family
-    )
+    devices = machines.hardware.vendor, machines.hardware.family
+    return usual_profile(question.value("framework"), options, question.stated("stack"), (), case, devices)
 
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:

@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from simulator.answers.cases import Case, scenario_of
 from simulator.answers.unsaid import over_open
@@ -16,7 +17,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
-from simulator.question.frameworks.stacks import framework
+from simulator.question.frameworks.stacks import framework, lacking
 from simulator.question.question import FOLLOWS, Question
 from simulator.question.scenario.inputs import check_count, check_share
 from simulator.search.alternatives import in_fp8, on_other_stacks, reasons, remedies, with_switches
@@ -53,10 +54,12 @@ def query_of(question: Question, space: Space | None = None, min_fit_probability
     Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
     """
     check_share("min_fit_probability", min_fit_probability)
+    scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
+    absent: dict[str, Any] = {name: getattr(space, name) or (1,) for name in lacking(scenario.framework.stack)}
     return Query(
         question=question,
-        scenario=scenario_of(question),
-        space=space_of(question) if space is None else space,
+        scenario=scenario,
+        space=replace(space, **absent),
         min_fit_probability=min_fit_probability,
     )
 

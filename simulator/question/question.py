@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.stacks import current_switches, framework_of, usual_rank
+from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, current_switches, framework_of, usual_rank
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
@@ -208,9 +208,8 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _framework(stated: Mapping[str, Any]) -> str | None:
-    """Return the framework that follows from other values: of a named stack, else PyTorch for a method."""
-    # Who names a method fine-tunes: PyTorch's libraries have all three.
-    return framework_of(str(stated.get("stack"))) or (None if stated.get("method") is None else "torch")
+    """Return the framework that follows from other values: of a named stack, else of a method."""
+    return framework_of(str(stated.get("stack"))) or (None if stated.get("method") is None else METHOD_FRAMEWORK)
 
 
 def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[str, Input]:
@@ -229,7 +228,7 @@ def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[st
         stated["options"] = {"quantised_base": "true", **(stated.get("options") or {})}
     if "lora_rank" in stated:
         return {}
-    rank = usual_rank(stated.get("framework") or _framework(stated) or "torch", stated.get("stack"))
+    rank = usual_rank(stated.get("framework") or _framework(stated) or METHOD_FRAMEWORK, stated.get("stack"))
     return {"lora_rank": Input(rank, origin("method"))}
 
 

@@ -15,7 +15,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
 from simulator.question.frameworks.profile import SwitchEffect, switches
-from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks, suggested
+from simulator.question.frameworks.stacks import DEFAULT, METHOD_FRAMEWORK, set_by_stacks, suggested, usual_rank
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.question import SEARCH
 from simulator.question.scenario.inputs import MOST_DEVICES
@@ -110,9 +110,22 @@ def _methods(query: Query) -> Iterator[tuple[str, Query]]:
         narrow = framework_profile(profile.name, {**query.options, "optimizer": "adamw_8bit"}, profile.stack)
         question = query.question.with_switches({"optimizer": "adamw_8bit"}, SEARCH)
         yield "--optimizer adamw_8bit", replace(query, scenario=replace(scenario, framework=narrow), question=question)
-    if profile.limits.trains_adapters and scenario.lora_rank is None and scenario.model.hidden_size >= _RANK:
-        question = query.question.changed(SEARCH, lora_rank=_RANK)
-        yield f"--lora-rank {_RANK}", replace(query, scenario=replace(scenario, lora_rank=_RANK), question=question)
+    if not profile.limits.trains_adapters or scenario.lora_rank is not None or scenario.model.hidden_size < _RANK:
+        return
+    if profile.name != METHOD_FRAMEWORK:
+        yield f"--lora-rank {_RANK}", _with_adapters(query, _RANK, {})
+        return
+    rank = usual_rank(profile.name, profile.stack)
+    yield "--method lora", _with_adapters(query, rank, {})
+    yield "--method qlora", _with_adapters(query, rank, {"quantised_base": "true"})
+
+
+def _with_adapters(query: Query, rank: int, switches: Mapping[str, str]) -> Query:
+    """Return the question with adapters of a rank, and with further switches."""
+    scenario, stack = query.scenario, query.scenario.framework.stack
+    profile = framework_profile(scenario.framework.name, {**query.options, **switches}, stack)
+    question = query.question.changed(SEARCH, lora_rank=rank).with_switches(switches, SEARCH)
+    return replace(query, scenario=replace(scenario, lora_rank=rank, framework=profile), question=question)
 
 
 def _on_more_devices(query: Query) -> Query | None:

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from simulator.errors import InputError
 from simulator.question.question import SEARCH
-from simulator.question.scenario.inputs import check_count
+from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.search.build import estimates_of
-from simulator.search.query import FewestNodes, PricedLayout, Query
+from simulator.search.query import FewestNodes, NodeCount, PricedLayout, Query
 from simulator.search.rank import Progress, best_of
 from simulator.search.space import candidates
 
@@ -78,12 +78,27 @@ def fewest_nodes(
         if best is not None and best.step_seconds <= within:
             if progress is not None:
                 progress(len(counts), len(counts))
-            return FewestNodes(nodes, nodes, fitting, most, deadline_days)
+            return FewestNodes(nodes, nodes, fitting, most, deadline_days, tuple(_doubled(query, nodes, most)))
         if best is None and candidates(sized.scenario, sized.space):
             nearest = nodes
     if fitting is not None:  # the largest is the fastest, or close to it
         nearest = next(nodes for nodes in reversed(counts) if best_of(on_nodes(query, nodes)) is not None)
     return FewestNodes(None, nearest, fitting, most, deadline_days)
+
+
+_DOUBLINGS = 4
+"""Doublings of the fewest nodes that are shown beside them."""
+
+
+def _doubled(query: Query, nodes: int, most: int) -> Iterator[NodeCount]:
+    """Yield a number of nodes and its doublings up to `most`, each with its fastest layout, where one fits."""
+    for count in (nodes << doubling for doubling in range(_DOUBLINGS + 1)):
+        sized = on_nodes(query, count) if count <= most else None
+        best = None if sized is None or sized.scenario.devices > MOST_DEVICES else best_of(sized)
+        if sized is not None and best is not None:
+            scenario = sized.scenario
+            tokens = scenario.global_batch_size * scenario.seq_length
+            yield NodeCount(count, best.layout, tokens / best.step_seconds / scenario.devices)
 
 
 def _most_step_seconds(query: Query, train_tokens: int | None, deadline_days: float | None) -> float:

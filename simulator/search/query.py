@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from simulator.cost.pricing.estimate import Estimate, Violation
 from simulator.question.question import Question
@@ -108,6 +108,14 @@ class StackBest:
     """None where nothing fits."""
 
 
+class NodeCount(NamedTuple):
+    """Fastest layout on a number of nodes."""
+
+    nodes: int
+    layout: Layout
+    tokens_per_second_per_device: float
+
+
 @dataclass(frozen=True, slots=True)
 class FewestNodes:
     """Result of a search for the fewest nodes."""
@@ -122,6 +130,18 @@ class FewestNodes:
     """Upper limit of the search."""
     deadline_days: float | None
     """Longest duration of the run in days; None without a deadline."""
+    counts: tuple[NodeCount, ...] = ()
+    """The ranked number of nodes and its first doublings, within the limit, each with its fastest layout."""
+
+    @property
+    def knee(self) -> NodeCount | None:
+        """Fewest of `counts` whose tokens cost nearly the least device time; None where none was priced."""
+        best = max((count.tokens_per_second_per_device for count in self.counts), default=0.0)
+        return next((count for count in self.counts if count.tokens_per_second_per_device >= _NEARLY * best), None)
+
+
+_NEARLY: Final = 0.95
+"""Part of the best speed of a device from which more nodes save next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -352,7 +352,7 @@ def test_what_is_booked_with_offload_says_what_the_host_needs(hardware: str, jud
 
 
 def test_a_plan_names_what_costs_as_much_and_is_far_sooner() -> None:
-    asked: dict[str, Any] = {"model": "llama3.1-8b", "train_tokens": "1T", "global_batch_size": 1024}
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "train_tokens": "1T", "stack": "default"}
     twice = simulator.plan(**asked, offers=["h100:4,8@2.5"])
     assert twice.best is not None
     assert twice.best.nodes == 4

@@ -167,7 +167,8 @@ def test_an_unknown_release_is_refused_with_those_there_are() -> None:
 def test_the_newest_release_is_suggested_on_blackwell() -> None:
     assert [one.name for one in suggested("megatron", {"NVIDIA"}, {"blackwell"})] == [NEWEST]
     assert [one.name for one in suggested("megatron", {"NVIDIA"}, {"hopper"})] == ["nvidia-recipes"]
-    assert suggested("megatron", {"AMD"}, {"cdna3"}) == ()
+    assert [one.name for one in suggested("megatron", {"AMD"}, {"cdna3"})] == ["primus@26.5.1"]
+    assert [one.name for one in suggested("megatron", {"Iluvatar"}, {"iluvatar-bi"})] == ["megatron-guide"]
 
 
 def test_the_published_layout_is_near_the_best() -> None:

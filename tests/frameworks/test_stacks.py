@@ -142,7 +142,7 @@ def test_tables_and_json_say_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "stack", "other"), [("z2000", "z2000", "default"), ("h20", "default", "nvidia-recipes")]
+    ("hardware", "stack", "other"), [("z2000", "z2000", "default"), ("h20", "nvidia-recipes", "default")]
 )
 def test_a_ranking_has_the_best_under_defaults_and_tuned(hardware: str, stack: str, other: str) -> None:
     space = Space(tensor_parallel=(4,), pipeline_parallel=(2, 4))

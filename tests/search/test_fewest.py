@@ -27,6 +27,23 @@ def test_a_ranking_on_the_fewest_nodes_is_that_of_their_number() -> None:
     assert late.estimates
 
 
+def test_doublings_stand_beside_the_fewest_nodes_and_the_knee_is_named() -> None:
+    """Each number has the fastest layout of its own ranking; the knee is the fewest within 5 % of the best speed."""
+    fewest = simulator.rank(**QUESTION, nodes="auto:8", top=1).fewest
+    assert fewest is not None
+    assert fewest.nodes is not None
+    doublings = [fewest.nodes * 2**power for power in range(5)]
+    assert [count.nodes for count in fewest.counts] == [nodes for nodes in doublings if nodes <= 8]
+    for count in fewest.counts:
+        best = simulator.rank(**QUESTION, nodes=count.nodes, top=1).estimates[0]
+        assert count.layout == best.layout
+        assert count.tokens_per_second_per_device == pytest.approx(best.throughput.tokens_per_second_per_device)
+    speeds = [count.tokens_per_second_per_device for count in fewest.counts]
+    cheap = next(position for position, speed in enumerate(speeds) if speed >= 0.95 * max(speeds))
+    assert fewest.knee == fewest.counts[cheap]
+    assert simulator.rank(**QUESTION, nodes=8, top=1).fewest is None
+
+
 @pytest.mark.parametrize(
     ("question", "says"),
     [

@@ -3,14 +3,18 @@
 import dataclasses
 import statistics
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from simulator import InputError, api
+from simulator.answers.ranking import query_of
 from simulator.cost.pricing.estimate import Estimate
+from simulator.question.frameworks.stacks import lacking
+from simulator.question.question import question_of
+from simulator.question.vocabulary import STACKS
 from simulator.search.alternatives import in_fp8
-from simulator.search.query import MIN_FIT_PROBABILITY, Query
+from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.space import Space
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -109,8 +113,57 @@ def test_what_stands_beside_a_ranking_is_of_the_splits_of_its_best() -> None:
     values: dict[str, Any] = {size: tuple({getattr(layout, size) for layout in best}) for size in sizes}
     space = Space(**values)
     assert ranking.fp8.layout == api.rank(**question | {"precision": "fp8"}, space=space).estimates[0].layout
-    query = Query(scenario=api.scenario_of(**question), min_fit_probability=MIN_FIT_PROBABILITY)
+    query = query_of(question_of(question), min_fit_probability=MIN_FIT_PROBABILITY)
     tight = dataclasses.replace(best[0], tensor_parallel=1, pipeline_parallel=1, context_parallel=1)
     elsewhere = in_fp8(query, [tight])
     assert elsewhere is not None
     assert elsewhere.layout == api.rank(**question | {"precision": "fp8"}).estimates[0].layout
+
+
+@pytest.mark.parametrize(
+    ("hardware", "framework", "stack"),
+    [
+        ("h100-sxm-80g", "megatron", "nvidia-recipes"),
+        ("mi300x", "megatron", "primus@26.5.1"),
+        ("bi150-64g", "megatron", "megatron-guide"),
+        ("h100-sxm-80g", "torch", "torchtitan"),
+        ("z2000", "megatron", "z2000"),
+    ],
+)
+def test_a_recommendation_runs_with_what_is_published_for_speed(hardware: str, framework: str, stack: str) -> None:
+    """Who names no stack is recommended a launch with good practice; an estimate of a run that exists stays open."""
+    question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": hardware, "framework": framework}
+    best = api.rank(**question, top=1).estimates[0]
+    assert best.stack == stack
+    bare = api.rank(**question, top=1, stack="default").estimates[0]
+    assert bare.stack == "default"
+    assert best.throughput.step_seconds <= bare.throughput.step_seconds * 1.001
+    run = api.estimate(**question, layout=best.layout)
+    assert run.stack == (stack if stack == "z2000" else "default")
+    assert (run.open is None) == (stack == "z2000")
+
+
+def test_adapters_are_not_recommended_with_what_is_published_for_all_weights() -> None:
+    question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100", "framework": "torch", "lora_rank": 16}
+    assert api.rank(**question, top=1).estimates[0].stack == "default"
+
+
+@pytest.mark.parametrize("stack", ["trl", "llm-foundry@2023", "torchtune"])
+def test_no_layout_has_what_its_stack_lacks(stack: str) -> None:
+    question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100", "nodes": 2, "stack": stack}
+    absent = lacking(next(name for name in STACKS if name == stack))
+    assert "pipeline_parallel" in absent
+    for estimate in api.rank(**question, top=50).estimates:
+        assert {getattr(estimate.layout, size) for size in absent} == {1}
+    stated = api.rank(**question, pipeline_parallel=2, top=1).estimates
+    assert stated[0].layout.pipeline_parallel == 2
+
+
+def test_methods_of_fine_tuning_are_remedies_that_can_be_asked_for() -> None:
+    question: dict[str, Any] = {"model": "qwen3-8b", "hardware": "rtx-4090", "devices": 4, "stack": "trl"}
+    remedies = {remedy.change: remedy.estimate for remedy in api.rank(**question).remedies}
+    assert list(remedies)[:2] == ["--method lora", "--method qlora"]
+    for change, estimate in remedies.items():
+        if change.startswith("--method"):
+            again = api.rank(**question, top=1, method=cast("Any", change.split()[1])).estimates[0]
+            assert again.throughput.step_seconds == pytest.approx(estimate.throughput.step_seconds)

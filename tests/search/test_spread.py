@@ -9,7 +9,9 @@ import pytest
 
 import simulator
 from simulator import api
+from simulator.answers.ranking import query_of
 from simulator.cost.pricing.estimate import Estimate
+from simulator.question.question import question_of
 from simulator.search.build import bare_estimate
 from simulator.search.space import Space
 from simulator.show.pages.page import packed
@@ -33,7 +35,7 @@ def test_every_layout_that_fits_is_found_once(question: dict[str, Any]) -> None:
 
 
 def test_many_at_a_time_are_priced_as_one_alone() -> None:
-    scenario = api.scenario_of(**QUESTION)
+    scenario = query_of(question_of(QUESTION)).scenario
     for one in every_fitting()[::37]:
         assert bare_estimate(scenario, one.layout) == one
 

@@ -46,6 +46,8 @@ class Stack:
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
     open: bool = False
     """Whether runs on it may set other switches too: what it does not decide stays open where a run is described."""
+    lacks: tuple[str, ...] = ()
+    """Parallel sizes that its launches do not have: a search leaves them at 1 unless the question says them."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
@@ -77,12 +79,16 @@ def unreleased(framework: str) -> tuple[Stack, ...]:
 
 
 def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Stack, ...]:
-    """Return the stacks published for speed on some devices: the newest release for their family, else the general."""
+    """Return the stacks published for speed on some devices.
+
+    The newest release for their family; else those for their makers, else those for all devices.
+    """
     tuned = [each for each in stacks_of(framework) if each.tuned and (not each.vendors or makers <= set(each.vendors))]
     named = [stack for stack in tuned if stack.families and families <= set(stack.families)]
     if named:
         return (max(named, key=lambda stack: stack.name),)
-    return tuple(stack for stack in tuned if not stack.families)
+    general = [stack for stack in tuned if not stack.families]
+    return tuple(stack for stack in general if stack.vendors) or tuple(general)
 
 
 def stack_for(framework: str, named: str | None, *usual: str | None) -> StackName:
@@ -118,6 +124,11 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
     """Return the switches that a stack decides where it leaves others open; None where it decides all."""
     named = _BY_NAME.get(stack)
     return frozenset((*named.own, *named.switches)) if named is not None and named.open else None
+
+
+def lacking(stack: StackName) -> tuple[str, ...]:
+    """Return the parallel sizes that launches on a stack do not have."""
+    return _BY_NAME[stack].lacks if stack in _BY_NAME else ()
 
 
 def stack_of_file(name: object) -> StackName | None:
@@ -278,18 +289,24 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     named: str | None,
     usual: Collection[str],
     case: tuple[str, str, str],
-    family: str,
+    devices: tuple[str, str],
+    *,
+    recommended: bool = False,
 ) -> FrameworkProfile:
     """Return the profile of a question: on the `named` stack, else on the framework's first `usual` one.
 
-    Else on the newest release for the family of devices, where it has a recipe of this `case`: model, device and
-    precision. Nobody books such devices to run the framework's bare defaults on them.
+    Else on the newest release for `devices`, their maker and family, where it has a recipe of this `case`: model,
+    device and precision. A layout that is `recommended` runs with what is published for speed on such devices, recipe
+    or not: nobody books them for the framework's bare defaults.
     """
     stack = stack_for(name, named, *usual)
     if named is None and stack == DEFAULT:
-        for newest in suggested(name, set(), {family}):
-            if _recipes_of(newest.name, case):
-                return replace(framework(name, options, newest.name), stack_assumed=True)
+        maker, family = devices
+        for tuned in suggested(name, {maker}, {family}):
+            if recommended or _recipes_of(tuned.name, case):
+                whose = f"stack {tuned.name}, good practice there (--stack default for none)"
+                profile = framework(name, options, tuned.name)
+                return replace(profile, stack_assumed=True, release=whose, release_source=tuned.source)
     return framework(name, options, stack)
 
 
@@ -397,6 +414,10 @@ def profile_of(name: str) -> FrameworkProfile:
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"
         )
     return PROFILES[name]
+
+
+METHOD_FRAMEWORK: Final[FrameworkName] = "torch"
+"""Framework of who names a method of fine-tuning and no framework: its libraries have all of them."""
 
 
 def usual_rank(framework: str, stack: str | None) -> int:

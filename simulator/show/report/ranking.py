@@ -18,7 +18,7 @@ from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
 from simulator.search.alternatives import MIN_CHANGE
-from simulator.search.query import Ranking
+from simulator.search.query import FewestNodes, Ranking
 from simulator.show.report.estimate import (
     assumed_lines,
     basis_line,
@@ -90,7 +90,11 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         more = f"{grouped(counts.feasible)} of {grouped(counts.evaluated)} layouts fit: --top N, --variants."
         lines = [basis_line(best), more, _NEXT]
         if shown.verbosity >= 0:
-            blocks.append(launch_block([*switch_rows(best), *_other_rows(ranking, best)], shown))
+            several = ranking.fewest is not None and len(ranking.fewest.counts) > 1
+            if ranking.fewest is not None and several:
+                blocks.append(shown.grid(_COUNT_HEAD, _count_rows(ranking.fewest, best.framework), (1, 4)))
+            if not several or shown.verbosity > 0:
+                blocks.append(launch_block([*switch_rows(best), *_other_rows(ranking, best)], shown))
     if shown.verbosity >= 0:
         blocks.append(shown.prose(ranking_footer(ranking, shown) if shown.verbosity > 0 else lines))
     return joined(blocks)
@@ -293,6 +297,7 @@ def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     few, first = (f"{grouped(nodes or 0)} node{'' if nodes == 1 else 's'}" for nodes in counts)
     if fewest.deadline_days is None or run is None:
         yield f"Fewest that fit: {few}."
+        yield from _knee_line(fewest)
         return
     limit = f"{fewest.deadline_days:g} days"
     if fewest.nodes is None:
@@ -304,6 +309,37 @@ def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
 
     sure = limit_text(limit_check(run.days, run.days_interval, fewest.deadline_days))
     yield f"Fewest in {limit}: {few}, {days_text(run)} days (in time: {sure}). {first} would fit."
+
+
+def _knee_line(fewest: FewestNodes) -> Iterator[str]:
+    """Yield the number of nodes from which more of them cost as much a token, if it is not the fewest."""
+    knee = fewest.knee
+    if knee is None or len(fewest.counts) < 2:
+        return
+    first = fewest.counts[0]
+    if knee.nodes == first.nodes:
+        yield "More nodes cost no less a token."
+        return
+    saved = 1.0 - first.tokens_per_second_per_device / knee.tokens_per_second_per_device
+    yield f"Cheapest a token from {grouped(knee.nodes)} nodes on (--nodes {knee.nodes}): {percent(saved)} % less."
+
+
+_COUNT_HEAD = ("nodes", "fastest layout", "tokens/s/device", "cost a token", "")
+
+
+def _count_rows(fewest: FewestNodes, framework: str) -> list[list[str]]:
+    """Return the rows of the numbers of nodes; a token costs what it takes of a device, over the first row's."""
+    first = fewest.counts[0].tokens_per_second_per_device
+    return [
+        [
+            grouped(count.nodes),
+            brief_layout(count.layout, framework).split(",")[0],
+            grouped(round(count.tokens_per_second_per_device)),
+            f"{100.0 * (first / count.tokens_per_second_per_device - 1.0):+.0f} %",
+            "knee" if count == fewest.knee else "",
+        ]
+        for count in fewest.counts
+    ]
 
 
 def equal_lines(ranking: Ranking) -> Iterator[str]:
