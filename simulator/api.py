@@ -106,9 +106,10 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
     calibration or of the hardware, else the framework's defaults; `options` stand above it. `calibration` is None for
     the shipped one of the hardware's family, `none` for the priors, or a file. The layout is a value, whose cut may be
     left out, or fields of `Layout` by name or key (`tensor_parallel=4` or `tp=4`); what is left out follows from the
-    scenario. Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
+    scenario, and without one field the fastest layout that is likely to fit is taken. Raises InputError for what is
+    wrong and UnsupportedError for what cannot be priced.
     """
-    return ranking.estimate_of(priceable(case_of(_question(inputs, layout))))
+    return ranking.estimate_of(priceable(case_of(ranking.with_best_layout(_question(inputs, layout)))))
 
 
 def _question(inputs: Mapping[str, Any], layout: Layout | None = None) -> Question:

@@ -17,8 +17,8 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
-from simulator.question.frameworks.stacks import framework, lacking
-from simulator.question.question import FOLLOWS, Question
+from simulator.question.frameworks.stacks import DEFAULT, framework, lacking
+from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
 from simulator.search.alternatives import in_fp8, on_other_stacks, reasons, remedies, with_switches
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
@@ -27,6 +27,7 @@ from simulator.search.query import MIN_FIT_PROBABILITY, Counts, PricedLayout, Qu
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import Space
 
+_SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
 _NEAR = 3
 """Number of best layouts to try first in fp8 and on other stacks."""
 
@@ -43,9 +44,11 @@ def estimate_of(case: Case) -> Estimate:
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
     estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
-    return replace(
-        over_open(case.question, estimate, priced, release), question=case.question.with_layout(case.layout, FOLLOWS)
-    )
+    judged = over_open(case.question, estimate, priced, release)
+    if case.question.layout and all(stated.origin.kind == "search" for stated in case.question.layout.values()):
+        known = judged.provenance
+        judged = replace(judged, provenance=replace(known, cautions=(_SEARCHED, *known.cautions)))
+    return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:
@@ -192,6 +195,21 @@ def fastest(
     searched = search(query, top=1)
     nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
     return Fastest(None, estimates_of(nearest)[0] if nearest else None)
+
+
+def with_best_layout(question: Question, space: Space | None = None) -> Question:
+    """Return the question with the fastest layout that is likely to fit, else the nearest; itself if it says a layout.
+
+    Its switches are those with which a search recommends it.
+    """
+    if question.layout or question.recipe is not None:
+        return question
+    best = fastest(question, space=space)
+    estimate = best.recommended or best.nearest
+    if estimate is None:
+        return question
+    named = {} if question.stated("stack") or estimate.stack == DEFAULT else {"stack": estimate.stack}
+    return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ def over_open(
         most_bytes=max(needs),
         fastest_seconds=min(steps),
         slowest_seconds=max(steps),
+        usual_verdict=verdict_of(base, 0),
     )
     return _judged(estimate, span)
 

@@ -132,6 +132,11 @@ def to_mib(size: float) -> float:
     return size / MIB
 
 
+def to_days(seconds: float) -> float:
+    """Return a time in days."""
+    return seconds / 86_400.0
+
+
 def to_gib(size: float) -> float:
     """Return ``size`` bytes in GiB."""
     return size / GIB

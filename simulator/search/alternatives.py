@@ -113,14 +113,14 @@ def _methods(query: Query) -> Iterator[tuple[str, Query]]:
     if not profile.limits.trains_adapters or scenario.lora_rank is not None or scenario.model.hidden_size < _RANK:
         return
     if profile.name != METHOD_FRAMEWORK:
-        yield f"--lora-rank {_RANK}", _with_adapters(query, _RANK, {})
+        yield f"--lora-rank {_RANK}", with_adapters(query, _RANK, {})
         return
     rank = usual_rank(profile.name, profile.stack)
-    yield "--method lora", _with_adapters(query, rank, {})
-    yield "--method qlora", _with_adapters(query, rank, {"quantised_base": "true"})
+    yield "--method lora", with_adapters(query, rank, {})
+    yield "--method qlora", with_adapters(query, rank, {"quantised_base": "true"})
 
 
-def _with_adapters(query: Query, rank: int, switches: Mapping[str, str]) -> Query:
+def with_adapters(query: Query, rank: int, switches: Mapping[str, str]) -> Query:
     """Return the question with adapters of a rank, and with further switches."""
     scenario, stack = query.scenario, query.scenario.framework.stack
     profile = framework_profile(scenario.framework.name, {**query.options, **switches}, stack)

@@ -119,6 +119,7 @@ def _span(need: float, *found: OpenSwitch) -> OpenRange:
         most_bytes=need + max(0.0, *moved, 0.0),
         fastest_seconds=1.0,
         slowest_seconds=1.0,
+        usual_verdict="fits",
     )
 
 
@@ -167,8 +168,8 @@ def test_a_range_joins_its_own_width_with_a_share_of_the_span() -> None:
 
 def test_what_decides_first_turns_the_verdict_alone() -> None:
     span = _span(1.0, _one(-0.1, 0.2, "does_not_fit"), _one(-0.5, 0.2, "fits"))
-    assert span.decisive("does_not_fit") is span.switches[1]
-    assert span.decisive("fits") is span.switches[0]
+    assert replace(span, usual_verdict="does_not_fit").decisive is span.switches[1]
+    assert replace(span, usual_verdict="fits").decisive is span.switches[0]
 
 
 def test_every_form_says_what_is_open(tmp_path: Path) -> None:

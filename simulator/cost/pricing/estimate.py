@@ -328,15 +328,20 @@ class OpenRange:
     """Step with every switch at its fastest value."""
     slowest_seconds: float
     """Step with every switch at its slowest value."""
+    usual_verdict: Verdict
+    """Verdict by the need with every switch at the framework's own value."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Switches by name, the largest effect first, each once."""
         return tuple(dict.fromkeys(switch.switch for switch in self.switches))
 
-    def decisive(self, verdict: Verdict) -> OpenSwitch | None:
-        """Return the first switch that alone turns a verdict by the need from or to `fits`; None if none does."""
-        return next((switch for switch in self.switches if (switch.verdict == "fits") != (verdict == "fits")), None)
+    @property
+    def decisive(self) -> OpenSwitch | None:
+        """Switch that alone turns the usual verdict from or to `fits`, by the most memory; None if none does."""
+        usual = self.usual_verdict == "fits"
+        turning = [switch for switch in self.switches if (switch.verdict == "fits") != usual]
+        return max(turning, key=lambda switch: abs(switch.memory_bytes), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from simulator.answers.cases import case_of, priceable
-from simulator.answers.ranking import estimate_of, space_of
+from simulator.answers.ranking import estimate_of, space_of, with_best_layout
 from simulator.answers.ranking import rank as ranked
 from simulator.evidence.cluster import device_kinds
 from simulator.question.question import Question
@@ -54,7 +54,7 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price one layout."""
-    case = priceable(case_of(_question(ctx, values)))
+    case = priceable(case_of(with_best_layout(_question(ctx, values))))
     priced, scenario, chosen = estimate_of(case), case.scenario, case.layout
     defaults = {name: values[name] for name in _QUESTION if left_to_default(ctx, name)}
     if values["nodes"] is None and values["devices"] is None:

@@ -47,9 +47,12 @@ def emit_command() -> click.Command:
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
     from simulator.answers.cases import case_of, priceable
+    from simulator.answers.ranking import with_best_layout
     from simulator.answers.saved import saved_case
     from simulator.frameworks.registry import framework_of
+    from simulator.question.frameworks.stacks import lacking
     from simulator.recipes.emit.write import emit, recipe_format
+    from simulator.search.space import Space
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
@@ -60,7 +63,8 @@ def _emit(**values: Any) -> None:
         question = question.changed(OPTION, framework=framework_of(target or "megatron"))
         if values["framework"] == "deepspeed" and "stack" not in question.inputs:
             question = question.changed(OPTION, stack="deepspeed")
-        case = priceable(case_of(question))
+        absent: dict[str, Any] = dict.fromkeys(lacking("trl"), (1,)) if target == "accelerate" else {}
+        case = priceable(case_of(with_best_layout(question, Space(**absent))))
     else:
         case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
     recipe = emit(case, target or recipe_format(case.scenario.framework.name))

@@ -30,9 +30,11 @@ from simulator.show.cli.options import (
     left_to_default,
     percentage,
     question_options,
+    refuse_options,
 )
 from simulator.show.cli.question import question_on_line
 from simulator.show.cli.streams import presentation, progress_bar, verbosity_of, write_answer
+from simulator.show.forms import ANSWERS
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")
@@ -83,7 +85,8 @@ def plan_command() -> click.Command:
         ],
         help=(
             "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "
-            "ranges, whether it is in time and in budget, and the least nodes that are in time."
+            "ranges, whether it is in time and in budget, and the least nodes that are in time. Without offers: the "
+            "fewest devices of every kind that hold a training, for all weights, LoRA and 4-bit LoRA."
         ),
     )
 
@@ -95,6 +98,9 @@ def _plan(**values: Any) -> None:
     from simulator.answers.ranking import space_of
 
     ctx = click.get_current_context()
+    if values["model"] and not values["offer"] and not values["train_tokens"]:
+        _enough(ctx, values)
+        return
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
         if not values[name]:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
@@ -114,3 +120,16 @@ def _plan(**values: Any) -> None:
         )
     defaults = {name: values[name] for name in _WITH_DEFAULT if left_to_default(ctx, name)}
     write_answer(ctx, "plan", planned, presentation(ctx, defaults=defaults))
+
+
+def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Write the fewest devices of every kind, where nothing is offered."""
+    from simulator.answers.enough import enough
+    from simulator.show.report.listing import enough_listing
+
+    refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
+    if values["format"] not in (forms := ANSWERS["listing"].formats):
+        raise click.UsageError(f"--format {values['format']}: without --offer one of {', '.join(forms)}")
+    with progress_bar(quiet=verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
+        listed = enough_listing(enough(question_on_line(ctx, without=("precision",)), progress))
+    write_answer(ctx, "listing", listed, presentation(ctx))

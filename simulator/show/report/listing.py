@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
+from simulator.answers.enough import Enough
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.errors import InputError
 from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
@@ -25,10 +26,11 @@ from simulator.question.specs.documents import sourced_parts
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import hardware_names, model_names
-from simulator.question.units import GIGA, TERA, to_gib
+from simulator.question.units import GIGA, TERA, to_days, to_gib
+from simulator.question.vocabulary import TuningMethod
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line
-from simulator.show.report.text import amount, count_text, dumps, table_csv
+from simulator.show.report.text import amount, batch_text, count_text, dumps, table_csv
 
 ListingRow = Mapping[str, str | int | float | bool | None]
 """Row of a listing: column name, with its unit, to value. All records of a listing have the same columns."""
@@ -57,6 +59,7 @@ _LEAST_PROSE = 24
 """Fewest characters with which sentences stand beside the other columns."""
 _NEVER_SPARED = frozenset(
     {"model", "hardware", "flag", "table", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"}
+    | {f"{method}_{figure}" for method in get_args(TuningMethod) for figure in ("devices", "days")}
 )
 """Columns that are never left out."""
 _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
@@ -317,3 +320,36 @@ def _allowed(metadata: Mapping[str, object], default: object) -> str:
         return ", ".join(choices)
     ends = (metadata[end] for end in ("low", "high"))
     return " to ".join(count_text(end) if isinstance(end, int) else f"{end:g}" for end in ends)
+
+
+def enough_listing(fewest: Iterable[Enough]) -> SpecListing:
+    """Return the fewest devices of every kind by method, the smallest memory first, with days for a million samples."""
+    by_hardware: dict[str, dict[str, Enough]] = {}
+    title = "Nothing fits on any kind of hardware."
+    for held in fewest:
+        by_hardware.setdefault(held.hardware, {})[held.method] = held
+        scenario = held.layout.query.scenario
+        batch = batch_text(scenario.global_batch_size, scenario.seq_length)
+        title = f"{scenario.model.name}: {batch}, {scenario.framework.name} with stack {scenario.framework.stack}"
+    kinds = sorted(map(load_hardware, by_hardware), key=lambda spec: spec.usable_memory_bytes)
+    notes = [
+        "Fewest devices that hold all weights, LoRA, and LoRA over 4 bits; days for a million samples on them.",
+        "simulate plan --offer and --train-tokens compare offers; simulate rank shows the layouts.",
+    ]
+    return SpecListing(records=[_enough(spec, by_hardware[spec.name]) for spec in kinds], title=title, notes=notes)
+
+
+def _enough(spec: HardwareSpec, by_method: Mapping[str, Enough]) -> ListingRow:
+    row: dict[str, str | int | float | bool | None] = {
+        "hardware": spec.name,
+        "usable_gib": round(to_gib(spec.usable_memory_bytes), 1),
+    }
+    for method in get_args(TuningMethod):
+        held = by_method.get(method)
+        row[f"{method}_devices"] = None if held is None else held.devices
+        row[f"{method}_days"] = None if held is None else round(to_days(_SAMPLES * held.seconds_per_sample), 1)
+    return row
+
+
+_SAMPLES = 10**6
+"""Samples whose time stands beside the fewest devices."""

@@ -244,7 +244,7 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     for switch in span.switches if full else ():
         counted = "" if switch.share is None else f"{100.0 * switch.share:.0f} % of "
         yield f"  {open_switch_text(switch)}: {counted}{switch.source}"
-    first = span.decisive(_by_need(estimate))
+    first = span.decisive
     if estimate.verdict == "depends" and first is None:
         yield "no switch alone decides; --stack NAME says them (`simulate frameworks` lists the names), --option one"
     if estimate.verdict == "depends" and first is not None:
@@ -257,11 +257,6 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
 
 def _first_of(span: OpenRange, name: str) -> OpenSwitch:
     return next(switch for switch in span.switches if switch.switch == name)
-
-
-def _by_need(estimate: Estimate) -> Verdict:
-    """Return whether the layout fits by the need alone."""
-    return "fits" if estimate.memory.fits else "does_not_fit"
 
 
 def open_switch_text(switch: OpenSwitch) -> str:

@@ -1,0 +1,96 @@
+"""The fewest devices of every kind that hold a training: the answer of a plan to which nothing is offered.
+
+    simulate plan --model qwen3-8b --seq-length 4096
+
+All weights, adapters, and adapters over a base of 4 bits are each searched on 1, 2, 4 … devices of a node, then on 2,
+4 … whole nodes, under what people fine-tune with unless a framework or a stack is said. `answers.plan` compares offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from simulator.answers.ranking import query_of
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.frameworks.stacks import usual_rank
+from simulator.question.question import SEARCH, Question
+from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.names import hardware_names
+from simulator.question.vocabulary import TuningMethod
+from simulator.search.alternatives import with_adapters
+from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout
+from simulator.search.rank import Progress, best_of
+
+_STACK: Final = "trl"
+"""Stack of a question that names neither framework nor stack: the library with all methods."""
+_METHODS: Final[tuple[TuningMethod, ...]] = ("qlora", "lora", "full")
+"""The thriftiest first: where it does not fit, the next need not be tried."""
+_MOST_NODES: Final = 64
+
+
+class Enough(NamedTuple):
+    """The fewest devices of a kind on which a method of training fits."""
+
+    hardware: str
+    method: TuningMethod
+    devices: int
+    """A power of two, or whole nodes."""
+    layout: PricedLayout
+    """Fastest layout there."""
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """Time that a sequence takes on all these devices."""
+        return self.layout.step_seconds / self.layout.query.scenario.global_batch_size
+
+
+def enough(question: Question, progress: Progress | None = None) -> Iterator[Enough]:
+    """Yield the fewest devices of every kind in the catalogue, for each method that fits on at most 64 nodes.
+
+    The question has neither hardware nor a number of devices or nodes. Raises InputError for what is wrong in it.
+    """
+    if sized := [name for name in ("hardware", "nodes", "devices", "lora_rank") if name in question.inputs]:
+        raise InputError(f"{sized[0]}: left out where every kind of hardware and method is tried; or give --offer")
+    if not {"framework", "stack"} & set(question.inputs):
+        question = question.changed(SEARCH, framework="torch", stack=_STACK)
+    names = [name for name in hardware_names() if name != "local-cpu"]
+    for position, name in enumerate(names):
+        if progress is not None:
+            progress(position, len(names))
+        fewest = 1
+        for method in _METHODS:
+            held = _fewest(question.changed(SEARCH, hardware=name), method, fewest)
+            if held is not None:
+                fewest = held.devices
+                yield held
+
+
+def _fewest(question: Question, method: TuningMethod, low: int) -> Enough | None:
+    """Return the fewest devices from `low` on; None where a method is refused or fits nowhere."""
+    hardware = load_hardware(question.value("hardware"))
+    for devices in (count for count in _counts(hardware.devices_per_node) if count >= low):
+        try:
+            query = query_of(question.changed(SEARCH, devices=devices), None, MIN_FIT_PROBABILITY)
+            if method != "full":
+                profile = query.scenario.framework
+                switches = {"quantised_base": "true"} if method == "qlora" else {}
+                query = with_adapters(query, usual_rank(profile.name, profile.stack), switches)
+            best = best_of(query)
+        except UnsupportedError:
+            return None
+        if best is not None:
+            return Enough(hardware.name, method, devices, best)
+    return None
+
+
+def _counts(per_node: int) -> Iterator[int]:
+    """Yield the numbers of devices that are tried: powers of two below a node, then whole nodes."""
+    count = 1
+    while count < per_node:
+        yield count
+        count *= 2
+    nodes = 1
+    while nodes <= _MOST_NODES:
+        yield nodes * per_node
+        nodes *= 2

@@ -1,0 +1,69 @@
+"""The fewest devices of every kind that hold a training, where nothing is offered."""
+
+import json
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.answers.enough import enough
+from simulator.errors import InputError
+from simulator.question.question import question_of
+from tests.cli.running import refusal, run
+
+ASKED = ("plan", "--model", "qwen3-8b", "--seq-length", "4096")
+
+
+def test_every_number_is_the_fewest_that_a_ranking_recommends() -> None:
+    """A power of two below it holds nothing; its speed is that of the ranking."""
+    held = {
+        (each.hardware, each.method): each for each in enough(question_of({"model": "qwen3-8b", "seq_length": 4096}))
+    }
+    for key in (("rtx-4090", "full"), ("rtx-4090", "qlora"), ("h100-sxm-80g", "full"), ("a40", "lora")):
+        hardware, method = key
+        fewest = held[key]
+        question: dict[str, Any] = {
+            "model": "qwen3-8b",
+            "seq_length": 4096,
+            "hardware": hardware,
+            "stack": "trl",
+            "method": method,
+        }
+        best = simulator.rank(**question, devices=fewest.devices, top=1).estimates[0]
+        assert best.throughput.step_seconds == pytest.approx(fewest.layout.step_seconds)
+        assert fewest.seconds_per_sample == pytest.approx(best.throughput.step_seconds / 1024)
+        if fewest.devices > 1:
+            assert not simulator.rank(**question, devices=fewest.devices // 2, top=1).estimates
+
+
+def test_a_thriftier_method_never_takes_more_devices() -> None:
+    rows = json.loads(run(*ASKED, "--format", "json").stdout)
+    assert len(rows) > 30
+    for row in rows:
+        counts = [row[f"{method}_devices"] for method in ("qlora", "lora", "full")]
+        known = [count for count in counts if count is not None]
+        assert known == sorted(known)
+
+
+def test_it_stands_on_one_screen() -> None:
+    lines = run(*ASKED, env={"COLUMNS": "80"}).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 50
+    assert lines[0].startswith("qwen3-8b: sequence 4096")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--deadline-days", "3"), "--deadline-days needs --offer and --train-tokens"),
+        (("--format", "html"), "--format html: without --offer one of table"),
+        (("--train-tokens", "1B"), "missing option '--offer'"),
+    ],
+)
+def test_what_needs_offers_is_refused(words: tuple[str, ...], says: str) -> None:
+    assert says in refusal(*ASKED, *words)
+
+
+def test_hardware_is_not_said() -> None:
+    with pytest.raises(InputError, match="hardware: left out"):
+        list(enough(question_of({"model": "qwen3-8b", "hardware": "h100"})))
