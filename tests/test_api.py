@@ -72,8 +72,11 @@ def test_a_narrowed_space_is_part_of_the_query() -> None:
 
 
 def test_an_estimate_fills_in_the_layout() -> None:
-    found = simulator.estimate(model="llama3.1-8b")
+    found = simulator.estimate(model="llama3.1-8b", tensor_parallel=1)
     assert found.layout == Layout(data_parallel=8, stage_layers=(32,))
+    unsaid = simulator.estimate(model="llama3.1-8b")
+    assert unsaid.layout == simulator.rank(model="llama3.1-8b", top=1).estimates[0].layout
+    assert unsaid.provenance.cautions[0].startswith("no layout was said")
     cut = simulator.estimate(model="llama3.1-8b", layout=Layout(pipeline_parallel=8))
     assert cut.layout.stage_layers == (4,) * 8
     own = Layout(pipeline_parallel=2, data_parallel=4, stage_layers=(20, 12))
@@ -414,4 +417,4 @@ def test_a_sequence_is_no_longer_than_the_models_positions() -> None:
     assert beyond.provenance.cautions == (
         "llama-2-7b was trained for sequences of up to 4,096 tokens; 32,768 are priced",
     )
-    assert not simulator.estimate(model="llama-2-7b", seq_length=4096).provenance.cautions
+    assert not simulator.estimate(model="llama-2-7b", seq_length=4096, tp=1).provenance.cautions

@@ -78,7 +78,7 @@ def fewest_nodes(
         if best is not None and best.step_seconds <= within:
             if progress is not None:
                 progress(len(counts), len(counts))
-            return FewestNodes(nodes, nodes, fitting, most, deadline_days, tuple(_doubled(query, nodes, most)))
+            return FewestNodes(nodes, nodes, fitting, most, deadline_days, tuple(_doubled(query, best, most)))
         if best is None and candidates(sized.scenario, sized.space):
             nearest = nodes
     if fitting is not None:  # the largest is the fastest, or close to it
@@ -86,19 +86,22 @@ def fewest_nodes(
     return FewestNodes(None, nearest, fitting, most, deadline_days)
 
 
-_DOUBLINGS = 4
-"""Doublings of the fewest nodes that are shown beside them."""
+_DOUBLINGS = 5
+"""Numbers of nodes that are shown, the fewest first."""
 
 
-def _doubled(query: Query, nodes: int, most: int) -> Iterator[NodeCount]:
-    """Yield a number of nodes and its doublings up to `most`, each with its fastest layout, where one fits."""
-    for count in (nodes << doubling for doubling in range(_DOUBLINGS + 1)):
-        sized = on_nodes(query, count) if count <= most else None
-        best = None if sized is None or sized.scenario.devices > MOST_DEVICES else best_of(sized)
-        if sized is not None and best is not None:
-            scenario = sized.scenario
-            tokens = scenario.global_batch_size * scenario.seq_length
-            yield NodeCount(count, best.layout, tokens / best.step_seconds / scenario.devices)
+def _doubled(query: Query, fewest: PricedLayout, most: int) -> Iterator[NodeCount]:
+    """Yield the nodes of a layout and their doublings up to `most`, each with its fastest layout, where one fits."""
+    per_node = query.scenario.hardware.devices_per_node
+    nodes, best = fewest.layout.devices // per_node, fewest
+    for _ in range(_DOUBLINGS):
+        tokens = query.scenario.global_batch_size * query.scenario.seq_length
+        yield NodeCount(nodes, best.layout, tokens / best.step_seconds / (nodes * per_node))
+        nodes *= 2
+        larger = best_of(on_nodes(query, nodes)) if nodes <= most and nodes * per_node <= MOST_DEVICES else None
+        if larger is None:
+            return
+        best = larger
 
 
 def _most_step_seconds(query: Query, train_tokens: int | None, deadline_days: float | None) -> float:

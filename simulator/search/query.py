@@ -108,12 +108,16 @@ class StackBest:
     """None where nothing fits."""
 
 
-class NodeCount(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NodeCount:
     """Fastest layout on a number of nodes."""
 
     nodes: int
+    """Number of whole nodes."""
     layout: Layout
+    """Fastest layout on them that is likely enough to fit."""
     tokens_per_second_per_device: float
+    """Its speed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def test_what_a_preset_does_not_decide_stays_open(name: str) -> None:
 
 
 def test_switches_that_runs_set_together_are_one_choice() -> None:
-    found = simulator.estimate(model="llama3.1-8b", hardware="h100-sxm-80g", devices=8, framework="torch").open
+    found = simulator.estimate(model="llama3.1-8b", hardware="h100-sxm-80g", devices=8, framework="torch", tp=1).open
     assert found is not None
     pure = [switch for switch in found.switches if switch.switch == "parameter_dtype"]
     assert {switch.texts for switch in pure} == {
@@ -173,7 +173,19 @@ def test_what_decides_first_turns_the_verdict_alone() -> None:
 
 
 def test_every_form_says_what_is_open(tmp_path: Path) -> None:
-    words = ("estimate", "--model", "llama3.1-8b", "--hardware", "h100", "--devices", "4", "--framework", "torch")
+    words = (
+        "estimate",
+        "--model",
+        "llama3.1-8b",
+        "--hardware",
+        "h100",
+        "--devices",
+        "4",
+        "--framework",
+        "torch",
+        "--tp",
+        "1",
+    )
     text = run(*words).stdout
     assert "depends: needs " in text
     assert "not said: " in text
@@ -204,7 +216,13 @@ def test_what_is_done_with_a_recommended_layout_stays_closed() -> None:
 
 
 def test_a_choice_stays_open_beside_a_switch_that_has_its_value() -> None:
-    question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "framework": "torch"}
+    question: dict[str, Any] = {
+        "model": "llama3.1-8b",
+        "hardware": "h100-sxm-80g",
+        "devices": 8,
+        "framework": "torch",
+        "tp": 1,
+    }
     same, other = (simulator.estimate(**question, options={"gradient_dtype": text}).open for text in ("bf16", "fp32"))
     assert same is not None
     assert other is not None

@@ -80,7 +80,7 @@ def test_a_cluster_keeps_the_stack_of_its_own_runs() -> None:
     assert load_hardware("z2000").stack == "z2000"
     assert simulator.estimate(model="llama3.1-8b", tp=2).stack == "z2000"
     assert simulator.estimate(model="llama3.1-8b", hardware="h100-sxm-80g", tp=2).stack == "default"
-    assert simulator.estimate(model="llama3.1-8b", framework="torch").stack == "default"
+    assert simulator.estimate(model="llama3.1-8b", framework="torch", tp=1).stack == "default"
 
 
 def test_a_calibration_names_the_stack_of_its_rows(tmp_path: Path) -> None:

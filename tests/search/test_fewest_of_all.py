@@ -61,8 +61,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float | None
 def test_the_first_number_on_which_anything_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     tries, told = asked(monkeypatch, lambda nodes: 1.0 if nodes >= 3 else None), list[tuple[int, int]]()
     found = fewest_nodes(query_of(), 9, None, None, lambda done, total: told.append((done, total)))
-    assert found == FewestNodes(3, 3, 3, 9, None)
-    assert tries.nodes == [1, 2, 3]
+    assert replace(found, counts=()) == FewestNodes(3, 3, 3, 9, None)
+    assert [count.nodes for count in found.counts] == [3, 6]
+    assert tries.nodes == [1, 2, 3, 6]
     assert told == [(0, 9), (1, 9), (2, 9), (9, 9)]
 
 
@@ -75,7 +76,7 @@ def test_the_first_number_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes fit; a step takes 24 seconds over the nodes, and ten days leave 864 of a thousand."""
     tries = asked(monkeypatch, lambda nodes: 4000.0 / nodes if nodes > 1 else None)
     found = fewest_nodes(query_of(), 9, TOKENS, 10.0)
-    assert found == FewestNodes(5, 5, 2, 9, 10.0)
+    assert replace(found, counts=()) == FewestNodes(5, 5, 2, 9, 10.0)
     assert tries.nodes == [1, 2, 3, 4, 5]
     # Until something fits any step will do; then those in time alone are looked for.
     assert tries.below == [math.inf, math.inf, 864.0, 864.0, 864.0]
@@ -87,7 +88,7 @@ def test_numbers_that_would_have_to_exceed_the_peak_are_skipped(monkeypatch: pyt
     found = fewest_nodes(query_of(), 9, TOKENS, 10.0, lambda done, _: told.append(done))
     assert tries.nodes == [1, 2, 5, 6, 7]
     assert told == [0, 1, 2, 3, 4, 5, 6, 9]
-    assert found == FewestNodes(7, 7, 2, 9, 10.0)
+    assert replace(found, counts=()) == FewestNodes(7, 7, 2, 9, 10.0)
 
 
 def test_where_none_is_in_time_the_most_that_fit_are_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +110,12 @@ def test_against_every_number_searched() -> None:
     every = {nodes: best_of(on_nodes(query, nodes)) for nodes in range(1, 5)}
     fitting = [nodes for nodes, best in every.items() if best is not None]
     assert 1 < fitting[0] < 4
-    assert fewest_nodes(query, 4, None, None) == FewestNodes(fitting[0], fitting[0], fitting[0], 4, None)
+    within = fewest_nodes(query, 4, None, None)
+    assert replace(within, counts=()) == FewestNodes(fitting[0], fitting[0], fitting[0], 4, None)
     three, four = (best.step_seconds for best in (every[3], every[4]) if best is not None)
     days = (three + four) / 2 * STEPS / DAY
-    assert fewest_nodes(query, 4, TOKENS, days) == FewestNodes(4, 4, fitting[0], 4, days)
+    in_time = fewest_nodes(query, 4, TOKENS, days)
+    assert replace(in_time, counts=()) == FewestNodes(4, 4, fitting[0], 4, days)
 
 
 def test_at_their_peak_so_many_times_as_many_devices_would_be_in_time() -> None:
@@ -308,9 +311,10 @@ def test_methods_that_the_trainer_has_come_before_more_devices(monkeypatch: pyte
     Fits(monkeypatch, lambda query: query.scenario.devices >= 4)
     scenario = replace(query_of().scenario, devices=1, framework=framework("torch"))
     changes = dict(_changes(replace(query_of(), scenario=scenario, space=Space())))
-    added = ["--optimizer adamw_8bit", "--lora-rank 16", "--devices 4"]
-    assert list(changes)[-3:] == added
-    assert changes["--lora-rank 16"].scenario.lora_rank == 16
+    added = ["--optimizer adamw_8bit", "--method lora", "--method qlora", "--devices 4"]
+    assert list(changes)[-4:] == added
+    assert changes["--method lora"].scenario.lora_rank == 8
+    assert changes["--method qlora"].scenario.framework.quantised_base
     assert changes["--optimizer adamw_8bit"].scenario.framework.optimizer == "adamw_8bit"
 
 

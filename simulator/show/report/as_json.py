@@ -30,7 +30,7 @@ from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import TERA
 from simulator.question.vocabulary import Precision, StackName
-from simulator.search.query import FewestNodes, Ranking
+from simulator.search.query import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
 
@@ -248,6 +248,24 @@ class StackBestJson(Shown):
     estimate: EstimateJson | None
 
 
+class NodeCountJson(Shown):
+    nodes: int
+    layout: LayoutJson
+    tokens_per_second_per_device: float
+
+
+class FewestNodesJson(Shown):
+    nodes: int | None
+    ranked_nodes: int
+    fitting_nodes: int | None
+    most_nodes: int
+    deadline_days: float | None
+    counts: list[NodeCountJson]
+    knee: Annotated[
+        int | None, At(lambda f, _: f.knee and f.knee.nodes, "Fewest of `counts` whose tokens cost nearly the least.")
+    ]
+
+
 class RankingJson(AnswerJson):
     query: dict[str, Any]
     question: QuestionJson
@@ -263,7 +281,7 @@ class RankingJson(AnswerJson):
     equal: list[int]
     surer: int | None
     stacks: list[StackBestJson]
-    fewest: FewestNodes | None
+    fewest: FewestNodesJson | None
 
 
 class _Key(NamedTuple):
