@@ -1,9 +1,9 @@
-"""Every answer with the forms that it can be written in: the registry behind `--format`, and the place to add a form.
+"""Registry of the answers and the forms each can be written in, behind `--format`; the place to add a form.
 
     "plan": Answer["Plan"](lambda: plan.plan_table, _json(...), csv=lambda: plan.plan_csv)
 
 A form is a keyword with a function that returns its writer, so that choosing one imports its module and no other. Type
-checkers see each writer, and that it takes what the answer is.
+checkers see each writer, and that it takes what the answer is. Writers stand in `show.report` and `show.pages`.
 """
 
 from __future__ import annotations

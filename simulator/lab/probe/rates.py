@@ -1,11 +1,11 @@
-"""Rates of a machine: the operations to time, what their timings say, and what becomes of the rates.
+"""Rates of a machine: the operations to time, what their timings say, the hardware spec and priors made of them.
 
     >>> rates = rates_of(from_json(MeasuredRates, text))  # what the ranks of `rates_job` timed
     >>> from_rates(rates, "bf16", Coefficients()).time.gemm_efficiency  # `rates.gemm_efficiency["bf16"].value`
 
 They become a measured hardware spec (`measured_spec`), the nearest shipped one with the machine's own figures, and the
 priors from which the fit of its launches starts (`from_rates`). Figures that a probe cannot see keep the template's
-source and status; none is guessed. `simulator.lab.trainer.rates` times.
+source and status. `lab.trainer.rates` times the operations, `lab.probe.run` goes on to launches.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A probe from its request to its calibration: rates measured, launches planned and made, their rows fitted.
+"""Probe of a machine from request to calibration: rates measured, launches planned and made, their rows fitted.
 
     >>> request = ProbeRequest(hardware="local-cpu", devices=2, folder=Path("mine"))
     >>> launch_all(prepare(request, print), print).calibration_file
     PosixPath('mine/cpu.yaml')
 
-`outlook` returns the plan and starts nothing. The fit is that of `simulator.evidence.calibration`; rows that scatter
-too much store nothing.
+`outlook` returns the plan and starts nothing. `lab.probe.rates` has the rates, `lab.runner.campaign` launches, and
+`evidence.calibration` fits; rows that scatter too much store nothing.
 """
 
 from __future__ import annotations

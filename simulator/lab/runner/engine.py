@@ -1,13 +1,13 @@
-"""What a launch is: a layout picked, the command of its nodes, its end, its outcome; and who takes part in it.
+"""One launch of a layout: the command of its nodes, its end, its outcome; its launchers, and the interface of engines.
 
     >>> launch = Launch(title="1-tiny", pick=pick, estimate=estimate, command=engine.prepare(pick, folder))
     >>> engine.outcome(pick, folder, launcher.run(launch)).kind
     'ok'
 
-An `Engine` (the reference trainer, Megatron-LM, Paddle) prepares the command of a node and reads how it ended; a
-`Launcher` (this machine, Slurm) starts the command once on each node and ends all of it. A launcher sets `NNODES`,
-`NODE_RANK`, `MASTER_ADDR` and `MASTER_PORT` there; the command starts the ranks of its node, and output of all nodes
-goes to one log.
+An `Engine` (`lab.runner.reference`, or `outside` for Megatron-LM and Paddle) prepares the command of a node and reads
+how it ended; a `Launcher` (this machine, Slurm) starts the command once on each node and ends all of it. A launcher
+sets `NNODES`, `NODE_RANK`, `MASTER_ADDR` and `MASTER_PORT` there; the command starts the ranks of its node, and output
+of all nodes goes to one log. `lab.runner.campaign` makes several launches.
 """
 
 from __future__ import annotations

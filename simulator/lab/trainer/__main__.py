@@ -1,9 +1,9 @@
-"""Program of a rank, started by torchrun or srun: it trains, or times the operations of a machine.
+"""Program of a rank, started by torchrun or srun: it trains (`worker`), or times operations of a machine (`rates`).
 
     torchrun --nproc-per-node 2 -m simulator.lab.trainer JOB.json
     torchrun --nproc-per-node 2 -m simulator.lab.trainer rates JOB.json
 
-Ends with an exit code that launchers read; `worker` trains and `rates` times.
+It ends with an exit code that `lab.runner.engine` reads.
 """
 
 from __future__ import annotations

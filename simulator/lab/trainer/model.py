@@ -3,7 +3,7 @@
     >>> stage = Stage(load_model("llama3.2-1b"), range(16), seq_length=128, embedding=True, head=True)
     >>> stage(tokens, targets)  # (sequences, tokens) each; the mean loss
 
-`worker` spreads a stage over devices.
+`lab.trainer.worker` spreads a stage over devices and trains it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Rank of a run of the reference trainer: spreads its stages, trains on random tokens, measures, writes its result.
+"""Rank of a run of the reference trainer: it spreads its stages, trains on random tokens, measures, writes its result.
 
     >>> train(job, folder, rank=0)
     >>> from_json(RankResult, (folder / "rank-0.json").read_text()).peak_bytes
 
-Stages are spread over devices, and their passes run, by torch's own parallelism and schedules: tensor parallelism,
-recomputation and FSDP2, in this order. `watch` measures them.
+Stages (`lab.trainer.model`) are spread over devices, and their passes run, by torch's own parallelism and schedules:
+tensor parallelism, recomputation and FSDP2, in this order. `lab.trainer.watch` measures them, `lab.runner.reference`
+launches the ranks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
 
-Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed.
+Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed. `pages.layouts`
+has estimates and rankings, `pages.figures` the figures, `pages.page` the file.
 """
 
 from __future__ import annotations

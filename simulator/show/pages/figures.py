@@ -1,8 +1,8 @@
-"""Figures as Plotly takes them, `{"data": traces, "layout": ...}`; every number in them is computed here.
+"""Figures of answers as Plotly takes them, `{"data": traces, "layout": ...}`; every number in them is computed here.
 
     memory_figure(estimate)["data"][0]["name"] == "parameters"
 
-Pages and notebooks draw the same figures.
+`pages.layouts`, `pages.answers` and `pages.notebook` show them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     simulate rank --model llama3.1-8b --nodes 2 --format html --output rank.html
 
 Other questions that a page answers (another sequence length, each position of a slider) are priced here beforehand; the
-browser computes no figure.
+browser computes no figure. `pages.answers` has the other answers, `pages.figures` the figures, `pages.page` the file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Shows predictions beside measured runs, and fitted coefficients, as tables, JSON, CSV and YAML.
+"""Predictions beside measured runs, and fitted coefficients, as tables, JSON, CSV and YAML.
 
     platform  class  rows  source left out %  ...         simulate accuracy
     coefficient  value  standard error  prior  ...        simulate calibrate mine.csv
 
-Deviations are shares: predicted over measured, less one. `evidence.calibration` fits coefficients and holds the file
-of a calibration.
+Deviations are shares: predicted over measured, less one. `evidence.calibration` fits coefficients and holds the file of
+a calibration; `show.cli.calibration` has the commands.
 """
 
 from __future__ import annotations

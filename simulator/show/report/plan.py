@@ -1,8 +1,9 @@
-"""A plan for people and as CSV: what to book, its layout, a row for each choice, what the figures rest on.
+"""Plan as text for people and as CSV: what to book, its layout, a row for each choice, what the figures rest on.
 
     Book: 16 nodes of h800-sxm-80g (128 devices), bf16: 22.1 (18.0-27.1) days, cost 142k (116k-175k), in time: yes.
 
 Days and cost are the likeliest and the range of likely ones; a limit is compared with both ends of the range.
+`answers.plan` works the plan out, `pages.answers` has its page.
 """
 
 from __future__ import annotations

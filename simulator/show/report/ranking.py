@@ -1,9 +1,10 @@
-"""A ranking for people: the fastest layout in words, a row for each layout, what the numbers rest on.
+"""Ranking as text for people: the fastest layout in words, a row for each layout, what the numbers rest on.
 
     Fastest: TP2 PP1 DP8, micro batch 1, no recompute: 151,208 tokens/s (± 9 %), 45.1 % MFU, ...
     #  TP  PP  DP  mbs  re-comp.  tokens/s  MFU %   GiB
 
 A line that is too short for all columns loses those that others tell (`Column.spare`), the highest first.
+`report.estimate` has one layout, `search.query` the record of a ranking.
 """
 
 from __future__ import annotations
