@@ -87,8 +87,8 @@ def test_layers_in_flight_are_those_of_the_passes_in_their_order(model: dict[str
         assert found[rank, 0] == most, (rank, sizes)
 
 
-def asked(devices: int = 1, **options: str) -> Scenario:
-    return scenario_of(small_moe(), profile="torch", devices=devices, options=options, seq_length=32)
+def asked(**options: str) -> Scenario:
+    return scenario_of(small_moe(), profile="torch", devices=1, options=options, seq_length=32)
 
 
 def step(scenario: Scenario, **fields: Any) -> float:

@@ -9,12 +9,14 @@ from typing import Any, cast
 import pytest
 
 from simulator.cost.derived import pricing_of
+from simulator.cost.pricing.price import FITS, price
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.search import rank as ranks
 from simulator.search.query import PricedLayout, Query
 from simulator.search.rank import Shortlist, equal_to_first, fastest_of, search
 from simulator.search.rules import RULES
+from simulator.search.space import Space
 from tests.scenario.cases import layout_of, scenario_of, small_dense, small_moe
 
 QUERY = Query(scenario=scenario_of(small_dense(num_hidden_layers=8), global_batch_size=64), min_fit_probability=0.0)
@@ -70,14 +72,14 @@ def test_a_shortlist_keeps_the_best_of_each_split_and_no_more_than_its_limit() -
 
 def _of_split(tensor: int) -> list[PricedLayout]:
     """Every layout of a tensor parallel size that fits, without those solved from others."""
-    space = ranks.Space(tensor_parallel=(tensor,))
+    space = Space(tensor_parallel=(tensor,))
     return [
-        ranks.priced_layout(QUERY, ranks.price(pricing), index)
+        ranks.priced_layout(QUERY, price(pricing), index)
         for judged in ranks.walk(QUERY.scenario, space)
         if judged.sized is not None
         for pricing in (judged.sized.pricing,)
         for index in range(len(pricing))
-        if judged.sized.verdict[index] == ranks.FITS
+        if judged.sized.verdict[index] == FITS
     ]
 
 
@@ -115,6 +117,6 @@ def test_the_first_of_a_mixture_is_that_of_every_split() -> None:
     alone = [
         found
         for experts in (1, 2, 4, 8)
-        if (found := fastest_of(replace(query, space=ranks.Space(expert_parallel=(experts,))))) is not None
+        if (found := fastest_of(replace(query, space=Space(expert_parallel=(experts,))))) is not None
     ]
     assert min(one.step_seconds for one in alone) == search(query, top=1).fastest[0].step_seconds

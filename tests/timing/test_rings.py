@@ -72,8 +72,9 @@ def test_a_whole_warm_up_needs_several_chunks(ranks: int, micro_batches: int, co
 @pytest.mark.parametrize(("rank", "apart"), [(0, 0), (1, 0), (2, 1)])
 @pytest.mark.parametrize("micro_batches", [6, 7, 9])
 def test_passes_that_meet_in_dual_pipe_v(rank: int, apart: int, micro_batches: int) -> None:
-    """DeepSeek's dualpipev.py, steps 4 and 5, on three ranks: `m - 2 p + i + 1` rounds of two overlapped pairs, of which
-    the turning rank runs its first forward and backward pass apart; then `p - i - 1` rounds of one pair.
+    """DeepSeek's dualpipev.py, steps 4 and 5, on three ranks: rounds of two overlapped pairs, then of one.
+
+    `m - 2 p + i + 1` of the first, where the turning rank runs its first two passes apart; `p - i - 1` of the second.
     """
     ranks, rounds = 3, micro_batches - 2 * 3 + rank + 1
     together = DualPipeV(combined=True).together(rank, ranks, 2, micro_batches)
@@ -88,7 +89,7 @@ def test_passes_that_meet_in_dual_pipe_v(rank: int, apart: int, micro_batches: i
 
 @pytest.mark.parametrize(("stage", "times"), [(0, 0), (1, 1), (2, 1), (3, 32)])
 def test_16_bit_parameters_are_gathered_as_often_as_they_are_freed(stage: int, times: int) -> None:
-    """Without overlap all of it shows: once a step, under ZeRO 3 in both passes of 16 micro batches; under ZeRO 0 never.
+    """Without overlap all of it shows: once a step, under ZeRO 3 in both passes of 16 micro batches, else never.
 
     2 bytes of a parameter, at what a GiB takes over eight ranks. Reductions move what they do with one.
     """
