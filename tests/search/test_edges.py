@@ -6,18 +6,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from simulator.cost.derived import pricing_of
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import FITS, price
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import NodeGroup
 from simulator.search import rank as ranks
+from simulator.search.alternatives import has_kernels
 from simulator.search.query import PricedLayout, Query
 from simulator.search.rank import Shortlist, equal_to_first, fastest_of, search
 from simulator.search.rules import RULES
-from simulator.search.space import Space
-from tests.scenario.cases import layout_of, scenario_of, small_dense, small_moe
+from simulator.search.space import Space, balanced_cut
+from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
 
 QUERY = Query(scenario=scenario_of(small_dense(num_hidden_layers=8), global_batch_size=64), min_fit_probability=0.0)
 
@@ -120,3 +123,42 @@ def test_the_first_of_a_mixture_is_that_of_every_split() -> None:
         if (found := fastest_of(replace(query, space=Space(expert_parallel=(experts,))))) is not None
     ]
     assert min(one.step_seconds for one in alone) == search(query, top=1).fastest[0].step_seconds
+
+
+def test_a_shortlist_by_memory_takes_the_least_memory_of_timed_layouts_too() -> None:
+    """Full recompute takes longer and holds less; both lists are of the same priced block."""
+    scenario = QUERY.scenario
+    layouts = [layout_of(scenario, micro_batch_size=4, recompute=mode) for mode in ("none", "full")]
+    priced = price(Pricing(scenario, block_of(layouts)))
+    every = np.arange(2)
+    assert Shortlist(QUERY, 2, variants=True).entering(priced, every).tolist() == [0, 1]
+    assert Shortlist(QUERY, 2, variants=True, by="device_bytes").entering(priced, every).tolist() == [1, 0]
+
+
+def test_an_output_layer_counts_once_beside_the_layers() -> None:
+    """Nine layers of 2 x 43,008 + 4 x 64 x 64 = 102,400 FLOP a token, and 2 x 64 x 4080 = 5.1 layers: 14.1 in two."""
+    scenario = scenario_of(small_dense(num_hidden_layers=9, vocab_size=4080), devices=16, seq_length=64)
+    groups = tuple(NodeGroup(load_hardware("z2000"), 8) for _ in range(2))
+    assert balanced_cut(replace(scenario, groups=groups), 2) == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name", "value", "known"),
+    [
+        (("h100-sxm-80g", "h100-sxm-80g"), "tp_comm_overlap", True, True),
+        (("h100-sxm-80g", "mi300x"), "tp_comm_overlap", True, False),
+        (("mi300x", "h100-sxm-80g"), "tp_comm_overlap", True, False),
+        (("mi300x", "mi300x"), "tp_comm_overlap", False, True),
+        (("mi300x", "h100-sxm-80g"), "expert_dispatch", "deepep", False),
+        (("mi300x", "h100-sxm-80g"), "expert_dispatch", "allgather", True),
+        (("mi300x", "h100-sxm-80g"), "overlap_expert_exchange", True, False),
+        (("mi300x", "h100-sxm-80g"), "overlap_expert_exchange", False, True),
+        (("h100-sxm-80g", "h100-sxm-80g"), "overlap_expert_exchange", True, True),
+    ],
+)
+def test_a_switch_is_advised_where_every_kind_of_device_has_its_kernels(
+    kinds: tuple[str, ...], name: str, value: Any, known: bool
+) -> None:
+    groups = tuple(NodeGroup(load_hardware(kind), 8) for kind in kinds)
+    scenario = replace(scenario_of(small_moe(), kinds[0], devices=16), groups=groups)
+    assert has_kernels(scenario, name, value) == known

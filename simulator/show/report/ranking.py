@@ -139,6 +139,11 @@ def _fitted(estimates: Sequence[Estimate], shown: Presentation) -> tuple[list[Co
     return fits, [*legend, *(narrow_line(left_out) if shown.verbosity > 0 else ())]
 
 
+def ranking_columns(estimates: Sequence[Estimate], shown: Presentation) -> list[Column]:
+    """Return a column for each size and figure of the layouts, in order."""
+    return [*_size_columns(estimates), *_text_columns(estimates), *_figure_columns(estimates, shown)]
+
+
 def _needed(columns: Sequence[Column]) -> int:
     return sum(0 < column.spare < _NEEDED for column in columns)
 
