@@ -91,7 +91,7 @@ def test_each_launch_takes_the_next_port(tmp_path: Path) -> None:
 
 
 def test_nodes_must_know_of_each_other() -> None:
-    with pytest.raises(InputError, match="--launcher local: starts one node, the layouts take 2; use --launcher slurm"):
+    with pytest.raises(InputError, match="this starts one node, the layouts take 2: start it on each"):
         LocalLauncher().check(2)
     with pytest.raises(InputError, match="--node-rank 2: the layouts take 2 nodes, numbered from 0"):
         LocalLauncher(endpoint="a:1", node_rank=2).check(2)
@@ -102,7 +102,6 @@ def test_nodes_must_know_of_each_other() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "options", "said"),
     [
-        ("127.0.0.1:1", ("--launcher", "slurm"), "--rdzv-endpoint needs --launcher local"),
         ("127.0.0.1:1", ("--resume",), "--rdzv-endpoint: without --resume"),
         ("here", (), "--rdzv-endpoint here: must be HOST:PORT"),
     ],

@@ -269,7 +269,8 @@ def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) ->
     names = {kind: listed for kind, listed in moved.items() if listed}
     kinds = tuple(names)
     priced = [launch for candidate in candidates if (launch := _priced(candidate, base, names, effort)) is not None]
-    known = {kind: effort.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
+    spreads = {kind: [priors(kind)[name].spread for name in names[kind]] for kind in kinds}
+    known = {kind: effort.spread**2 * np.diag(np.square(spreads[kind])) for kind in kinds}
     before = {kind: np.sqrt(np.diag(known[kind])) for kind in kinds}
     chosen: list[Planned] = []
     while priced and len(chosen) < effort.launches:
@@ -326,11 +327,6 @@ def _priced(
 def _slopes(figures: Vector) -> Vector:
     count = (len(figures) - 1) // 2
     return np.asarray(np.log(figures[1 : count + 1] / figures[count + 1 :]) / (2.0 * STEP))
-
-
-def _prior_covariance(kind: CoefficientKind, names: Sequence[str]) -> Matrix:
-    known = priors(kind)
-    return np.diag([known[name].spread ** 2 for name in names])
 
 
 def _gain(launch: _Priced, known: dict[CoefficientKind, Matrix]) -> float:

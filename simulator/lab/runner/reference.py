@@ -89,7 +89,6 @@ class ReferenceEngine:
         rank = (*self.worker, str(path))
         return engine.Command(
             arguments=(sys.executable, "-m", "torch.distributed.run", *where, *ranks, *logs, *rank),
-            rank_arguments=(sys.executable, *rank),
             environment={"OMP_NUM_THREADS": str(job.threads)} if self.backend == "cpu" else {},
             folder=folder.absolute(),
             files=(path,),

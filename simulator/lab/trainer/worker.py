@@ -37,10 +37,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
-from simulator.errors import UnsupportedError
 from simulator.files import write_file
 from simulator.lab.trainer.backend import Backend
-from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, check_layout, to_json
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, to_json
 from simulator.lab.trainer.model import Attention, DecoderLayer, RMSNorm, Stage
 from simulator.lab.trainer.watch import Watch, peak_parts
 from simulator.question.scenario.layout import Layout
@@ -135,7 +134,6 @@ def loss_context(tensor_parallel: int) -> AbstractContextManager[None]:
 
 def apply_recompute(stage: Stage, layout: Layout) -> None:
     """Wrap the recomputed modules: whole layers, most of their operations, or the attention core."""
-    check_layout(layout)
     indices = list(stage.layers)
     if layout.recompute == "selective":
         for layer in stage.layers.values():
@@ -178,8 +176,6 @@ def apply_data_parallel(stage: Stage, mesh: DeviceMesh, layout: Layout, precisio
     ZeRO 3 frees gathered parameters after each use; 2 and 1 keep them until the step; 0 shards nothing. Below ZeRO 2
     whole gradients add up over the micro batches: call `stage.set_requires_gradient_sync(False)` for all but the last.
     """
-    if precision not in ("bf16", "fp32"):
-        raise UnsupportedError(f"precision {precision}: the reference trainer computes in bf16 or fp32")
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         if precision == "bf16"

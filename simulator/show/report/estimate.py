@@ -453,12 +453,7 @@ def provenance_lines(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     if shown.verbosity > 0:
         yield from (f"Assumed: {note}" for note in notes)
     elif notes:
-        yield assumptions_line(len(notes))
-
-
-def assumptions_line(count: int) -> str:
-    """Return the line that stands for assumptions which are not listed."""
-    return f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
+        yield f"{len(notes)} assumption{'s' if len(notes) > 1 else ''} behind these numbers: -v lists them."
 
 
 def assumed_lines(estimate: Estimate) -> Iterator[str]:

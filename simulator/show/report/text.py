@@ -20,7 +20,7 @@ from typing import assert_never
 
 from pydantic_core import to_json
 
-from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, OpenRange, OpenSwitch, Verdict
+from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, OpenSwitch, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib, to_mib
 
@@ -210,7 +210,8 @@ _RUN = re.compile(r"\b(\d+)(?:,\1\b){2,}")
 
 
 def _runs_text(numbers: tuple[int, ...]) -> str:
-    return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(numbers))
+    runs = ((layers, len(list(run))) for layers, run in groupby(numbers))
+    return ",".join(f"{layers}x{length}" if length > 2 else ",".join([str(layers)] * length) for layers, length in runs)
 
 
 def need_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
@@ -238,13 +239,14 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     names = span.names
     needs = [f"{to_gib(size):.0f}" for size in (span.least_bytes, span.most_bytes)]
     worth = f"{slower:+.0f} to {faster:+.0f} % of speed, {needs[0]} to {needs[1]} GiB"
-    most = " and ".join(" ".join(_first_of(span, name).texts) for name in names[:_MOST_NAMED])
+    firsts = {switch.switch: switch for switch in reversed(span.switches)}
+    most = " and ".join(" ".join(firsts[name].texts) for name in names[:_MOST_NAMED])
     count = f"{len(names)} switches" if len(names) > 1 else "1 switch"
     yield f"not said: {count}, {worth}; most: {most}"
     for switch in span.switches if full else ():
         counted = "" if switch.share is None else f"{100.0 * switch.share:.0f} % of "
         yield f"  {open_switch_text(switch)}: {counted}{switch.source}"
-    first = span.decisive(_by_need(estimate))
+    first = span.decisive("fits" if estimate.memory.fits else "does_not_fit")
     if estimate.verdict == "depends" and first is None:
         yield "no switch alone decides; --stack NAME says them (`simulate frameworks` lists the names), --option one"
     if estimate.verdict == "depends" and first is not None:
@@ -253,15 +255,6 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
             f"decides first: {first.switch}, {gib(estimate.memory.device_bytes)} GiB with {first.value}, {other} with "
             f"{first.other} ({' '.join(f'--option {text}' for text in first.texts)}, or --stack NAME)"
         )
-
-
-def _first_of(span: OpenRange, name: str) -> OpenSwitch:
-    return next(switch for switch in span.switches if switch.switch == name)
-
-
-def _by_need(estimate: Estimate) -> Verdict:
-    """Return whether the layout fits by the need alone."""
-    return "fits" if estimate.memory.fits else "does_not_fit"
 
 
 def open_switch_text(switch: OpenSwitch) -> str:
@@ -342,7 +335,7 @@ def option_name(name: str) -> str:
 
 def settings_text(settings: Mapping[str, object]) -> str:
     """Return options with their values on one line, without options that have none."""
-    named = {name: value for name, value in settings.items() if _has_value(value)}
+    named = {name: value for name, value in settings.items() if value not in (None, (), {}, "") and value is not False}
     return ", ".join(f"{option_name(name)} {_value(value)}".rstrip() for name, value in named.items())
 
 
@@ -355,14 +348,6 @@ def counts_text(rejected: Mapping[str, int]) -> str:
     """Return the numbers of rejected layouts by reason, the commonest first."""
     reasons = sorted(rejected.items(), key=lambda reason: (-reason[1], reason[0]))
     return ", ".join(f"{grouped(count)} {reason}" for reason, count in reasons if count)
-
-
-def _run_text(layers: int, length: int) -> str:
-    return f"{layers}x{length}" if length > 2 else ",".join([str(layers)] * length)
-
-
-def _has_value(value: object) -> bool:
-    return value is not None and value is not False and value not in ((), {}, "")
 
 
 def _value(value: object) -> str:
