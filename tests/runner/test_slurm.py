@@ -96,7 +96,7 @@ def test_options_of_the_former_launcher_say_what_to_do(options: tuple[str, ...],
     assert said in result.stderr
 
 
-def test_the_launcher_that_is_left_may_still_be_named() -> None:
-    more = ("--launcher", "local", "--top", "1", "--dry-run")
+def test_the_launcher_that_is_left_may_still_be_named(tmp_path: Path) -> None:
+    more = ("--launcher", "local", "--top", "1", "--dry-run", "--work-folder", str(tmp_path))
     result = run("validate", "--model", str(TINY), "--hardware", "local-cpu", "--devices", "2", *more)
     assert result.exit_code == 0, json.dumps(result.stderr)
