@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.cost.derived import pricing_of
@@ -9,6 +10,7 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Collective, conditions_of
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.schedule.orders import DualPipeV, Interleaved, OneForwardOneBackward
+from simulator.cost.timing.collectives import RankGroup, neighbour_seconds
 from simulator.cost.timing.layers import collective_seconds, ring_seconds
 from simulator.question.scenario.scenario import Scenario
 from tests.pricing.test_time_arithmetic import BARE, parts
@@ -101,3 +103,11 @@ def test_16_bit_parameters_are_gathered_as_often_as_they_are_freed(stage: int, t
     gathered = times * 2 * total_parameters(model) * per_byte
     found = parts(scenario, zero_stage=stage)["data_parallel"]
     assert found == pytest.approx(gathered + sums * 4 * total_parameters(model) * per_byte, rel=1e-6)
+
+
+def test_a_rank_alone_sends_to_no_neighbour_and_one_beside_it_over_one_link() -> None:
+    """NVLink at 75 % of 450 GB/s (`cases.ROUND`), and 2 us."""
+    scenario = asked(devices=8)
+    alone, pair = (RankGroup(np.array([size]), np.array([1.0])) for size in (1.0, 2.0))
+    assert only(neighbour_seconds(scenario, alone, np.array([1e9]))) == 0
+    assert only(neighbour_seconds(scenario, pair, np.array([337.5e9]))) == pytest.approx(1.0 + 2e-6)

@@ -38,7 +38,7 @@ from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.probe.rates import Rates, assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Record, Tell, launches_of, run, run_folder
-from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, LocalLauncher, Pick, diagnosis
+from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, Pick, diagnosis
 from simulator.lab.runner.processes import run_guarded
 from simulator.lab.runner.reference import WORKER, ReferenceEngine
 from simulator.lab.trainer.job import RATES_NAME, MeasuredRates, RatesJob, TrainingJob, from_json, refused, to_json
@@ -411,7 +411,7 @@ class ProbeRequest:
         if os.name != "posix":
             raise UnsupportedError("simulate calibrate --probe: launches need Linux or another POSIX system")
         ReferenceEngine(backend=self.backend).check()
-        LocalLauncher().check(1)
+        Launcher().check(1)
         if not self.resume and self.rows_file.exists():
             raise InputError(f"--output {self.folder}: holds an earlier probe; --resume continues it")
 
@@ -581,7 +581,7 @@ def launch_all(
     engine = engine or ReferenceEngine(backend=request.backend)
     record = Record(request.rows_file)
     record.check()
-    campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
+    campaign = run(launch_plan(ready, engine, record), launcher or Launcher(), engine, record, tell)
     if campaign.unwritten:
         tell(campaign.unwritten)
     rows = [row for compared in campaign.comparisons for row in compared.ran]

@@ -1,11 +1,11 @@
-"""One launch of a layout: the command of its nodes, its end, its outcome; its launchers, and the interface of engines.
+"""One launch of a layout: the command of its nodes, its end, its outcome; its launcher, and the interface of engines.
 
     >>> launch = Launch(title="1-tiny", pick=pick, estimate=estimate, command=engine.prepare(pick, folder))
     >>> engine.outcome(pick, folder, launcher.run(launch)).kind
     'ok'
 
 An `Engine` (`lab.runner.reference`, or `outside` for Megatron-LM and Paddle) prepares the command of a node and reads
-how it ended; a `Launcher` starts the command on its node and ends all of it. It sets `NNODES`, `NODE_RANK`,
+how it ended; the `Launcher` starts the command on its node and ends all of it. It sets `NNODES`, `NODE_RANK`,
 `MASTER_ADDR` and `MASTER_PORT` there; the command starts the ranks of its node. `lab.runner.campaign` makes several
 launches.
 """
@@ -170,11 +170,6 @@ class Launch:
         """Nodes of the launch."""
         return self.pick.scenario.nodes
 
-    @property
-    def devices_per_node(self) -> int:
-        """Ranks of each node."""
-        return self.pick.scenario.devices // self.nodes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
@@ -183,23 +178,6 @@ class Launched:
     launch: Launch
     ended: Ended
     outcome: LaunchOutcome
-
-
-class Launcher(Protocol):
-    """Launcher: starts the processes of a launch, and ends all of them."""
-
-    @property
-    def name(self) -> str:
-        """Name that `--launcher` takes."""
-
-    def check(self, nodes: int) -> None:
-        """Raise InputError or UnsupportedError where nothing can be started this way, on so many nodes."""
-
-    def command_text(self, launch: Launch) -> str:
-        """Return the command that would be started, as text that a shell takes."""
-
-    def run(self, launch: Launch) -> Ended:
-        """Start a launch and wait for its end; none of its processes is left."""
 
 
 def slug(model: str, layout: Layout) -> str:
@@ -363,15 +341,26 @@ def _lines(log: Path) -> Iterator[LogLine]:
 _HERE: Final = "127.0.0.1"
 
 
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Hold a port that nobody listens on, so that the system gives it to nobody else.
+
+    Bound and never listened on: a program that is told the port and sets SO_REUSEADDR, as servers do, can take it.
+    """
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((_HERE, 0))
+        yield bound.getsockname()[1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLauncher:
+class Launcher:
     """Launcher that starts the command of one node here: the only node, or one of several started alike."""
 
     endpoint: str = ""
     """Host and port where the first of several nodes waits for the others; each launch takes the next port."""
     node_rank: int = 0
     """Number of this node, from 0."""
-    name: str = "local"
 
     def check(self, nodes: int) -> None:
         """Raise InputError for several nodes that do not know of each other, or a node that is not one of them."""
@@ -393,7 +382,7 @@ class LocalLauncher:
         return f"cd {shlex.quote(str(command.folder))}\n{line}\n"
 
     def run(self, launch: Launch) -> Ended:
-        """Start the command and wait for its end, its time limit, or an interruption."""
+        """Start the command and wait for its end, its time limit, or an interruption; none of its processes is left."""
         command = launch.command
         log = launch.log if self.node_rank == 0 else launch.folder / NODE_LOG_NAME.format(node=self.node_rank)
         with held_port() as port:
@@ -417,15 +406,3 @@ class LocalLauncher:
         if host:
             variables |= {"PET_NODE_RANK": str(self.node_rank), "PET_RDZV_ENDPOINT": f"{address}:{number}"}
         return variables
-
-
-@contextmanager
-def held_port() -> Iterator[int]:
-    """Hold a port that nobody listens on, so that the system gives it to nobody else.
-
-    Bound and never listened on: a program that is told the port and sets SO_REUSEADDR, as servers do, can take it.
-    """
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((_HERE, 0))
-        yield bound.getsockname()[1]

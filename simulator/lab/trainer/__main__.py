@@ -1,4 +1,4 @@
-"""Program of a rank, started by torchrun or srun: it trains (`worker`), or times operations of a machine (`rates`).
+"""Program of a rank, started by torchrun: it trains (`worker`), or times operations of a machine (`rates`).
 
     torchrun --nproc-per-node 2 -m simulator.lab.trainer JOB.json
     torchrun --nproc-per-node 2 -m simulator.lab.trainer rates JOB.json
@@ -19,7 +19,7 @@ from simulator.lab.trainer.process import end_with_parent, failed, leave, rank_f
 
 def main(arguments: list[str]) -> int:
     """Run the rank and return its exit code: 0, 3 where memory ran out, 1 for anything else."""
-    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
+    text = os.environ.get("RANK", "")
     rank = int(text) if text.isdecimal() else 0  # the one to name before the job is known
     try:
         path = _path(arguments)

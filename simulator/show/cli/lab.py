@@ -149,7 +149,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
     from simulator.lab.runner.campaign import Planner, Record, learn, run
-    from simulator.lab.runner.engine import LocalLauncher
+    from simulator.lab.runner.engine import Launcher
     from simulator.show.report.lab import Validation, dry_run_text
 
     quiet = verbosity_of(ctx) < 0
@@ -164,7 +164,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
     pick = _pick(values, question, record.table)
     engine = _engine(values, hardware)
-    launcher = LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
+    launcher = Launcher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
     launcher.check(pick.scenario.nodes)
     if not values["dry_run"]:
         engine.check()

@@ -28,8 +28,6 @@ from simulator.question.units import MEGA, TERA, to_gib, to_mib
 _COLOURS = {"fits": "green", "starved": "yellow", "depends": "yellow", "ran": "green"}
 """Colours of verdicts and outcomes; any other is red."""
 _MOST_DECIMALS = 15
-SIZE_FIELDS = tuple(field for field in FIELDS if field.group == "size" and field.name != "expert_tensor_parallel")
-"""Sizes of a layout that every table shows; the one left out is shown where it differs from the default."""
 
 
 def amount(value: float) -> str:
