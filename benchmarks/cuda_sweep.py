@@ -20,7 +20,7 @@ from simulator.api import estimate, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.lab.runner.campaign import Record, run_folder
-from simulator.lab.runner.engine import Launch, LaunchOutcome, LocalLauncher, Pick
+from simulator.lab.runner.engine import Launch, Launcher, LaunchOutcome, Pick
 from simulator.lab.runner.processes import interruptible
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.lab.trainer.job import RankResult
@@ -125,7 +125,7 @@ class Sweep:
                 break
             say(f"{number} of {len(wanted)}: {case}")
             launch = case.launch(self.hardware, self.engine, self.folder / f"case-{number}", min(left, LONGEST_SECONDS))
-            outcome = self.engine.outcome(launch.pick, launch.folder, LocalLauncher().run(launch))
+            outcome = self.engine.outcome(launch.pick, launch.folder, Launcher().run(launch))
             seen = measured_on(outcome.ranks[0]) if outcome.ranks else seen
             say(f"  {told(outcome, launch.estimate)}")
             if outcome.kind == "interrupted":

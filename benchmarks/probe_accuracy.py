@@ -18,7 +18,7 @@ import yaml
 
 from benchmarks.machine import judged, say, say_machine
 from simulator import api
-from simulator.lab.runner.engine import LOG_NAME, Launch, LocalLauncher, Pick
+from simulator.lab.runner.engine import LOG_NAME, Launch, Launcher, Pick
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout
@@ -109,7 +109,7 @@ def pick_of(case: HeldOut, probe: Path, folder: Path, hardware: str, precision: 
 
 def measured(pick: Pick, place: Path) -> float:
     """Median step time of one launch."""
-    engine, launcher = ReferenceEngine(backend="cpu"), LocalLauncher()
+    engine, launcher = ReferenceEngine(backend="cpu"), Launcher()
     launch = Launch(
         title=place.name,
         pick=pick,

@@ -1,6 +1,7 @@
-"""Memory and throughput of training a large language model, before the hardware is booked.
+"""Simulator of memory and throughput in training large language models: what `import simulator` offers.
 
-Names are loaded when they are first used, so that importing the package costs nothing.
+Its functions stand in `simulator.api`, the command line in `simulator.show.cli`. Names are loaded when they are first
+used, so that importing the package costs nothing.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The command line, as ``simulate`` and as ``python -m simulator``."""
+"""Start of the command line, as `simulate` and as `python -m simulator`; `show.cli.main` has the commands."""
 
 import os
 

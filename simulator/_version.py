@@ -1,3 +1,3 @@
-"""The one place that holds the version; the build reads it from here."""
+"""Version of the package; the build reads it from here, and it is written nowhere else."""
 
 __version__ = "0.5.0.dev0"

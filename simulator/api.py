@@ -1,4 +1,7 @@
-"""What a Python program calls. Each function makes a question of its arguments, or of a file, and asks it."""
+"""Functions that a Python program calls: `rank`, `estimate`, `plan`, `check`, `emit` and the others.
+
+Each makes a `Question` of its arguments, or of a file, and hands it to `simulator.answers` or `simulator.recipes`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Budget of work for reading one file, in units instead of time, so that the same file always ends the same way."""
+"""Budget of work for reading one file, in units instead of time, so that the same file always ends the same way.
+
+`recipes.shell` and `frameworks.python` spend it; what exceeds it is refused as too long to read.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rows, a data frame, a table and a figure of any answer, for a notebook.
+"""Base class of answers, `Tabular`: rows, a data frame, a table and a figure of each, for Python and notebooks.
 
     estimate.rows()    estimate.to_frame()    estimate.plot("step")
 
-An answer has its rows. How it is drawn it does not know: the package says what draws, as `Tabular.drawing`.
+An answer has its rows; `show.pages.notebook` draws them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Answers: what is asked above a layout, from a question to a frozen result."""
+"""Answers to a `Question` as frozen results: `ranking`, `plan`, `compare`, `explain`, `sweep` and others.
+
+`search` and `cost` have the figures below them, `show` writes the results.
+"""

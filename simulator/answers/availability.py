@@ -1,6 +1,6 @@
 """Goodput: the share of paid time that trains beside failures, checkpoints and evaluation.
 
-`answers.plan` divides days and cost by it.
+`answers.plan` divides days and cost by it; `show.report.plan` writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cases: a question becomes the scenario and the layout that it is priced with, or the list of what it lacks.
+"""Cases: completion of a question into the scenario and the layout that are priced, or the list of what is missing.
 
 `--model llama3.1-8b --nodes 1 --tp 2` is a case of one node of the default hardware with its usual stack; a launch
 script is one with the framework's own defaults, and options over it beat its flags. `answers.models` finds the model,

@@ -1,4 +1,8 @@
-"""The smallest changes with which a recipe passes, each priced like the recipe. Writes no patch; `emit` does."""
+"""Changes that help: the smallest edits of a recipe or a layout with which it passes, each priced like the original.
+
+`answers.gates` says what passing is, `answers.explain` and `recipes.check.judge` ask for changes, and
+`recipes.emit.patch` turns one into a patch of the file.
+"""
 
 from __future__ import annotations
 

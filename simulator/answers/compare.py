@@ -1,6 +1,6 @@
-"""Differences of two estimates in bytes and seconds, by part and by input.
+"""Comparison of two estimates: the difference in bytes and seconds, by part and by input.
 
-`answers.explain` has causes of one layout; `show.report.compare` writes both sides.
+`answers.explain` has the causes behind one layout; `show.report.compare` writes both sides.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Explanation of a layout's memory: causes, changes that make it fit, how far it goes.
+"""Explanation of one layout's memory: its causes, changes that make it fit, the longest sequence that does.
 
-`answers.changes` finds the changes, `answers.ranking` prices them.
+`answers.changes` finds the changes, `answers.ranking` prices them, `show.report.estimate` writes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Gates: what an answer must keep to pass, such as a smallest probability to fit, and the outcomes of a check.
+"""Gates: conditions that an answer must keep to pass, such as a smallest probability to fit; outcomes of a check.
 
-`recipes.check.judge` asks them of recipes, `answers.explain` of layouts.
+`recipes.check.judge` asks them of recipes, `answers.explain` of layouts; `answers.changes` finds what keeps them.
 """
 
 from __future__ import annotations

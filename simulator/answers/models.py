@@ -1,4 +1,4 @@
-"""The model of a question as its spec: a name, a path or a configuration, with the fields that somebody replaces.
+"""Model of a question as a spec: from a name, a path or a configuration, with the fields that somebody replaces.
 
 `specs.catalogue` loads the files; `answers.cases` asks for the model.
 """

@@ -1,6 +1,6 @@
-"""Plan: which offered hardware trains a number of tokens in time, and what each choice costs.
+"""Plan of a purchase: which offered hardware trains a number of tokens in time, and what each choice costs.
 
-`answers.ranking` ranks each offer; `answers.availability` prices failures and checkpoints.
+`answers.ranking` ranks each offer, `answers.availability` has failures and checkpoints, `show.report.plan` writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refusals of a layout by its framework, in the words that its user would see: the files `rules.yaml` of its folder.
+"""Refusals of a layout by its framework, in the framework's own words: reading and testing of each `rules.yaml`.
 
 A rule that the layout alone decides stands once, in `simulator.search.rules`; here it gets the framework's words.
 

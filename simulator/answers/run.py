@@ -1,6 +1,6 @@
-"""Text to copy and totals of one estimate: the command or call that prices it again; days and cost of a whole run.
+"""Command that prices an estimate again, to copy; days and cost of a whole training run at its speed.
 
-`answers.saved` reads answers that were written as JSON.
+`answers.plan` compares runs on several offers; `answers.saved` reads answers that were written as JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Questions of saved answers: what `--format json` wrote, read back as the question that was answered.
+"""Answers read back: JSON of `--format json`, turned into the question that it answers.
 
 `{"question": {"inputs": {"model": {"value": "llama3.1-8b", "said_by": "option"}, ...}, ...}` holds every value with who
-said it; answers of earlier versions hold the values alone, beside their layout.
+said it; answers of earlier versions hold the values alone, beside their layout. `show.report.as_json` writes the JSON.
 """
 
 from __future__ import annotations

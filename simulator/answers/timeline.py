@@ -1,6 +1,6 @@
-"""The passes and the memory of every pipeline rank over one step of an estimate.
+"""Timeline of an estimate: the passes and the memory of every pipeline rank over one step.
 
-`cost.schedule.events` runs the passes; `show.report.estimate` writes the trace.
+`cost.schedule.events` runs the passes; `show.report.estimate` writes the trace, `show.pages.figures` draws it.
 """
 
 from __future__ import annotations

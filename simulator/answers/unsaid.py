@@ -1,8 +1,9 @@
-"""What nobody said of a run: its open switches, and what the answer is over all that they may be.
+"""Open switches: what nobody said of a run, and the range of the answer over all values that they may have.
 
 `simulate estimate --model llama3.1-8b --hardware h100 --devices 8 --tp 2` names no stack: whether gradients are reduced
 in 16 bits, losses are fused or collectives overlapped is open. The layout is priced with each value that runs of the
-framework have (`Practice`), and at four ends: least and most memory, fastest and slowest.
+framework have (`Practice`), and at four ends: least and most memory, fastest and slowest. `answers.ranking` asks for
+it; `show.report.text` writes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A block of layouts of one question, and a cache of the figures derived from it.
+"""Pricing: a block of layouts of one question, with a cache of every figure that formulas derive from it.
 
-Formulas take a `Pricing`. Many layouts share a figure; three decorators say which do:
+Formulas of `cost.memory` and `cost.timing` take a `Pricing`. Many layouts share a figure; three decorators say which:
 
 - `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
   parallel sizes and the micro batch: a search of 600,000 layouts computes it once for each of some 200 such choices.

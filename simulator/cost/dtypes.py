@@ -1,8 +1,8 @@
-"""Bytes per number of each kind, by precision and framework. Formulas ask here.
+"""Bytes per number (activations, parameters, gradients, states, exchanges), by precision and framework.
 
-fp32 training has one type: activations, parameters, gradients and exchanged tensors are fp32, without 16-bit or master
-copies; the profile's `parameter_dtype`, `gradient_dtype` and `master_weights` describe 16-bit training.
-`frameworks.profile` has those switches, `specs.optimizers` the tensors of an optimizer.
+All formulas ask here. In fp32 training every one of them is fp32, without 16-bit or master copies; the profile's
+`parameter_dtype`, `gradient_dtype` and `master_weights` describe 16-bit training. `frameworks.profile` has those
+switches, `specs.optimizers` the tensors of an optimizer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Contents of pipeline ranks: chunks of layers, input table, output layer, prediction modules. No bytes, no time.
+"""Contents of pipeline ranks: chunks of layers, input table, output layer, prediction modules, as counts.
 
-`cost.memory` and `cost.timing` price them.
+`question.scenario.layout` has the cut that a user states; `cost.memory` and `cost.timing` price the contents.
 """
 
 from __future__ import annotations

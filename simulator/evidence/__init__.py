@@ -1,1 +1,5 @@
-"""Measured rows and logs, and the coefficients and errors that follow from them."""
+"""Measured runs and what follows from them.
+
+`measurements` reads their rows, `calibration` fits coefficients to them and gives predictions their ranges, `cluster`
+reads the name of a cluster.
+"""

@@ -1,4 +1,4 @@
-"""Clusters from text: one kind of hardware and a size, or node groups.
+"""Clusters named in text, as in `--hardware h800-sxm-80g:1,bi150-64g:1x8`: one kind of device, or groups of nodes.
 
 `specs.catalogue` loads a spec; `question.scenario.scenario` has the record.
 """

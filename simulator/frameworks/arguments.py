@@ -1,6 +1,6 @@
-"""A training command as readers see it: launcher, script, arguments, environment; and the run that they make.
+"""Records of a training command as readers see it: launcher, script, arguments, environment; and of the run it makes.
 
-`frameworks.take` gives words their meaning; `recipes.readers` and `recipes.shell` make them.
+`recipes.readers` and `recipes.shell` fill them from files; `frameworks.take` gives the words their meaning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values in configuration files: environment variables (`$NAME`, `${NAME:default}`), interpolation, unread keys.
 
-`frameworks.documents` reads the files.
+`frameworks.documents` reads the files into keys; each framework's folder knows its keys.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Configuration files (YAML, JSON, TOML) as flat keys with their lines.
 
-`frameworks.configuration` interprets values; each framework its keys.
+`frameworks.configuration` interprets values; each framework's folder knows its keys.
 """
 
 from __future__ import annotations

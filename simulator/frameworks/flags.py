@@ -1,4 +1,4 @@
-"""Tables of flags, flags that no table lists, and the known name that a misspelled one resembles.
+"""Tables of flags: what every known flag of a framework sets, and the nearest name to one that no table lists.
 
 `frameworks.take` turns a run's words into values by these tables; `frameworks.arguments` holds the words.
 """

@@ -1,6 +1,6 @@
-"""Logs of trainers: the forms that a framework registers, configurations printed in them, and samples of data sets.
+"""Forms of training logs that a framework registers, and how lines, printed configurations and data sets are read.
 
-`recipes.logs` turns a log into measured rows by them.
+Each framework's folder reads its own lines; `recipes.logs` turns a log into measured rows.
 """
 
 from __future__ import annotations

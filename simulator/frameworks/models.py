@@ -1,6 +1,6 @@
 """Shipped models that recipes name: by name, by a configuration beside the recipe, or by shape.
 
-`answers.models` makes the spec of a question of it.
+Readers of each framework ask for one; `answers.models` makes the spec of a question of it.
 """
 
 from __future__ import annotations

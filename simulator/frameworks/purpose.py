@@ -1,6 +1,7 @@
-"""Recognition of launches and files that do not train, which are refused; all others are taken to train.
+"""Recognition of launches and files that do something else than training, which are refused.
 
-A program is identified by its name, a file by its switches.
+A program is identified by its name, a file by its switches; all others are taken to train. Whether a file of no known
+framework trains is asked of `recipes.readers.recognition`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Return values of functions in a Python file, by reading it: assignments, calls, conditions, imports beside it.
+"""Return values of functions in a Python file, found by reading it: assignments, calls, conditions, imports beside it.
 
 Nothing of the file is executed. Names of packages that are not beside it stay names, and values that depend on the
-machine are `OpenValue`. A condition on one leaves everything unknown that either branch sets.
+machine are `OpenValue`. A condition on one leaves everything unknown that either branch sets. `nemo.recipes` and
+`recipes.readers.formats` ask for the values.
 """
 
 from __future__ import annotations

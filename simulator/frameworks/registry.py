@@ -1,4 +1,7 @@
-"""The registry of frameworks: every folder here with a `framework.py`. The only module that imports them all."""
+"""Registry of frameworks: every folder here with a `framework.py`, imported, in one list.
+
+`frameworks.framework` has the record that a folder fills; readers and writers of recipes look one up here.
+"""
 
 from __future__ import annotations
 

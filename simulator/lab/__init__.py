@@ -1,5 +1,5 @@
-"""Experiments: code that trains, launches, traces and measures for real, to test predictions.
+"""Experiments that test predictions: code that trains, launches, traces and measures for real.
 
-Holds no formula of memory or time: what a run shows is compared with `cost`, never mixed into it. Only `trainer` and
-`trace` import torch, so that everything else works without it.
+`trainer` trains a small model, `runner` launches it or an outside framework, `trace` counts bytes without a device,
+`probe` measures a machine. Formulas stand in `cost`; only `trainer` and `trace` import torch.
 """

@@ -1,6 +1,6 @@
-"""Array types of the formulas, named by shape, and two helpers over records of arrays.
+"""Array types of the formulas, named by their shape, and two helpers over records of arrays.
 
-`scenario.block` has the arrays of a block of layouts.
+`scenario.block` has the arrays of a block of layouts, `cost` the formulas.
 """
 
 from __future__ import annotations

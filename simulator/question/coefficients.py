@@ -1,9 +1,10 @@
-"""Coefficients: each with a meaning, a unit, bounds, and a prior with its spread.
+"""Coefficients of the formulas: each with a meaning, a unit, bounds, and a prior with its spread.
 
-The priors are what the field reports for large dense training on current accelerators: matrix products at about 70 %
-of the dense peak in 16 bit, fp8 a little less of its doubled peak, causal flash attention at a third to a half,
-elementwise kernels at two thirds of the memory bandwidth. A calibration replaces values, never formulas. Rates of
-products and attention are those of a device whose products reach the usual share of the peak (`HardwareSpec.reach`).
+The priors are what the field reports for large dense training on current accelerators: matrix products at about 70 % of
+the dense peak in 16 bit, fp8 a little less of its doubled peak, causal flash attention at a third to a half,
+elementwise kernels at two thirds of the memory bandwidth. A calibration (`evidence.calibration`) replaces values, never
+formulas. Rates of products and attention are those of a device whose products reach the usual share of the peak
+(`HardwareSpec.reach`).
 """
 
 from __future__ import annotations

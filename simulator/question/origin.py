@@ -1,7 +1,7 @@
-"""Who said a value of a question, and where: `Origin`, `Input`, and the remarks on a file that says values.
+"""Origin of a value, that is who said it and where: `Origin`, `Input`, and remarks on a file that says values.
 
 `--tp 4` is `Input(4, Origin("option"))`; line 12 of a launch script is `Origin("file", "train.sh:12")`; a switch that
-nobody said is `Input(False, NOBODY)`.
+nobody said is `Input(False, NOBODY)`. `question.question` has all inputs of a question.
 """
 
 from __future__ import annotations

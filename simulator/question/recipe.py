@@ -1,4 +1,4 @@
-"""A recipe: one training run as a file describes it, in this project's terms, with the line of each setting.
+"""Record of a recipe: one training run as a file describes it, in this project's terms, with the line of each setting.
 
 `--tensor-model-parallel-size 2` of Megatron-LM and `--tensor_parallel_degree 2` of Paddle both set
 `layout.tensor_parallel` here. Readers in `frameworks` return one; `recipes.readers.read` adds its file, form and

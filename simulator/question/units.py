@@ -1,9 +1,8 @@
 """Text with units to base units and back, exactly: `80 GiB` is 85,899,345,920 bytes.
 
-Inside the simulator every quantity is a float (or an int, for counts) in base
-units: bytes, seconds, FLOP/s and bytes/s. Text with units is read here and
-nowhere else. Reading goes through :class:`fractions.Fraction`, so the float
-returned is the one nearest to the written number.
+Inside the simulator every quantity is a float (or an int, for counts) in base units: bytes, seconds, FLOP/s and
+bytes/s. Text with units is read here and nowhere else; `show.report.text` writes figures for people. Reading goes
+through :class:`fractions.Fraction`, so the float returned is the one nearest to the written number.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Alternatives to a ranking: another precision or stack, and single changes that would make something fit.
 
 A ranking in bf16 on H100 also names the best layout in fp8; one without a fitting layout names changes such as
-`--offload optimizer` or twice the nodes.
+`--offload optimizer` or twice the nodes. `search.rank` searches each; `answers.ranking` asks for them.
 """
 
 from __future__ import annotations

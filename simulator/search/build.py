@@ -1,6 +1,6 @@
-"""Estimates of single layouts, as frozen values taken from a priced block.
+"""Estimates of single layouts, made of a priced block as frozen records.
 
-`cost.pricing` prices; `search.rank` selects the layouts; `evidence.calibration` gives the ranges.
+`pricing.price` prices the block; `search.rank` selects the layouts; `evidence.calibration` gives the ranges.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Search for the fewest nodes on which a layout fits or meets a deadline.
+"""Search for the fewest nodes on which a layout fits or meets a deadline (`--nodes auto`).
 
-`search.rank` searches one number of nodes.
+`search.rank` searches one number of nodes; `answers.ranking` asks for this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Query of a search and its result, as values.
+"""Records of a search: its query and its result, a ranking.
 
 A question about Mixtral on H100 may leave open how tokens reach their experts. It is then searched twice, as it stands
-and with DeepEP's kernels overlapped; `chosen` of an answer names the selected kernels.
+and with DeepEP's kernels overlapped; `chosen` of an answer names the selected kernels. `search.rank` searches,
+`show.report.ranking` writes the result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Rules that a layout must keep, each with a stable id, a message and a fix.
+"""Rules that a layout must keep to run, each with a stable id, a message and a fix.
 
-A rule is a mask over a block of layouts and a row of `rules.csv` with its messages; a ranking drops a layout and counts
-it under the first rule it breaks. Sufficient memory is not a rule.
+A rule is a mask over a block of layouts and a row of `rules.csv` with its messages; a ranking (`search.rank`) drops a
+layout and counts it under the first rule it breaks. Whether memory suffices is judged in `pricing.price`;
+`answers.rules` has what a framework refuses beyond these.
 """
 
 from __future__ import annotations
@@ -318,7 +319,7 @@ def _cut(pricing: Pricing) -> Mask:
     fewest = 0 if listed and scenario.framework.limits.unequal_chunks else 1
     return _every(
         pricing,
-        broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < fewest,
+        broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers) < fewest,
     )
 
 

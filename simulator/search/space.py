@@ -1,4 +1,4 @@
-"""Space of a search: axes of values, and blocks of layouts generated from them.
+"""Space of a search: axes of values, and the blocks of layouts that they span.
 
 `search.rules` drops layouts, `search.rank` prices what is left.
 """
@@ -128,7 +128,7 @@ def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tup
     counts = space.virtual_stages or ()
     if space.virtual_stages is None and layers % pipeline:
         items = layers + 2 + scenario.prediction_modules
-        fewest = {size: -(-items // (pipeline * size)) for size in range(1, items // pipeline + 1)}
+        fewest = {size: -(-items // (pipeline * size)) for size in range(1, items // pipeline)}
         counts = tuple(sorted(v for size, v in fewest.items() if size * v * pipeline - items < pipeline))
     tried = (default_chunks(model, scenario.framework, pipeline, count) for count in counts)
     return [listed for listed in tried if listed]

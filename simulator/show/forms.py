@@ -1,9 +1,9 @@
-"""Every answer with the forms that it can be written in: the registry behind `--format`, and the place to add a form.
+"""Registry of the answers and the forms each can be written in, behind `--format`; the place to add a form.
 
     "plan": Answer["Plan"](lambda: plan.plan_table, _json(...), csv=lambda: plan.plan_csv)
 
 A form is a keyword with a function that returns its writer, so that choosing one imports its module and no other. Type
-checkers see each writer, and that it takes what the answer is.
+checkers see each writer, and that it takes what the answer is. Writers stand in `show.report` and `show.pages`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simulator.show.report.lab import Validation
     from simulator.show.report.listing import SpecListing
     from simulator.show.report.presentation import Presentation
-    from simulator.show.report.tables import Style
+    from simulator.show.report.tables import Section, Style
 
 AnswerText = str | Iterable[str]
 """Text of an answer, in one piece or in several."""
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         plan,
         ranking,
         sweep,
+        tables,
     )
 else:
     answer_pages, layout_pages = Lazy("show.pages.answers"), Lazy("show.pages.layouts")
@@ -79,9 +80,8 @@ else:
     )
     check, check_ci, listing = Lazy("show.report.check"), Lazy("show.report.check_ci"), Lazy("show.report.listing")
     estimate, ranking, compare = Lazy("show.report.estimate"), Lazy("show.report.ranking"), Lazy("show.report.compare")
-    calibration, lab, plan, sweep = map(
-        Lazy, ("show.report.calibration", "show.report.lab", "show.report.plan", "show.report.sweep")
-    )
+    calibration, lab, plan = map(Lazy, ("show.report.calibration", "show.report.lab", "show.report.plan"))
+    sweep, tables = Lazy("show.report.sweep"), Lazy("show.report.tables")
 
 
 class Answer(Generic[_Shown]):
@@ -113,6 +113,11 @@ class Answer(Generic[_Shown]):
 def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
     """Return what writes the JSON of a model."""
     return lambda: partial(as_json.json_text, model())
+
+
+def _sections(part: Callable[[], Callable[[Any], Iterable[Section]]]) -> AnswerWriter[Any]:
+    """Return what writes the sections of a report as tables."""
+    return lambda: lambda value, shown: tables.sections_text(part()(value), shown.style)
 
 
 _ESTIMATES: Final[Mapping[str, AnswerWriter[Estimate | Ranking]]] = {
@@ -168,20 +173,20 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
         sarif=lambda: check_ci.check_sarif,
         html=lambda: answer_pages.check_page,
     ),
-    "accuracy": Answer["Sequence[JudgedRun]"](lambda: calibration.class_table, **_ERRORS),
-    "accuracy by row": Answer["Sequence[JudgedRun]"](lambda: calibration.row_table, **_ERRORS),
+    "accuracy": Answer["Sequence[JudgedRun]"](_sections(lambda: calibration.class_sections), **_ERRORS),
+    "accuracy by row": Answer["Sequence[JudgedRun]"](_sections(lambda: calibration.row_sections), **_ERRORS),
     "own accuracy": Answer["Sequence[OwnError]"](
-        lambda: calibration.own_table,
+        _sections(lambda: calibration.own_sections),
         lambda: calibration.own_json,
         csv=lambda: calibration.own_csv,
         html=lambda: answer_pages.own_page,
     ),
     "calibration": Answer["Sequence[Calibration]"](
-        lambda: calibration.calibration_table,
+        _sections(lambda: calibration.calibration_sections),
         lambda: calibration.calibration_json,
         yaml=lambda: calibration.calibration_yaml,
     ),
-    "coefficients": Answer[None](lambda: calibration.meaning_table, lambda: calibration.meaning_json),
+    "coefficients": Answer[None](_sections(lambda: calibration.meaning_sections), lambda: calibration.meaning_json),
     "listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING),
     "spec listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING, yaml=lambda: listing.listing_yaml),
 }

@@ -82,7 +82,7 @@ from benchmarks import cuda_sweep
 from simulator.lab.runner.processes import Ended
 from simulator.lab.runner.engine import LaunchOutcome
 from simulator.lab.runner.engine import launched_row
-from simulator.lab.runner.engine import LocalLauncher
+from simulator.lab.runner.engine import Launcher
 
 class Engine(cuda_sweep.ReferenceEngine):
     def check(self): pass
@@ -91,7 +91,7 @@ class Engine(cuda_sweep.ReferenceEngine):
             return LaunchOutcome(kind="interrupted", row=None)
         return LaunchOutcome(kind="oom", row=launched_row(pick, "oom", "out of memory"))
 
-class Launcher(LocalLauncher):
+class Stopped(Launcher):
     def run(self, launch):
         ended = Ended(exit_code=1, log=launch.log)
         if "case-1" in str(launch.folder):
@@ -102,7 +102,7 @@ class Launcher(LocalLauncher):
             return replace(ended, interrupted=True)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-cuda_sweep.ReferenceEngine, cuda_sweep.LocalLauncher = Engine, Launcher
+cuda_sweep.ReferenceEngine, cuda_sweep.Launcher = Engine, Stopped
 sys.exit(cuda_sweep.main(sys.argv[1:]))
 """
 

@@ -14,7 +14,7 @@ from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.probe import run as preparing
 from simulator.lab.probe.run import Prepared, Probed, candidates, launch_all, prepare
-from simulator.lab.runner.engine import Command, Launch, LaunchOutcome, Pick, launched_row
+from simulator.lab.runner.engine import Command, Launch, Launcher, LaunchOutcome, Pick, launched_row
 from simulator.lab.runner.processes import Ended
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.complete import complete_layout
@@ -49,18 +49,11 @@ class FormulaEngine:
         return LaunchOutcome(kind="ok", row=row)
 
 
-@dataclass(frozen=True, slots=True)
-class NoLauncher:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoLauncher(Launcher):
     """Starts nothing."""
 
-    name: str = "none"
     fails_from: int = 10**6
-
-    def check(self, nodes: int) -> None:
-        assert nodes == 1
-
-    def command_text(self, launch: Launch) -> str:
-        return launch.title
 
     def run(self, launch: Launch) -> Ended:
         if launch.number >= self.fails_from:

@@ -40,7 +40,7 @@ class FakeEngine(ReferenceEngine):
         command = ReferenceEngine.prepare(self, pick, folder)
         ranks = str(pick.scenario.devices // pick.scenario.nodes)
         start = (sys.executable, str(HERE / "fake_torchrun.py"), ranks)
-        return replace(command, arguments=(*start, *command.rank_arguments))
+        return replace(command, arguments=(*start, sys.executable, *self.worker, str(command.files[0])))
 
 
 def pick(**changes: Any) -> Pick:

@@ -26,7 +26,7 @@ from simulator.lab.runner.campaign import (
     run_folder,
     shared_folder,
 )
-from simulator.lab.runner.engine import Launch, LaunchOutcome, LocalLauncher, Pick
+from simulator.lab.runner.engine import Launch, Launcher, LaunchOutcome, Pick
 from simulator.lab.runner.processes import Ended, with_package
 from tests.runner.fakes import ROOT, FakeEngine, pick, ranked
 from tests.runner.trees import PATIENCE_SECONDS, processes_with, wait_for
@@ -42,7 +42,7 @@ def plan(folder: Path, **wanted: Any) -> LaunchPlan:
 
 def launch(folder: Path, does: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, **wanted: Any) -> Campaign:
     monkeypatch.setenv("FAKE_RANKS", json.dumps(dict(does)))
-    return run(plan(folder, **wanted), LocalLauncher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
+    return run(plan(folder, **wanted), Launcher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
 
 
 def by_split(campaign: Campaign) -> dict[str, LayoutComparison]:
@@ -169,13 +169,13 @@ INTERRUPTED = """
 import json, sys
 from pathlib import Path
 from simulator.lab.runner.campaign import run
-from simulator.lab.runner.engine import LocalLauncher
+from simulator.lab.runner.engine import Launcher
 from simulator.lab.runner.campaign import Record
 from tests.runner.test_campaign import ENGINE, plan
 from tests.runner.trees import as_at_a_terminal
 as_at_a_terminal()
 folder = Path(sys.argv[1])
-found = run(plan(folder), LocalLauncher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
+found = run(plan(folder), Launcher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
 [stopped] = found.comparisons[1].launched
 outcome = [stopped.outcome.kind, stopped.outcome.error, list(stopped.outcome.tail)]
 rows = [len(one.rows) for one in found.comparisons]
@@ -198,7 +198,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert processes_with(str(tmp_path)) == {}
 
 
-class BrokenLauncher(LocalLauncher):
+class BrokenLauncher(Launcher):
     def run(self, launch: Launch) -> Ended:
         raise OSError(f"no more processes for {launch.title}")
 
@@ -220,11 +220,11 @@ class FullDisk(Record):
 
 def test_rows_that_cannot_be_written_are_compared_and_tried_again(tmp_path: Path) -> None:
     record = FullDisk(tmp_path / "own.csv")
-    one = run(plan(tmp_path, top=1), LocalLauncher(), ENGINE, record, list[str]().append)
+    one = run(plan(tmp_path, top=1), Launcher(), ENGINE, record, list[str]().append)
     assert one.unwritten == f"--output {record.path}: cannot be written: full; rows left out: 1"
     assert [len(found.rows) for found in one.comparisons] == [1]
     record.path.with_suffix(".full").unlink()
-    two = run(plan(tmp_path / "two", top=2), LocalLauncher(), ENGINE, record, list[str]().append)
+    two = run(plan(tmp_path / "two", top=2), Launcher(), ENGINE, record, list[str]().append)
     assert two.unwritten == ""
     assert [row.row for row in record.rows()] == [1, 2]
 
@@ -238,7 +238,7 @@ class SignalledEngine(FakeEngine):
 
 
 def test_a_launch_that_has_ended_is_kept_when_a_signal_comes(tmp_path: Path) -> None:
-    found = run(plan(tmp_path), LocalLauncher(), SignalledEngine(), Record(tmp_path / "own.csv"), list[str]().append)
+    found = run(plan(tmp_path), Launcher(), SignalledEngine(), Record(tmp_path / "own.csv"), list[str]().append)
     assert found.interrupted_by == signal.SIGTERM
     assert [row.outcome for row in Record(tmp_path / "own.csv").rows()] == ["ok"]
     assert [len(one.rows) for one in found.comparisons] == [1, 0, 0]
@@ -254,7 +254,7 @@ def test_folders_that_cannot_be_made_are_told(tmp_path: Path) -> None:
 
 def test_what_is_told_names_the_launch_and_its_end(tmp_path: Path) -> None:
     lines: list[str] = []
-    run(plan(tmp_path, top=1), LocalLauncher(), ENGINE, Record(tmp_path / "own.csv"), lines.append)
+    run(plan(tmp_path, top=1), Launcher(), ENGINE, Record(tmp_path / "own.csv"), lines.append)
     assert lines[0].startswith("launch 1 of 1: 1-tiny-tp")
     assert lines[1].startswith("ok after ")
 

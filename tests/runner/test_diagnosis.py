@@ -57,34 +57,6 @@ def test_a_killed_rank_is_no_proof_of_memory_that_ran_out(text: str, code: int, 
     assert (told.kind, told.error) == ("error", "killed, perhaps out of the host's memory")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2025-03-01T10:00:00 DUE TO PREEMPTION ***",
-        "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2025-03-01T10:00:00 DUE TO TIME LIMIT ***",
-        "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2025-03-01T10:00:00 DUE TO NODE FAILURE, SEE LOG ***",
-        "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2025-03-01T10:00:00 ***",
-    ],
-)
-def test_a_job_that_was_ended_did_not_run_out_of_memory(line: str, tmp_path: Path) -> None:
-    told = found(tmp_path, f"{line}\nsrun: error: n1: task 0: Killed\n0: KeyError: 'x'\n", 137)
-    assert (told.kind, told.error) == ("error", line)
-
-
-def test_a_step_that_slurm_ends_after_a_rank_hides_no_reason(tmp_path: Path) -> None:
-    text = "0: ValueError: wrong\nslurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2025-03-01T10:00:00 ***\n"
-    assert found(tmp_path, text).error == "ValueError: wrong"
-
-
-def test_the_state_of_the_job_tells_more_than_the_kill(tmp_path: Path) -> None:
-    killed = "srun: error: n1: task 0: Killed\n"
-    note = "simulate: job 7 ended without an exit code: JobState={} Reason=None"
-    for state in ("PREEMPTED", "FAILED"):
-        told = found(tmp_path, killed + note.format(state), None)
-        assert (told.kind, told.error) == ("error", note.format(state).removeprefix("simulate: "))
-    assert found(tmp_path, killed + note.format("OUT_OF_MEMORY"), None).kind == "oom"
-
-
 def test_a_library_that_ended_a_rank_is_the_reason_not_the_lost_connection(tmp_path: Path) -> None:
     text = (
         "[default0]:simulate-trainer: rank 0: error: RuntimeError: Read error [127.0.0.1]:4: Connection reset by peer\n"

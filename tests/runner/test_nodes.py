@@ -14,7 +14,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.runner.engine import Launch, LocalLauncher
+from simulator.lab.runner.engine import Launch, Launcher
 from simulator.lab.runner.processes import with_package
 from tests.cli.running import refusal
 from tests.runner.fakes import ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked
@@ -85,24 +85,23 @@ def test_two_nodes_train_together(tmp_path: Path) -> None:
 def test_each_launch_takes_the_next_port(tmp_path: Path) -> None:
     command = FakeEngine().prepare(pick(layout=ranked()[0].layout), tmp_path)
     launch = Launch(title="tiny", pick=pick(), estimate=ranked()[0], command=command, repeat=1, limit_seconds=1.0)
-    nodes = [LocalLauncher(endpoint="a:29500")._node(replace(launch, number=number), 0) for number in (1, 2)]
+    nodes = [Launcher(endpoint="a:29500")._node(replace(launch, number=number), 0) for number in (1, 2)]
     assert [node["MASTER_PORT"] for node in nodes] == ["29500", "29501"]
     assert [node["PET_RDZV_ENDPOINT"] for node in nodes] == ["a:29500", "a:29501"]
 
 
 def test_nodes_must_know_of_each_other() -> None:
-    with pytest.raises(InputError, match="--launcher local: starts one node, the layouts take 2; use --launcher slurm"):
-        LocalLauncher().check(2)
+    with pytest.raises(InputError, match="this starts one node, the layouts take 2: start it on each"):
+        Launcher().check(2)
     with pytest.raises(InputError, match="--node-rank 2: the layouts take 2 nodes, numbered from 0"):
-        LocalLauncher(endpoint="a:1", node_rank=2).check(2)
+        Launcher(endpoint="a:1", node_rank=2).check(2)
     with pytest.raises(InputError, match="--rdzv-endpoint: the layouts take one node"):
-        LocalLauncher(endpoint="a:1").check(1)
+        Launcher(endpoint="a:1").check(1)
 
 
 @pytest.mark.parametrize(
     ("endpoint", "options", "said"),
     [
-        ("127.0.0.1:1", ("--launcher", "slurm"), "--rdzv-endpoint needs --launcher local"),
         ("127.0.0.1:1", ("--resume",), "--rdzv-endpoint: without --resume"),
         ("here", (), "--rdzv-endpoint here: must be HOST:PORT"),
     ],

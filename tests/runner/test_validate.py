@@ -226,13 +226,6 @@ def test_a_dry_run_starts_nothing_and_needs_no_torch(monkeypatch: pytest.MonkeyP
     assert list(Path().glob("**/log.txt")) == []
 
 
-def test_a_dry_run_for_slurm_shows_the_script() -> None:
-    found = dry("--launcher", "slurm", "--slurm-partition", "fast", "--slurm-option", "--qos=high", "--top", "1")
-    assert "#SBATCH --partition=fast\n" in found.stdout
-    assert "#SBATCH --qos=high\n" in found.stdout
-    assert "srun " in found.stdout
-
-
 @pytest.mark.parametrize(
     ("hardware", "backend", "sizes"),
     [("local-cpu", "cpu", (256, 8)), ("h20", "cuda", (8192, 1024)), ("ascend-910b-64g-8", "npu", (8192, 1024))],
@@ -276,8 +269,7 @@ def test_a_crowded_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("--cp", "2"), 3, "nothing to launch: engine reference can run none of the"),
         (("--num-layers", "4000"), 3, "nothing to launch: no layout fits"),
-        (("--launcher", "local", "--devices", "16"), 2, "--launcher local: starts one node, the layouts take 2"),
-        (("--slurm-account", "us"), 2, "--slurm-account needs --launcher slurm"),
+        (("--devices", "16"), 2, "this starts one node, the layouts take 2"),
         (("--engine-path", "there"), 2, "--engine-path: the reference trainer comes with the simulator"),
         (("--hardware", "local-cpu:2,h20:2"), 3, "--hardware: launches run on one kind of device"),
         (("--option", "flash_attention=false"), 3, "--option flash_attention: the reference trainer"),
@@ -289,7 +281,6 @@ def test_a_crowded_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--engine", "megatron", "--backend", "cuda"), 2, "--backend needs --engine reference"),
         (("--engine", "paddle", "--communication", "nccl"), 2, "--communication needs --engine reference"),
         (("--retry-failed",), 2, "--retry-failed needs --resume"),
-        (("--queue-limit", "5"), 2, "--queue-limit needs --launcher slurm"),
         (("--engine", "megatron"), 2, "--engine megatron: the folder of Megatron-LM is not known"),
     ],
 )

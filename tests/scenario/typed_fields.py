@@ -11,7 +11,7 @@ from simulator.question.scenario.layout import FIELDS, SETTINGS, Layout
 
 FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
 
-_HEAD = '''"""The inputs of a question as type checkers need them spelled.
+_HEAD = '''"""Typed dictionaries of the inputs of a question, for type checkers and completion in Python.
 
 Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regenerate types`, never by hand.
 """

@@ -1,8 +1,6 @@
 """Every layout that fits, or a choice of them that hides neither the front nor a split."""
 
-import json
 from functools import cache
-from itertools import product
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.question.question import question_of
 from simulator.search.build import bare_estimate
 from simulator.search.space import Space
-from simulator.show.pages.page import packed
 
 QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h20", "nodes": 2}
 MOE: dict[str, Any] = {"model": "mixtral-8x7b-v0.1", "hardware": "h100-sxm-80g", "nodes": 4}
@@ -70,27 +67,3 @@ def test_what_is_not_chosen_is_told_by_its_speed_and_memory() -> None:
 def _beats(one: Estimate, other: Estimate) -> bool:
     a, b = ((e.throughput.step_seconds, e.memory.device_bytes) for e in (one, other))
     return a[0] <= b[0] and a[1] <= b[1] and a != b
-
-
-def test_packed_panels_are_the_panels() -> None:
-    panels = [
-        {"title": f"t{n}", "verdict": "fits", "command": f"simulate estimate --tp {n}", "memory": {"data": [{"y": y}]}}
-        for n, y in product(range(3), ([1.5, 2.5], [1.5], []))
-    ]
-    data = json.loads(json.dumps(packed(panels)))
-    assert len(data["templates"]) == 1
-    assert data["values"]
-    for panel, (template, *own) in zip(panels, data["layouts"], strict=True):
-        found = _filled(data["templates"][template], own, data["values"])
-        assert {**found, "command": data["command"] + found["command"]} == panel
-
-
-def _filled(node: Any, own: list[Any], values: list[Any]) -> Any:
-    if isinstance(node, list):
-        return [_filled(part, own, values) for part in node]
-    if not isinstance(node, dict):
-        return node
-    if "$" in node:
-        value = own[node["$"]]
-        return values[value] if isinstance(value, int) else value
-    return {name: _filled(part, own, values) for name, part in node.items()}

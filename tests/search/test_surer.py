@@ -60,3 +60,11 @@ def test_the_surer_one_is_named() -> None:
     assert surer_than_first([wide, narrow], ()) is None
     tight, roomy = known(1.0, 1.2, 0.96), known(1.05, 1.3, 0.9999)
     assert surer_than_first([tight, roomy], (1,)) == 1
+    # Of several the one with the smallest upper end; its place among them does not matter.
+    narrower = known(1.1, 1.2, 0.999)
+    assert surer_than_first([wide, narrow, narrower], (1, 2)) == 2
+    assert surer_than_first([wide, narrower, narrow], (1, 2)) == 1
+    # Where the first may not fit, the likeliest to fit.
+    risky, safe, safer = (known(1.0, 1.4, share) for share in (0.95, 0.97, 0.98))
+    assert surer_than_first([risky, safe, safer], (1, 2)) == 2
+    assert surer_than_first([safe, risky, wide], (1,)) is None

@@ -87,8 +87,8 @@ def run_ranks(job: TrainingJob, folder: Path, module: str = TRAINER) -> list[tup
     ranks = []
     with held_port() as port:
         for rank in range(count):
-            slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(count), "SLURM_LOCALID": str(rank)}
-            environment = usual | slurm | {"MASTER_PORT": str(port)}
+            own = {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}
+            environment = usual | own | {"MASTER_PORT": str(port)}
             ranks.append(forked.start(module, [str(path)], environment, folder / f"streams-{rank}"))
         try:
             codes = [forked.ended(process, LIMIT_SECONDS) for process in ranks]

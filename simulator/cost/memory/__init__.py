@@ -1,1 +1,5 @@
-"""Memory per device in bytes: tensors alive at the peak, and memory outside the allocator."""
+"""Memory of a device in bytes, and of its node's host (`host`).
+
+`state`, `activations`, `loss` and `outside` have its parts, `moments` says when each is alive, `peak` takes the largest
+sum; `fully_shard` replays FSDP2.
+"""

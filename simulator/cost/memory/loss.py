@@ -1,6 +1,6 @@
-"""Memory of the output layer and the loss in bytes. Logits are the largest single tensors of most steps.
+"""Memory of the output layer and the loss, in bytes (M13): logits are the largest single tensors of most steps.
 
-`memory.peak` adds it to the other parts; docs/model.md has the formulas (M13).
+`memory.peak` adds it to the other parts; `memory.activations` has the layers before it.
 """
 
 from __future__ import annotations

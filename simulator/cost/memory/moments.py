@@ -1,6 +1,7 @@
-"""Moments of a step: what is alive at each beside the rest, such as retained outputs and a layer's backward pass.
+"""Moments of a step (a layer's backward pass, the loss, the optimizer's step ...) and the bytes alive at each.
 
-`memory.peak` picks the moment that needs most.
+`memory.state`, `memory.activations` and `memory.loss` have the parts; `memory.peak` adds them at each moment and picks
+the one of most bytes.
 """
 
 from __future__ import annotations

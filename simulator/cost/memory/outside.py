@@ -1,6 +1,6 @@
-"""Device memory beside tensors in bytes: context, communication buffers, unusable and cached allocator space.
+"""Device memory beside tensors, in bytes: driver's context, communication buffers, the allocator's unused blocks.
 
-`memory.peak` adds it to what the allocator holds.
+`memory.peak` adds it to what tensors take; `question.coefficients` has the coefficients that measured runs decide.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Peak memory of every pipeline rank: the moment of most bytes, and its parts.
 
-`memory.state`, `memory.activations` and `memory.loss` have the parts, `memory.moments` the record of a moment.
+`memory.state`, `activations`, `loss` and `outside` have the parts, `memory.moments` the record of a moment;
+`pricing.price` judges whether it fits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Training state of a device: parameters by what divides them, bytes of weights, gradients and optimizer.
+"""Training state of a device: its parameters by what divides them, and bytes of weights, gradients and optimizer.
 
-`memory.peak` adds it to activations and loss; `memory.fully_shard` replays FSDP2 instead.
+`memory.peak` adds activations and loss; `memory.fully_shard` replays FSDP2 instead; `specs.optimizers` has the tensors
+of each optimizer.
 """
 
 from __future__ import annotations

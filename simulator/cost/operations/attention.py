@@ -1,7 +1,7 @@
-"""Softmax attention: the operations of every mixer that scores keys, and what they share.
+"""Operations of every mixer that scores keys (grouped queries, latent, indexed, compressed ...), listed by functions.
 
-Grouped queries, layers that reuse keys, latent attention, indexed and compressed keys each have one function that lists
-their operations; core, context-parallel exchanges and output projection stand before them.
+What mixers share stands first: core attention, context-parallel exchanges, output projection. `operations.recurrent`
+has mixers with a state instead, `operations.blocks` what surrounds a mixer, `operations.layer` the list of all.
 """
 
 from __future__ import annotations

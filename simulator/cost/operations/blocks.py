@@ -1,6 +1,6 @@
 """Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer.
 
-`operations.attention`, `recurrent` and `feed_forward` list what stands between them.
+`operations.attention`, `recurrent` and `feed_forward` list what stands between them; `operations.layer` joins them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Feed-forward networks: a dense one, and routed experts with their exchanges.
+"""Operations of feed-forward networks: a dense one, and routed experts with their exchanges.
 
-`operations.layer` puts them behind a mixer.
+`operations.layer` puts them behind a mixer; `operations.attention` and `recurrent` have the mixers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Registry of layers: the list of operations of each mixer and feed-forward network.
+"""Registry of layers: which operations each mixer and feed-forward network of a model has, as one list a layer.
 
-A new architecture is a module that lists its operations, and a line here.
+A new architecture is a module beside this one that lists its operations, and a line here. `operations.sums` adds up.
 """
 
 from __future__ import annotations

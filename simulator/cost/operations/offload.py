@@ -1,8 +1,9 @@
-"""Tensors of a layer that the forward pass offloads to the host and the backward pass brings back (M27).
+"""Offload inside a layer: which saved tensors the forward pass sends to the host, to return in the backward pass (M27).
 
 Megatron-LM d98e8a6, core/pipeline_parallel/fine_grained_activation_offload.py: a module of `--offload-modules` moves
 the tensors that autograd saves between its start and its end (core/transformer/attention.py, multi_latent_attention.py,
 transformer_layer.py, moe/experts.py). Row statistics, below its minimum of a million numbers, stay.
+`memory.activations` takes them off the device, `memory.host` counts them there.
 """
 
 from __future__ import annotations

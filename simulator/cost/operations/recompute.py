@@ -1,7 +1,7 @@
-"""Recompute policies: which operations the backward pass repeats, and which saved tensors that frees.
+"""Recompute inside a layer: which operations the backward pass repeats under a policy, and which tensors that frees.
 
 A policy has parts, each a set of operations. Recompute of whole layers saves only their inputs; `memory.activations`
-counts it by layer.
+counts it by layer, `timing.layers` adds the repeated work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The record of one operation of a layer and its parts; every figure of the simulator is a sum over records.
+"""Record of one operation of a layer: weights, saved tensors, products, traffic, collectives, in numbers per token.
 
-A record has plain numbers per token and their spread over devices; `extents` turns them into bytes of a block of
-layouts. A list of operations depends on model and stack alone, and is made once.
+Every figure of the simulator is a sum over records. A record also says how each number spreads over devices, which
+`operations.sums` turns into bytes of a block of layouts. A list of operations depends on model and stack alone.
 """
 
 from __future__ import annotations

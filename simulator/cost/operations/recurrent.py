@@ -1,4 +1,4 @@
-"""Mixers with a state in place of scores: linear attention, gated delta rules, Mamba and what filters before them.
+"""Operations of mixers with a state in place of scores: linear attention, gated delta rules, Mamba, short filters.
 
 `operations.attention` has the mixers that score keys, `operations.layer` the list of all.
 """

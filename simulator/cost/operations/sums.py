@@ -1,7 +1,8 @@
-"""Sums over operations: from figures per token to bytes and counts of a block of layouts.
+"""Sums over operations: from figures per token to bytes, FLOP and counts of a block of layouts.
 
 A norm's output has 2 h bytes a token and the spread `sequence`: a device holds 2 h bytes times `extent(pricing,
-"sequence")`, the tokens of its micro batch over its sequence-parallel group. The operations state figures per token.
+"sequence")`, the tokens of its micro batch over its sequence-parallel group. `operations.layer` lists the operations;
+`cost.memory` and `cost.timing` ask for the sums.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Memory and time joined into an answer: verdicts and estimates."""
+"""Memory and time joined: `price` prices blocks of layouts with their verdicts, `estimate` is the record of one."""

@@ -1,6 +1,6 @@
-"""Estimate of one layout: memory, throughput, broken rules and range, as one frozen record.
+"""Record `Estimate` of one layout: memory, throughput, broken rules, range and what it rests on, frozen.
 
-`pricing.price` prices blocks of layouts; `search.build` makes estimates of them.
+`pricing.price` prices blocks of layouts; `search.build` makes estimates of them; `show.report.estimate` writes one.
 """
 
 from __future__ import annotations

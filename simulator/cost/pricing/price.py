@@ -1,6 +1,6 @@
-"""Memory and time of a block of layouts joined: by rank, by part, with the verdict.
+"""Prices of a block of layouts: memory and time by rank and by part, each with its verdict.
 
-`memory.peak` and `timing.step` price; `search.build` makes estimates of a block.
+`memory.peak` and `timing.step` compute them; `search.rank` compares layouts, `search.build` makes estimates of them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Pipeline schedules: order of passes, passes in flight, idle time."""
+"""Pipeline schedules: `schedule` is the interface, `orders` has the schedules, `events` runs one pass by pass."""

@@ -1,6 +1,7 @@
-"""A pipeline run pass by pass in a schedule's order, against which closed forms are tested.
+"""Run of a pipeline pass by pass in a schedule's order: when each begins and ends, and what a rank holds.
 
-`schedule.orders` has the orders and the closed forms.
+`schedule.orders` has the orders, and closed forms that the tests hold to these runs; `timing.pipeline` takes the run
+where no closed form is exact.
 """
 
 from __future__ import annotations

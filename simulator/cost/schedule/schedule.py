@@ -1,6 +1,6 @@
-"""The interface of a pipeline schedule: all that memory, time and the event run use of one.
+"""Interface `Schedule` of a pipeline schedule: all that memory, time and the run of passes use of one.
 
-`schedule.orders` has the schedules.
+`schedule.orders` has the schedules, `schedule.events` the run.
 """
 
 from __future__ import annotations

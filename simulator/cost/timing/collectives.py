@@ -1,12 +1,12 @@
-"""Seconds of collectives on the cluster's topology: inside a node, inside an NVLink domain, across the network.
+"""Seconds of one collective on the cluster's topology: inside a node, inside an NVLink domain, across the network.
 
 A group is `size` ranks, `stride` device numbers apart. Ranks are numbered tensor parallel fastest, then context, data,
 pipeline (Megatron's default order); expert tensor parallel, then expert parallel, in the expert numbering.
 
 Link levels are nested islands: level j joins islands of level j-1. A group has `m` members in an island of `D` devices,
 `m = min(size, D / stride)`. Data that leaves an island uses the links of all its members. All levels move data at once
-(rings are pipelined), so the slowest level sets the time. Other modules decide which collectives a layout needs and
-what hides them.
+(rings are pipelined), so the slowest level sets the time. `timing.layers` and `timing.data_parallel` know which
+collectives a layout needs and what hides them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Seconds of reducing gradients and gathering parameters that the passes do not hide.
+"""Seconds of reducing gradients and gathering parameters over replicas that the passes do not hide.
 
-`timing.step` adds them; `timing.collectives` prices one exchange.
+`timing.step` adds them to the passes; `timing.collectives` prices one exchange.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _gather(pricing: Pricing) -> Exchange:
         # fp8 gathers one byte per linear parameter, not two.
         seconds = seconds - dense * linear.dense - routed * linear.routed
     end = element_bytes(scenario) * dense * _end(pricing, gathered_dense, with_table=always | (not lora))
-    return Exchange(np.where(sharded, seconds, 0.0), np.where(sharded, end, 0.0))
+    return Exchange(np.where(sharded, seconds, 0.0), end)
 
 
 def _reduction(pricing: Pricing) -> Exchange:

@@ -1,6 +1,7 @@
 """Seconds of a layer and of the output layer: products, kernels and the collectives that run beside them.
 
 A projection split by columns gathers its input over the tensor-parallel group; one split by rows scatters its output.
+`timing.products` has the rates, `timing.collectives` the exchanges; `timing.pipeline` sums layers over ranks.
 """
 
 from __future__ import annotations

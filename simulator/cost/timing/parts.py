@@ -1,6 +1,6 @@
-"""Records of seconds by part: of a pass through a layer, of a rank's share of a step, of waits and captures.
+"""Records of seconds by part: of a pass through a layer, of a rank's part of a step, of waits and captures.
 
-`timing.step` and `timing.pipeline` fill them.
+`timing.layers` and `timing.pipeline` fill them, `timing.step` adds them up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Seconds of a pipeline whose stages work unequally, from the seconds of each stage and its schedule.
 
-`timing.layers` has the seconds of a stage, `schedule.orders` its order.
+`timing.layers` has the seconds of a stage, `schedule.orders` its order, `timing.step` adds the rest of a step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Products and kernels: FLOP of a model by the operations, and the rates at which a device does them under a stack.
+"""Products and kernels: their FLOP and bytes from the operations, and the rates at which a device does them.
 
-`cost.operations` counts the work; `timing.layers` sums its seconds.
+`cost.operations` counts the work; `timing.layers` sums its seconds; `question.coefficients` has the efficiencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Seconds of a step: passes, pipeline, exchanges of gradients, optimizer and waits, by part.
+"""Seconds of a step by part: passes, pipeline, exchanges of gradients, optimizer and waits.
 
 `timing.layers` prices a layer, `timing.pipeline` the passes over ranks, `timing.data_parallel` what gradients exchange;
 `timing.parts` has the records.

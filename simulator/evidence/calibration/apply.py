@@ -1,6 +1,7 @@
-"""Calibrated figures: an estimate moved by the measured rows of its family, with its range.
+"""Calibrated estimates: figures moved by the measured rows of their device family, with their range.
 
-`calibration.store` reads the file, `calibration.uncertainty` and `calibration.ranges` size the range.
+`calibration.store` reads the file, `calibration.uncertainty` and `calibration.ranges` size the range; `search.build`
+asks for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Fit of one cluster's own rows, as one more source beside what is known of such clusters.
+"""Fit of the coefficients to one cluster's own measured rows, from what is known of such clusters on.
 
-Known is a normal distribution of the coefficients' logarithms: what ships for the family, or the priors. The rows say
-an information matrix and vector (`simulator.evidence.calibration.linear`); both together are what is known
-afterwards. Around a point the model is linear, and the point moves to the solution (Gauss-Newton). Nobody annotated
-these rows: those far outside the scatter of the others are left out, by the median, which they do not move.
+Known is a normal distribution of the coefficients' logarithms: what ships for the family, or the priors. The rows add
+an information matrix and vector (`calibration.linear`). Around a point the model is linear, and the point moves to the
+solution (Gauss-Newton). Nobody annotated these rows: those far outside the scatter of the others are left out, by the
+median, which they do not move. `calibration.own` chooses the rows and judges the fit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Normal distributions of coefficients, and messages of rows on them: the algebra of the fit.
+"""Algebra of the fit: normal distributions of coefficients, and the messages of measured rows on them.
 
 `calibration.sample` makes the messages, `calibration.cluster` uses them for own rows.
 """

@@ -1,6 +1,6 @@
-"""Calibration by a user's own rows: which are judged, the fit, and their errors before and after.
+"""Calibration by a user's own rows: which of them count, the fit, and their errors before and after.
 
-`calibration.cluster` fits them; `calibration.store` writes and reads the file.
+`calibration.cluster` fits them, `calibration.store` writes and reads the file, `show.cli.calibration` is the command.
 """
 
 from __future__ import annotations

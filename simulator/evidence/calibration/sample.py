@@ -1,6 +1,6 @@
-"""Measured rows prepared for a fit: their figures predicted under many coefficient sets.
+"""Samples: measured rows prepared for a fit, with their figures predicted under many coefficient sets.
 
-`calibration.linear` has the algebra, `benchmarks.accuracy` the fit of all sources.
+`measurements.rows` reads the rows, `calibration.linear` has the algebra, `benchmarks.accuracy` fits all sources.
 """
 
 from __future__ import annotations

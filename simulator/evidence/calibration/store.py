@@ -1,6 +1,6 @@
-"""Calibration files: YAML that a fit writes and an estimate reads. Fits nothing; checks every value.
+"""Calibration files: the YAML that a fit writes and an estimate reads, with a check of every value.
 
-`calibration.apply` moves estimates by them.
+`calibration.own` fits what is written; `calibration.apply` moves estimates by what is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Range of a prediction, from the coefficients' covariance and the scatter of rows; its contributions explained.
+"""Range of one prediction, from the coefficients' covariance and the scatter of rows; its contributions by name.
 
-`calibration.ranges` has the contributions; `calibration.apply` gives them to estimates.
+`calibration.ranges` sizes the contributions from rows that were left out; `calibration.apply` gives them to estimates.
 """
 
 from __future__ import annotations

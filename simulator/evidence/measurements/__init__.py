@@ -1,1 +1,1 @@
-"""Measured runs: the shipped tables, the user's own logs, and the question each row asks of the simulator."""
+"""Measured runs: `rows` reads tables, `question` asks each row of the simulator; `recipes.logs` makes rows of logs."""

@@ -1,6 +1,6 @@
-"""The question of a measured row, and columns of a row from a question.
+"""Question that a measured row asks of the simulator, and columns of a row from a question.
 
-`measurements.rows` has the schema and reads tables; `calibration.sample` prepares rows for a fit.
+`measurements.rows` has the columns and reads tables; `calibration.sample` prepares rows for a fit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Measured runs: figures that a source states, with annotations, one field per column; reading of their tables.
+"""Rows of measured runs: one field per column, with the source's figures and annotations; reading of their tables.
 
-`measurements.question` asks a row; `recipes.logs` makes rows of logs.
+`measurements.question` asks a row of the simulator; `recipes.logs` makes rows of logs.
 """
 
 from __future__ import annotations

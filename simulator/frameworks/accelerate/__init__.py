@@ -1,1 +1,1 @@
-"""accelerate, which starts others' scripts."""
+"""accelerate: `words` translates its options into the trainer's that it starts, `write` writes scripts of TRL."""

@@ -1,4 +1,7 @@
-"""Registration of accelerate: a table of its options beside other trainers' flags, and a writer of TRL scripts."""
+"""Registration of accelerate: its table of options, and the writer of TRL scripts that it starts.
+
+`accelerate.words` translates the options, `accelerate.write` writes a script.
+"""
 
 from typing import Final
 

@@ -1,1 +1,1 @@
-"""axolotl."""
+"""axolotl: `framework` translates its configuration files into the words of Hugging Face's Trainer."""

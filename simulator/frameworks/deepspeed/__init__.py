@@ -1,1 +1,1 @@
-"""DeepSpeed: the keys of its configuration."""
+"""DeepSpeed: `configuration` reads the file that says how an engine of DeepSpeed shards and offloads."""

@@ -1,4 +1,7 @@
-"""DeepSpeed's configuration beside a trainer's flags: a file that a flag names, or a preset."""
+"""DeepSpeed's configuration beside a trainer's flags: a file that a flag names, or a preset, as switches.
+
+`transformers.read`, `megatron_deepspeed` and `neox` ask for it; `frameworks.documents` reads the file.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""FlagScale: its own words beside Megatron-LM's."""
+"""FlagScale: `framework` reads its experiments, whose keys mean what Megatron-Bridge's do."""

@@ -1,7 +1,7 @@
-"""FlagScale's experiments: a file that names a training configuration beside it and the program that trains.
+"""Reader of FlagScale's experiments: a file that names a training configuration beside it and the program that trains.
 
 `experiment.task.backend` names the trainer, `defaults: - train: 7b` the file `train/7b.yaml`. Keys of that file mean
-what Megatron-Bridge's do and are interpreted by NeMo's reader.
+what Megatron-Bridge's do and are interpreted by `nemo.read`.
 """
 
 from __future__ import annotations

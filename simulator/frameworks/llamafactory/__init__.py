@@ -1,1 +1,1 @@
-"""LLaMA-Factory."""
+"""LLaMA-Factory: `framework` translates its configuration files into the words of Hugging Face's Trainer."""

@@ -1,7 +1,8 @@
-"""LLaMA-Factory's keys, translated into those of Hugging Face's Trainer.
+"""Reader of LLaMA-Factory's configuration files, by translation into the words of Hugging Face's Trainer.
 
 Read as LLaMA-Factory ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults apply where a key is absent. Its
-second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.
+second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name. `transformers.read` interprets
+the translated words.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""llm-foundry."""
+"""llm-foundry: `framework` reads its configuration files, which Composer trains with FSDP."""

@@ -1,1 +1,1 @@
-"""Megatron-LM: the words of its command line, of its YAML files and of its logs."""
+"""Megatron-LM: `read` and `special` read its launches, `framework` its logs, `write` writes scripts of it."""

@@ -1,6 +1,6 @@
-"""Launches of Megatron-LM: its words, and the model that they state, its mixers and its vocabulary among them.
+"""Reader of Megatron-LM's launches: its flags, and the model that they state, its mixers and its vocabulary among them.
 
-`megatron.special` has what several flags decide, `frameworks.take` the rest.
+`megatron.special` has settings that several flags decide, `frameworks.take` those that one row of the table decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Settings that depend on several of Megatron-LM's flags and so have no row in its table.
+"""Settings that several of Megatron-LM's flags decide together and so have no row in its table.
 
-Each function takes the run's arguments and the values that `take` returned by target, and adds or corrects some:
-recompute, sharding, offload, experts, precision and number types, attention, exchanges.
+Each function takes the run's arguments and the values that `frameworks.take` returned by target, and adds or corrects
+some: recompute, sharding, offload, experts, precision and number types, attention, exchanges. `megatron.read` calls
+them.
 """
 
 from __future__ import annotations

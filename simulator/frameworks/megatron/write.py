@@ -1,6 +1,6 @@
-"""Launch scripts of Megatron-LM and MindSpeed-LLM: the rows of the tables reversed.
+"""Writer of launch scripts of Megatron-LM and MindSpeed-LLM: the rows of their tables, reversed.
 
-`frameworks.write` reverses the tables; `recipes.emit` calls it.
+`frameworks.write` reverses a row, `megatron.read` reads what it writes, `recipes.emit` calls it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Releases of Megatron-Bridge: what its performance recipes set for each model, device and precision."""
+"""Megatron-Bridge's releases as data: what its recipes set by model, device and precision. `nemo` reads files."""

@@ -1,1 +1,1 @@
-"""Megatron-DeepSpeed: its own words beside Megatron-LM's."""
+"""Megatron-DeepSpeed: `framework` reads what its DeepSpeed engine adds to Megatron-LM's flags."""

@@ -1,1 +1,1 @@
-"""MindSpeed and MindSpeed-LLM, beside Megatron-LM's own words."""
+"""MindSpeed and MindSpeed-LLM: `framework` adds their behaviour on Ascend to a run read from Megatron-LM's flags."""

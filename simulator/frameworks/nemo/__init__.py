@@ -1,1 +1,1 @@
-"""NeMo and Megatron-Bridge: keys that stand for Megatron's flags."""
+"""NeMo and Megatron-Bridge: `read` reads files and logs, `recipes` NeMo 2's Python recipes, `write` writes files."""

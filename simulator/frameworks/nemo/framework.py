@@ -1,4 +1,7 @@
-"""Registration of NeMo and Megatron-Bridge: how their files are recognised. `read` interprets them."""
+"""Registration of NeMo and Megatron-Bridge: how their files and logs are recognised, and who reads and writes them.
+
+`nemo.read` interprets keys, `nemo.write` writes them, `nemo.recipes` reads recipes that are Python.
+"""
 
 from typing import Final
 

@@ -1,6 +1,7 @@
-"""Runs of NeMo and Megatron-Bridge: keys of their files and logs, and an upper bound of what a vision tower adds.
+"""Reader of NeMo and Megatron-Bridge: keys of their files and logs, and an upper bound of what a vision tower adds.
 
-Shapes: `Qwen3VLVisionModel` of transformers 4.57, which Megatron-Bridge v0.6.0 builds of Megatron's layers
+Keys stand for Megatron-LM's flags, which `megatron.read` interprets; `nemo.recipes` has recipes in Python. Shapes of
+vision: `Qwen3VLVisionModel` of transformers 4.57, which Megatron-Bridge v0.6.0 builds of Megatron's layers
 (models/qwen_vl/modelling_qwen3_vl/vision_model.py). Images: `MockVLMSFTDatasetConfig` (data/builders/mock_vlm_sft.py),
 whose processor leaves 256 x 256 pixels as they are.
 """

@@ -1,1 +1,1 @@
-"""GPT-NeoX: keys that stand for Megatron's flags."""
+"""GPT-NeoX: `framework` translates its configuration files into Megatron-LM's flags."""

@@ -1,1 +1,1 @@
-"""OLMo's trainer."""
+"""OLMo: `framework` reads the configuration files of its trainer."""

@@ -1,1 +1,1 @@
-"""open-instruct, on accelerate."""
+"""open-instruct: `framework` reads its files and launches, which accelerate starts."""

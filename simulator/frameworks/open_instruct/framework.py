@@ -1,4 +1,4 @@
-"""open-instruct's files and launches, in the words of Hugging Face's Trainer, which `frameworks.trl` reads.
+"""Reader of open-instruct's files and launches, in the words of Hugging Face's Trainer, which `frameworks.trl` reads.
 
 Knows four scripts of commit e6c3044. They load 16-bit weights whatever a file says, and open-instruct's launchers start
 them with accelerate and ZeRO 3.

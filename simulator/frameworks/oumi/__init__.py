@@ -1,1 +1,1 @@
-"""oumi."""
+"""oumi: `framework` translates its configuration files into the words of Hugging Face's Trainer."""

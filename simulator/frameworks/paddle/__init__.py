@@ -1,1 +1,1 @@
-"""PaddleNLP, PaddleFormers and ERNIEKit."""
+"""PaddleNLP, PaddleFormers and ERNIEKit: `read` reads launches and files, `framework` logs, `write` writes scripts."""

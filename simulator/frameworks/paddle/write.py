@@ -1,4 +1,7 @@
-"""Launch scripts of ERNIEKit and PaddleNLP. Refuses settings without a flag; chooses no layout."""
+"""Writer of launch scripts of ERNIEKit and PaddleNLP; a setting without a flag is refused by name.
+
+`frameworks.write` reverses a row of a table, `paddle.read` reads what is written, `recipes.emit` calls it.
+"""
 
 from __future__ import annotations
 

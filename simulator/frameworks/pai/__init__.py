@@ -1,1 +1,1 @@
-"""Pai-Megatron-Patch: its own words beside Megatron-LM's."""
+"""Pai-Megatron-Patch: `framework` registers a table of its flags beside Megatron-LM's."""

@@ -1,4 +1,4 @@
-"""Registration of Pai-Megatron-Patch: a table of flags beside Megatron-LM's, which Megatron's reader takes."""
+"""Registration of Pai-Megatron-Patch: a table of flags beside Megatron-LM's, which `megatron.read` takes."""
 
 from typing import Final
 

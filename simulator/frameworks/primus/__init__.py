@@ -1,1 +1,1 @@
-"""Primus: experiments whose keys are the flags of Megatron-LM or the keys of torchtitan."""
+"""Primus: `framework` reads its experiments, whose keys are Megatron-LM's flags or torchtitan's keys."""

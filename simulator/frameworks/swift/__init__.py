@@ -1,1 +1,1 @@
-"""ms-swift, on Hugging Face's Trainer and on Megatron-LM."""
+"""ms-swift: `framework` translates its words into those of Megatron-LM or of Hugging Face's Trainer."""

@@ -1,7 +1,7 @@
-"""ms-swift's words, translated into those of Megatron-LM (`megatron sft`) and Hugging Face's Trainer (`swift sft`).
+"""Reader of ms-swift, by translation into Megatron-LM's words (`megatron sft`) or those of the Trainer (`swift sft`).
 
 Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
-defaults apply where a flag is absent.
+defaults apply where a flag is absent. `megatron.read` and `transformers.read` interpret the translated words.
 """
 
 from __future__ import annotations

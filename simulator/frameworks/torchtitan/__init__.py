@@ -1,1 +1,1 @@
-"""torchtitan: the keys of its configuration."""
+"""torchtitan: `read` reads its launches, files and logs, `write` writes files."""

@@ -1,4 +1,7 @@
-"""Registration of torchtitan: its launches, files and writer. `read` interprets them."""
+"""Registration of torchtitan: how its launches, files and logs are recognised, and who reads and writes them.
+
+`torchtitan.read` interprets them, `torchtitan.write` writes a file.
+"""
 
 from typing import Final
 

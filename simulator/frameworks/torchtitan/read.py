@@ -1,7 +1,7 @@
-"""Reads torchtitan: a launch or a TOML file becomes a recipe, a line of its log a step.
+"""Reader of torchtitan: a launch or a TOML file becomes a recipe, a line of its log a step.
 
-Models and flavors are named in `flavors.yaml`. `cut_of` and `cut_words` turn the cut into layers a stage and
-back; `torchtitan.write` has the rest of a launch.
+Models and flavors are named in `flavors.yaml`. `cut_of` and `cut_words` turn the pipeline's cut into layers a stage and
+back; `torchtitan.write` writes the rest of a file.
 """
 
 from __future__ import annotations

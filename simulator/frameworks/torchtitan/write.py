@@ -1,4 +1,7 @@
-"""Job configurations of torchtitan. Refuses settings without a key; chooses no layout."""
+"""Writer of torchtitan's job configurations; a setting without a key is refused by name.
+
+`torchtitan.read` reads what it writes, `frameworks.write` reverses rows of tables, `recipes.emit` calls it.
+"""
 
 from __future__ import annotations
 

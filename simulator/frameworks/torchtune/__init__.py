@@ -1,1 +1,1 @@
-"""torchtune."""
+"""torchtune: `framework` reads its configuration files."""

@@ -1,1 +1,1 @@
-"""Hugging Face's Trainer, TRL and accelerate, and DeepSpeed-Chat."""
+"""Hugging Face's Trainer: `read` prices its words, for every framework that trains with it. `trl` has its scripts."""

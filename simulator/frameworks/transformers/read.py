@@ -1,6 +1,7 @@
-"""Runs of Hugging Face's Trainer, read from its words, its model's and DeepSpeed's configuration.
+"""Reader of runs of Hugging Face's Trainer: its words, its model's configuration and DeepSpeed's.
 
-LLaMA-Factory, ms-swift and DeepSpeed-Chat train with it too; their readers first translate their own words.
+axolotl, LLaMA-Factory, ms-swift, oumi and TRL train with it too; their folders first translate their own words.
+`deepspeed.configuration` reads DeepSpeed's file.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Measurement of a machine: its rates, and the few launches that tell its coefficients apart."""
+"""Measurement of a machine: `rates` has its rates, `run` the few launches that tell its coefficients apart."""

@@ -1,11 +1,11 @@
-"""Rates of a machine: the operations to time, what their timings say, and what becomes of the rates.
+"""Rates of a machine: the operations to time, what their timings say, the hardware spec and priors made of them.
 
     >>> rates = rates_of(from_json(MeasuredRates, text))  # what the ranks of `rates_job` timed
     >>> from_rates(rates, "bf16", Coefficients()).time.gemm_efficiency  # `rates.gemm_efficiency["bf16"].value`
 
 They become a measured hardware spec (`measured_spec`), the nearest shipped one with the machine's own figures, and the
 priors from which the fit of its launches starts (`from_rates`). Figures that a probe cannot see keep the template's
-source and status; none is guessed. `simulator.lab.trainer.rates` times.
+source and status. `lab.trainer.rates` times the operations, `lab.probe.run` goes on to launches.
 """
 
 from __future__ import annotations
@@ -208,7 +208,10 @@ def rates_of(measured: MeasuredRates) -> Rates:
     bandwidth = _bandwidth(timed)
     return Rates(
         peak_flops=peaks,
-        gemm_efficiency={p: _gemm_efficiency(timed, p, peak) for p, peak in peaks.items()},
+        gemm_efficiency={
+            p: _figure(3.0 * _flops(t) / (t.forward + t.backward) / peak for t in _sized(timed, p))
+            for p, peak in peaks.items()
+        },
         attention={
             p: _attention(tuple(timings), peaks[p])
             for p in precisions
@@ -253,10 +256,6 @@ def _sized(timed: Iterable[Timed], precision: str) -> list[Timed]:
     timings = _required(timed, "gemm", precision)
     smallest = min(timings, key=_flops)
     return [t for t in timings if t is not smallest] or timings
-
-
-def _gemm_efficiency(timed: Iterable[Timed], precision: str, peak: float) -> Figure:
-    return _figure(3.0 * _flops(t) / (t.forward + t.backward) / peak for t in _sized(timed, precision))
 
 
 def _dispatch(timed: Iterable[Timed], precision: str) -> float:
@@ -352,15 +351,11 @@ def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates,
         document["host_bandwidth"] = _known(_rate(rates.memory_bandwidth))
     if template.family == "cpu":
         # A device of a processor is a rank: the machine has as many as took part.
-        _set_ranks(document, measured.devices)
+        document["devices_per_node"] = _known(measured.devices)
+        document["device_links"] = [document["device_links"][-1] | {"devices": _known(measured.devices)}]
     if rates.link is not None:
         _measure_link(document, measured.devices, rates)
     return document
-
-
-def _set_ranks(document: dict[str, Any], devices: int) -> None:
-    document["devices_per_node"] = _known(devices)
-    document["device_links"] = [document["device_links"][-1] | {"devices": _known(devices)}]
 
 
 def spec_text(document: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""A probe from its request to its calibration: rates measured, launches planned and made, their rows fitted.
+"""Probe of a machine from request to calibration: rates measured, launches planned and made, their rows fitted.
 
     >>> request = ProbeRequest(hardware="local-cpu", devices=2, folder=Path("mine"))
     >>> launch_all(prepare(request, print), print).calibration_file
     PosixPath('mine/cpu.yaml')
 
-`outlook` returns the plan and starts nothing. The fit is that of `simulator.evidence.calibration`; rows that scatter
-too much store nothing.
+`outlook` returns the plan and starts nothing. `lab.probe.rates` has the rates, `lab.runner.campaign` launches, and
+`evidence.calibration` fits; rows that scatter too much store nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.probe.rates import Rates, assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Record, Tell, launches_of, run, run_folder
-from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, LocalLauncher, Pick, diagnosis
+from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, Pick, diagnosis
 from simulator.lab.runner.processes import run_guarded
 from simulator.lab.runner.reference import WORKER, ReferenceEngine
 from simulator.lab.trainer.job import RATES_NAME, MeasuredRates, RatesJob, TrainingJob, from_json, refused, to_json
@@ -269,7 +269,8 @@ def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) ->
     names = {kind: listed for kind, listed in moved.items() if listed}
     kinds = tuple(names)
     priced = [launch for candidate in candidates if (launch := _priced(candidate, base, names, effort)) is not None]
-    known = {kind: effort.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
+    spreads = {kind: [priors(kind)[name].spread for name in names[kind]] for kind in kinds}
+    known = {kind: effort.spread**2 * np.diag(np.square(spreads[kind])) for kind in kinds}
     before = {kind: np.sqrt(np.diag(known[kind])) for kind in kinds}
     chosen: list[Planned] = []
     while priced and len(chosen) < effort.launches:
@@ -326,11 +327,6 @@ def _priced(
 def _slopes(figures: Vector) -> Vector:
     count = (len(figures) - 1) // 2
     return np.asarray(np.log(figures[1 : count + 1] / figures[count + 1 :]) / (2.0 * STEP))
-
-
-def _prior_covariance(kind: CoefficientKind, names: Sequence[str]) -> Matrix:
-    known = priors(kind)
-    return np.diag([known[name].spread ** 2 for name in names])
 
 
 def _gain(launch: _Priced, known: dict[CoefficientKind, Matrix]) -> float:
@@ -415,7 +411,7 @@ class ProbeRequest:
         if os.name != "posix":
             raise UnsupportedError("simulate calibrate --probe: launches need Linux or another POSIX system")
         ReferenceEngine(backend=self.backend).check()
-        LocalLauncher().check(1)
+        Launcher().check(1)
         if not self.resume and self.rows_file.exists():
             raise InputError(f"--output {self.folder}: holds an earlier probe; --resume continues it")
 
@@ -585,7 +581,7 @@ def launch_all(
     engine = engine or ReferenceEngine(backend=request.backend)
     record = Record(request.rows_file)
     record.check()
-    campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
+    campaign = run(launch_plan(ready, engine, record), launcher or Launcher(), engine, record, tell)
     if campaign.unwritten:
         tell(campaign.unwritten)
     rows = [row for compared in campaign.comparisons for row in compared.ran]

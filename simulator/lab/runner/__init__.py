@@ -1,1 +1,4 @@
-"""Real launches of layouts, on this machine, through Slurm or by an outside framework, and the rows they leave."""
+"""Launches of layouts, and the measured rows that they leave.
+
+`campaign` makes several launches, `engine` one; `reference` and `outside` have the trainers, `processes` ends them.
+"""

@@ -1,11 +1,11 @@
-"""Campaigns: the best layouts of a ranking, launched one after the other, each recorded as it ends.
+"""Campaigns: the best layouts of a ranking, launched one after the other, each recorded and compared as it ends.
 
     >>> planner = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=Wanted(top=3))
     >>> run(planner.plan(estimates), launcher, engine, record, print).all_well
     True
 
 A launch that fails stops no other, and no measured row is lost to an interruption: the `Record`, a file of rows, is
-whole at any moment, whoever else writes. `compare` sets the rows beside the predictions.
+whole at any moment, whoever else writes. `lab.runner.engine` has one launch, `show.report.lab` writes the result.
 """
 
 from __future__ import annotations

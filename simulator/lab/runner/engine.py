@@ -1,28 +1,25 @@
-"""What a launch is: a layout picked, the command of its nodes, its end, its outcome; and who takes part in it.
+"""One launch of a layout: the command of its nodes, its end, its outcome; its launcher, and the interface of engines.
 
     >>> launch = Launch(title="1-tiny", pick=pick, estimate=estimate, command=engine.prepare(pick, folder))
     >>> engine.outcome(pick, folder, launcher.run(launch)).kind
     'ok'
 
-An `Engine` (the reference trainer, Megatron-LM, Paddle) prepares the command of a node and reads how it ended; a
-`Launcher` (this machine, Slurm) starts the command once on each node and ends all of it. A launcher sets `NNODES`,
-`NODE_RANK`, `MASTER_ADDR` and `MASTER_PORT` there; the command starts the ranks of its node, and output of all nodes
-goes to one log.
+An `Engine` (`lab.runner.reference`, or `outside` for Megatron-LM and Paddle) prepares the command of a node and reads
+how it ended; the `Launcher` starts the command on its node and ends all of it. It sets `NNODES`, `NODE_RANK`,
+`MASTER_ADDR` and `MASTER_PORT` there; the command starts the ranks of its node. `lab.runner.campaign` makes several
+launches.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import secrets
 import shlex
-import shutil
 import socket
-import subprocess
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -93,9 +90,6 @@ class Command:
 
     arguments: tuple[str, ...]
     """Program and arguments."""
-    rank_arguments: tuple[str, ...] = ()
-    """Command of one rank, for a launcher that starts the ranks itself, by srun; empty where the engine's own program
-    has to start them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables set beside those of the launcher."""
     folder: Path
@@ -176,11 +170,6 @@ class Launch:
         """Nodes of the launch."""
         return self.pick.scenario.nodes
 
-    @property
-    def devices_per_node(self) -> int:
-        """Ranks of each node."""
-        return self.pick.scenario.devices // self.nodes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
@@ -189,23 +178,6 @@ class Launched:
     launch: Launch
     ended: Ended
     outcome: LaunchOutcome
-
-
-class Launcher(Protocol):
-    """Launcher: starts the processes of a launch, and ends all of them."""
-
-    @property
-    def name(self) -> str:
-        """Name that `--launcher` takes."""
-
-    def check(self, nodes: int) -> None:
-        """Raise InputError or UnsupportedError where nothing can be started this way, on so many nodes."""
-
-    def command_text(self, launch: Launch) -> str:
-        """Return the command that would be started, as text that a shell takes."""
-
-    def run(self, launch: Launch) -> Ended:
-        """Start a launch and wait for its end; none of its processes is left."""
 
 
 def slug(model: str, layout: Layout) -> str:
@@ -266,16 +238,10 @@ _MEMORY: Final = re.compile(
     r"|std::bad_alloc|\bMemoryError\b"
     r"|CUDA error: out of memory|[Cc]uda failure.{0,8}out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|[Dd]etected \d+ oom[-_]kill event|[Oo]ut [Oo]f [Mm]emory: Killed process"
-    r"|\bJobState=OUT_OF_MEMORY\b"
 )
 """Memory that ran out: the device's in the frameworks' words and the libraries', and the host's."""
 _KILLED: Final = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)|: task \d+: Killed\b")
 """Rank that SIGKILL ended, as torchrun and srun report it."""
-_STOPPED: Final = re.compile(
-    r"\*\*\* JOB \S+ ON \S+ CANCELLED|\bDUE TO (?:PREEMPTION|TIME LIMIT|NODE FAIL|JOB REQUEUE)"
-    r"|\bJobState=(?:PREEMPTED|CANCELLED|TIMEOUT|DEADLINE|NODE_FAIL|BOOT_FAIL|REVOKED)\b"
-)
-"""Job that Slurm or somebody ended. A step alone is cancelled too where one of its ranks failed."""
 _RAISED: Final = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?::.*)?|what\(\):.*")
 """Exception, as Python prints it or as a C++ library does that ended the process."""
 _AFTERMATH: Final = re.compile(
@@ -286,14 +252,13 @@ _AFTERMATH: Final = re.compile(
 _REFUSED: Final = re.compile(r"[\w./-]+\.py: error: .*|.*: (?:command not found|No such file or directory)")
 """Program that rejected its arguments, or is missing."""
 _SIGNS: Final = {
-    "stopped": _STOPPED.search,
     "launcher": re.compile(re.escape(BY_LAUNCHER)).match,
     "raised": _RAISED.fullmatch,
     "refused": _REFUSED.fullmatch,
     "killed": _KILLED.search,
 }
 """Signs in lines that are not the trainer's; the first that matches counts."""
-_REASONS: Final = ("stopped", "trainer", "raised", "followed", "refused", "launcher")
+_REASONS: Final = ("trainer", "raised", "followed", "refused", "launcher")
 """Signs of an error, the most telling first."""
 _KILLED_CODE: Final = 137
 _KILLED_TEXT: Final = "killed, perhaps out of the host's memory"
@@ -374,47 +339,35 @@ def _lines(log: Path) -> Iterator[LogLine]:
 
 
 _HERE: Final = "127.0.0.1"
-SCRIPT_NAME: Final = "launch.sbatch"
-_PROGRAMS: Final = ("sbatch", "srun", "scancel", "scontrol")
-_SUBMIT: Final = """
-trap '' TERM
-sbatch --wait --job-name="$0" "$1" &
-trap 'sleep 1; scancel --name="$0"; exit 143' TERM
-wait $!
-"""
-"""Shell that submits a script and waits for its job; asked to end, it cancels the job, by its name.
 
-`sbatch` itself is deaf to that, so that no job is submitted and not known: the second is for it to answer.
-"""
-_LATE_SECONDS: Final = 180.0
-"""Time beyond all limits after which Slurm is not waited for any more."""
-_TIMED_OUT: Final = 124
-"""Exit code of `timeout` for what it ended."""
-_SHARING: Final = ("exclusive", "oversubscribe", "cpus-per-task")
-_ACCELERATORS: Final = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
-_MEMORY_OPTIONS: Final = ("mem", "mem-per-cpu", "mem-per-gpu")
-_OF_LAUNCH: Final = (
-    *("array", "chdir", "error", "job-name", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap"),
-)
-"""Options that the launch itself decides."""
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Hold a port that nobody listens on, so that the system gives it to nobody else.
+
+    Bound and never listened on: a program that is told the port and sets SO_REUSEADDR, as servers do, can take it.
+    """
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((_HERE, 0))
+        yield bound.getsockname()[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLauncher:
+class Launcher:
     """Launcher that starts the command of one node here: the only node, or one of several started alike."""
 
     endpoint: str = ""
     """Host and port where the first of several nodes waits for the others; each launch takes the next port."""
     node_rank: int = 0
     """Number of this node, from 0."""
-    name: str = "local"
 
     def check(self, nodes: int) -> None:
         """Raise InputError for several nodes that do not know of each other, or a node that is not one of them."""
         if nodes > 1 and not self.endpoint:
             raise InputError(
-                f"--launcher local: starts one node, the layouts take {nodes}; use --launcher slurm, or start this on "
-                "each node with --rdzv-endpoint HOST:PORT and its --node-rank"
+                f"this starts one node, the layouts take {nodes}: start it on each, with --rdzv-endpoint HOST:PORT and "
+                "its --node-rank (examples/validate/slurm.sbatch does so as a Slurm job)"
             )
         if self.node_rank >= nodes:
             raise InputError(f"--node-rank {self.node_rank}: the layouts take {nodes} nodes, numbered from 0")
@@ -429,7 +382,7 @@ class LocalLauncher:
         return f"cd {shlex.quote(str(command.folder))}\n{line}\n"
 
     def run(self, launch: Launch) -> Ended:
-        """Start the command and wait for its end, its time limit, or an interruption."""
+        """Start the command and wait for its end, its time limit, or an interruption; none of its processes is left."""
         command = launch.command
         log = launch.log if self.node_rank == 0 else launch.folder / NODE_LOG_NAME.format(node=self.node_rank)
         with held_port() as port:
@@ -453,143 +406,3 @@ class LocalLauncher:
         if host:
             variables |= {"PET_NODE_RANK": str(self.node_rank), "PET_RDZV_ENDPOINT": f"{address}:{number}"}
         return variables
-
-
-@contextmanager
-def held_port() -> Iterator[int]:
-    """Hold a port that nobody listens on, so that the system gives it to nobody else.
-
-    Bound and never listened on: a program that is told the port and sets SO_REUSEADDR, as servers do, can take it.
-    """
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((_HERE, 0))
-        yield bound.getsockname()[1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmLauncher:
-    """Launcher that submits a script for each launch and waits for its job."""
-
-    partition: str = ""
-    account: str = ""
-    options: tuple[str, ...] = ()
-    """Further `#SBATCH` lines, without their dashes."""
-    gpus: bool = False
-    """Whether a node's devices are asked for as GPUs."""
-    queue_seconds: float = 3600.0
-    """Longest time a job may wait before it starts."""
-    name: str = "slurm"
-
-    def check(self, nodes: int) -> None:
-        """Raise UnsupportedError where Slurm's programs are missing, InputError for unsafe names."""
-        del nodes
-        for name, text in (("partition", self.partition), ("account", self.account)):
-            if not re.fullmatch(r"[\w.,:@+-]*", text, re.ASCII):
-                raise InputError(f"--slurm-{name} {one_line(text)!r}: expected a name without spaces and quotes")
-        for option in self.options:
-            _check_option(option)
-        for program in _PROGRAMS:
-            if shutil.which(program) is None:
-                raise UnsupportedError(f"--launcher slurm: {program} is not on PATH")
-
-    def command_text(self, launch: Launch) -> str:
-        """Return the batch script."""
-        command = launch.command
-        tasks = launch.devices_per_node if command.rank_arguments else 1
-        lines = ["#!/bin/bash", *(f"#SBATCH --{option}" for option in self._options(launch, tasks))]
-        environment = python_path() | dict(command.environment)
-        lines += [f"export {name}={shlex.quote(text)}" for name, text in environment.items()]
-        arguments = shlex.join(command.rank_arguments or command.arguments)
-        run = f"bash -c 'export NODE_RANK=$SLURM_NODEID; exec \"$@\"' rank {arguments}"
-        lines += [
-            'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            # A node is reached at the address that Slurm itself uses; its name need not resolve.
-            'MASTER_ADDR=$(scontrol show node "$first" --oneliner | sed -n "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p")',
-            "export MASTER_ADDR=${MASTER_ADDR:-$first} MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
-            "export NNODES=$SLURM_JOB_NUM_NODES",
-            # Slurm itself counts whole minutes.
-            f"timeout --kill-after=30 {launch.limit_seconds:g} srun --label --kill-on-bad-exit=1 --cpu-bind=none {run}",
-        ]
-        return "\n".join(lines) + "\n"
-
-    def run(self, launch: Launch) -> Ended:
-        """Submit the script and wait for its job's end, its limits, or an interruption."""
-        script = launch.folder / SCRIPT_NAME
-        script.write_text(self.command_text(launch), encoding="utf-8")
-        ended = run_guarded(
-            ("bash", "-c", _SUBMIT, f"simulate-{launch.title}-{secrets.token_hex(4)}", str(script)),
-            folder=launch.folder,
-            environment={},
-            log=launch.log,
-            limit_seconds=self.queue_seconds + launch.limit_seconds + _LATE_SECONDS,
-        )
-        with launch.log.open(encoding="utf-8", errors="replace") as lines:  # a site's own notices may come first
-            job = next(filter(None, (re.match(r"Submitted batch job (\d+)", line) for line in lines)), None)
-        return ended if job is None or ended.exit_code is None else self._recorded(launch, ended, job[1])
-
-    def _recorded(self, launch: Launch, ended: Ended, job: str) -> Ended:
-        """Return the end of a job as Slurm recorded it; the log is told why one did not end by itself."""
-        command = ("scontrol", "show", "job", "--oneliner", job)
-        known = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  Slurm's own program
-        record = dict(re.findall(r"\b(JobState|Reason|ExitCode|NodeList|RunTime)=(\S+)", known.stdout))
-        if not record:
-            return ended
-        state = record["JobState"]
-        code, _, signal = record["ExitCode"].partition(":")
-        ended = replace(ended, wall_seconds=_seconds(record["RunTime"]))
-        if int(code) == _TIMED_OUT:
-            return replace(ended, exit_code=None, timed_out=True)
-        if state in ("COMPLETED", "FAILED"):
-            return replace(ended, exit_code=int(code) or (int(signal) and 128 + int(signal)))
-        words = " ".join(f"{name}={word}" for name, word in record.items())
-        note = f"waited in the queue for {self.queue_seconds:g} s" if state == "DEADLINE" else f"ended early: {words}"
-        with launch.log.open("a", encoding="utf-8") as stream:
-            stream.write(f"{BY_LAUNCHER}job {job} {note}\n")
-        return replace(ended, exit_code=None, timed_out=state in ("DEADLINE", "TIMEOUT"))
-
-    def _options(self, launch: Launch, tasks: int) -> Iterator[str]:
-        replaced = {option.partition("=")[0].strip() for option in self.options}
-        folder = launch.folder
-        yield f"job-name=simulate-{launch.title}"
-        yield f"nodes={launch.nodes}"
-        yield f"ntasks-per-node={tasks}"
-        minutes = int(launch.limit_seconds // 60) + 2
-        yield f"time={minutes}"
-        yield f"deadline=now+{int(self.queue_seconds) + 60 * minutes}"
-        yield f"chdir={shlex.quote(str(folder))}"
-        yield f"output={shlex.quote(str(launch.log).replace('%', '%%'))}"
-        yield "open-mode=append"
-        yield "no-requeue"
-        if self.partition:
-            yield f"partition={self.partition}"
-        if self.account:
-            yield f"account={self.account}"
-        if self.gpus and not replaced.intersection(_ACCELERATORS):
-            yield f"gpus-per-node={launch.devices_per_node}"
-        if not replaced.intersection(_SHARING):
-            yield "exclusive"  # neighbours on a node would be measured too
-            if not replaced.intersection(_MEMORY_OPTIONS):
-                yield "mem=0"  # all of the node's: a cluster's usual share may be too small for a launch
-        yield from self.options
-
-
-def _check_option(option: str) -> None:
-    """Raise InputError for an option that is not one line of a script, or is the launch's own."""
-    where = f"--slurm-option {one_line(option)!r}"
-    try:
-        single = len(shlex.split(option)) == 1
-    except ValueError:  # a quote that is not closed
-        single = False
-    if not (single and option.isprintable() and re.match(r"[A-Za-z][A-Za-z-]*(=|$)", option)):
-        raise InputError(f"{where}: expected NAME or NAME=VALUE, with a value that has spaces in quotes")
-    name = option.partition("=")[0]
-    if name in _OF_LAUNCH:
-        raise InputError(f"{where}: {name} follows from the launch")
-
-
-def _seconds(clock: str) -> float:
-    """Return the seconds of Slurm's `days-hours:minutes:seconds`."""
-    days, _, time = clock.rpartition("-")
-    hours, minutes, seconds = map(int, time.split(":"))
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -1,10 +1,10 @@
-"""Outside frameworks as engines (experimental): the recipe of `simulate emit` in the launch's folder, its log as a row.
+"""Outside frameworks as engines (experimental): the recipe of `simulate emit` is launched, its log becomes a row.
 
     >>> MegatronEngine(path="Megatron-LM").prepare(pick, folder).arguments
     ('bash', 'recipe.sh')
 
-An engine starts what the user has installed, in the user's own environment, and changes nothing of it. It guesses no
-figure that the log lacks, and refuses the log of another layout.
+An engine starts what the user has installed, in the user's own environment, and changes nothing of it. Figures come
+from the log alone, and the log of another layout is refused. `lab.runner.reference` is the engine that ships.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Reference trainer as an engine: writes its job, starts a rank for each device, reads the ranks' results.
+"""Reference trainer as an engine: its job written, a rank started for each device, the ranks' results read.
 
     >>> ReferenceEngine(backend="cuda").prepare(pick, folder).arguments[:3]
     ('/usr/bin/python', '-m', 'torch.distributed.run')
 
-Also what this machine's devices are, before anything is launched on them. Imports no torch: ranks do, in processes of
-their own, and so does the question for the devices.
+Also what this machine's devices are, before anything is launched on them. Ranks (`lab.trainer`) import torch in
+processes of their own; this module does not. `lab.runner.engine` has the interface of engines.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ class ReferenceEngine:
         rank = (*self.worker, str(path))
         return engine.Command(
             arguments=(sys.executable, "-m", "torch.distributed.run", *where, *ranks, *logs, *rank),
-            rank_arguments=(sys.executable, *rank),
             environment={"OMP_NUM_THREADS": str(job.threads)} if self.backend == "cpu" else {},
             folder=folder.absolute(),
             files=(path,),

@@ -1,1 +1,1 @@
-"""Traces: one pipeline stage at full size on tensors without data, its live bytes beside the predicted ones."""
+"""Traces of a pipeline stage at full size: `stage` counts bytes on tensors without data, `tracing` compares them."""

@@ -1,4 +1,4 @@
-"""Process that traces one stage: a request as JSON on stdin, the result as JSON on stdout."""
+"""Process that traces one stage: a request as JSON on stdin, the result of `lab.trace.stage` as JSON on stdout."""
 
 from __future__ import annotations
 

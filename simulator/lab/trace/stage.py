@@ -1,9 +1,9 @@
-"""A rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
+"""Count of a stage's bytes: a rank of the reference trainer on fake tensors, in a process group without other ranks.
 
     >>> trace_stage(TraceRequest(job=job, stage=0, micro_batches=count)).peak_bytes
     63285264996
 
-Runs the trainer's own code: nothing of a layout is modelled here a second time.
+The code that runs is the trainer's own (`lab.trainer.worker`); `lab.trace.tracing` compares the count.
 """
 
 from __future__ import annotations

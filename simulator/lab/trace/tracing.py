@@ -1,11 +1,11 @@
-"""A pipeline stage of a layout traced at full size on tensors without data, beside its predicted bytes.
+"""Comparison of a pipeline stage traced at full size, on tensors without data, with its predicted bytes.
 
     >>> found = trace(scenario, layout, stage=0)
     >>> found.predicted.allocated_bytes, found.traced.peak_bytes, found.traced.moment
     (63285002240.0, 63285264996, 'backward')
 
-The trace runs the reference trainer's own code in a process of its own (`python -m simulator.lab.trace`). It sees
-tensors only, so that the prediction leaves out the coefficients that stand for none. Imports no torch.
+`lab.trace.stage` runs the reference trainer's own code in a process of its own (`python -m simulator.lab.trace`), so
+that this one imports no torch. It sees tensors only: the prediction leaves out the coefficients that stand for none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Reference trainer: a small decoder trained for a few steps in PyTorch, to be measured.
 
-An oracle for the formulas, which shares none of them: it may import specs and layouts, never `cost`.
+`worker` trains a rank, `model` is the decoder, `watch` measures, `job` has what it is told and what it returns. It
+tests the formulas of `cost` and shares none of them; `lab.runner` launches it.
 """

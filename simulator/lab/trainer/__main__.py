@@ -1,9 +1,9 @@
-"""Program of a rank, started by torchrun or srun: it trains, or times the operations of a machine.
+"""Program of a rank, started by torchrun: it trains (`worker`), or times operations of a machine (`rates`).
 
     torchrun --nproc-per-node 2 -m simulator.lab.trainer JOB.json
     torchrun --nproc-per-node 2 -m simulator.lab.trainer rates JOB.json
 
-Ends with an exit code that launchers read; `worker` trains and `rates` times.
+It ends with an exit code that `lab.runner.engine` reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.lab.trainer.process import end_with_parent, failed, leave, rank_f
 
 def main(arguments: list[str]) -> int:
     """Run the rank and return its exit code: 0, 3 where memory ran out, 1 for anything else."""
-    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
+    text = os.environ.get("RANK", "")
     rank = int(text) if text.isdecimal() else 0  # the one to name before the job is known
     try:
         path = _path(arguments)

@@ -5,7 +5,7 @@
     >>> backend.device, backend.library
     (device(type='cpu'), 'gloo')
 
-The one place where kinds of devices differ; the rest of the trainer does not know which it runs on.
+Kinds of devices differ here alone; `lab.trainer.worker` and `rates` use whichever they get.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What both sides of a launch or a trace read: the job of its ranks, what each measured, the rates of a machine.
+"""Records that both sides of a launch or a trace read: the job of its ranks, what each measured, a machine's timings.
 
     >>> job = TrainingJob.of(scenario, layout, steps=4)
     >>> refused(job) or to_json(job)  # why the reference trainer cannot run it, in one line, or the text of its file
     'context_parallel 2: the reference trainer has 1 only'
 
-Imports no torch, so that a launch is planned, refused and read without it.
+Imports no torch, so that `lab.runner` plans, refuses and reads a launch without it; `lab.trainer.worker` does the job.
 """
 
 from __future__ import annotations
@@ -250,17 +250,8 @@ def refused(job: TrainingJob) -> str | None:
 
 def check_job(job: TrainingJob) -> None:
     """Raise UnsupportedError for a job that cannot run."""
-    _raise_first(_problems(job))
-
-
-def check_model(model: ModelSpec) -> None:
-    """Raise UnsupportedError for a model that the trainer has no layers for."""
-    _raise_first(_model_problems(model))
-
-
-def check_layout(layout: Layout) -> None:
-    """Raise UnsupportedError for a layout that the trainer cannot run with any model."""
-    _raise_first(_layout_problems(layout))
+    if (problem := refused(job)) is not None:
+        raise UnsupportedError(problem)
 
 
 def _model_problems(model: ModelSpec) -> Iterator[str]:
@@ -303,12 +294,6 @@ def _problems(job: TrainingJob) -> Iterator[str]:
         )
     yield from _indivisible(job)
     yield from _pipeline(job)
-
-
-def _raise_first(problems: Iterator[str]) -> None:
-    problem = next(problems, None)
-    if problem is not None:
-        raise UnsupportedError(problem)
 
 
 def _indivisible(job: TrainingJob) -> Iterator[str]:

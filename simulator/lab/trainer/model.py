@@ -3,7 +3,7 @@
     >>> stage = Stage(load_model("llama3.2-1b"), range(16), seq_length=128, embedding=True, head=True)
     >>> stage(tokens, targets)  # (sequences, tokens) each; the mean loss
 
-`worker` spreads a stage over devices.
+`lab.trainer.worker` spreads a stage over devices and trains it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_ten
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from simulator.lab.trainer.job import check_model
 from simulator.question.specs.model import ModelSpec
 
 ROTARY_BASE = 500_000.0
@@ -200,7 +199,6 @@ class Stage(nn.Module):
         self, model: ModelSpec, layers: Sequence[int], *, seq_length: int, embedding: bool, head: bool
     ) -> None:
         """Build the layers with these indices on torch's default device; parameters are fp32."""
-        check_model(model)
         super().__init__()
         self.rotary = Rotary(seq_length, model.head_dim)
         self.embedding = nn.Embedding(model.vocab_size, model.hidden_size) if embedding else None

@@ -1,9 +1,9 @@
-"""The process of a rank: which rank it is, how it ends, and the line in which it says why it failed.
+"""Process of a rank: which rank it is, how it ends, and the line in which it says why it failed.
 
     >>> failure_in("simulate-trainer: rank 3: out-of-memory: CUDA out of memory")
     Failure(rank=3, kind='out-of-memory', text='CUDA out of memory')
 
-Imports no torch: a wrong environment is reported before torch loads, and launchers read failures without it.
+Imports no torch: a wrong environment is reported before torch loads, and `lab.runner.engine` reads failures without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from simulator.errors import InputError, SimulateError, UnsupportedError, one_li
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
-_SLURM: Final = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
 FailureKind = Literal["out-of-memory", "unsupported", "error"]
 
 EXIT_CODES: Final[dict[FailureKind, int]] = {"out-of-memory": 3, "unsupported": 1, "error": 1}
@@ -38,19 +37,17 @@ _LONGEST_TEXT: Final = 500
 
 
 def rank_from_environment(environment: MutableMapping[str, str], devices: int) -> int:
-    """Return the global rank, as torchrun sets it or else as srun does; a job of one device needs neither.
+    """Return the global rank, as torchrun sets it; a job of one device needs none.
 
     Completes the variables that torch reads. Raises InputError where the ranks are not those of the job.
     """
-    if "RANK" not in environment and "SLURM_PROCID" in environment and devices > 1:
-        environment.update({name: environment.get(slurm, "0") for name, slurm in _SLURM.items()})
     if "RANK" not in environment and devices == 1:
         environment.update({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
     missing = [name for name in ("RANK", "WORLD_SIZE") if name not in environment]
     if devices > 1:
         missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
     if missing:
-        raise InputError(f"environment: {missing[0]} is not set; start the ranks with torchrun, or with srun and it")
+        raise InputError(f"environment: {missing[0]} is not set; start the ranks with torchrun")
     rank, size = environment["RANK"], environment["WORLD_SIZE"]
     if size != str(devices):
         raise InputError(f"environment: WORLD_SIZE {size}; the job is for {devices} devices")

@@ -1,10 +1,11 @@
-"""Rank of a run of the reference trainer: spreads its stages, trains on random tokens, measures, writes its result.
+"""Rank of a run of the reference trainer: it spreads its stages, trains on random tokens, measures, writes its result.
 
     >>> train(job, folder, rank=0)
     >>> from_json(RankResult, (folder / "rank-0.json").read_text()).peak_bytes
 
-Stages are spread over devices, and their passes run, by torch's own parallelism and schedules: tensor parallelism,
-recomputation and FSDP2, in this order. `watch` measures them.
+Stages (`lab.trainer.model`) are spread over devices, and their passes run, by torch's own parallelism and schedules:
+tensor parallelism, recomputation and FSDP2, in this order. `lab.trainer.watch` measures them, `lab.runner.reference`
+launches the ranks.
 """
 
 from __future__ import annotations
@@ -36,10 +37,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
-from simulator.errors import UnsupportedError
 from simulator.files import write_file
 from simulator.lab.trainer.backend import Backend
-from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, check_layout, to_json
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, to_json
 from simulator.lab.trainer.model import Attention, DecoderLayer, RMSNorm, Stage
 from simulator.lab.trainer.watch import Watch, peak_parts
 from simulator.question.scenario.layout import Layout
@@ -134,7 +134,6 @@ def loss_context(tensor_parallel: int) -> AbstractContextManager[None]:
 
 def apply_recompute(stage: Stage, layout: Layout) -> None:
     """Wrap the recomputed modules: whole layers, most of their operations, or the attention core."""
-    check_layout(layout)
     indices = list(stage.layers)
     if layout.recompute == "selective":
         for layer in stage.layers.values():
@@ -177,8 +176,6 @@ def apply_data_parallel(stage: Stage, mesh: DeviceMesh, layout: Layout, precisio
     ZeRO 3 frees gathered parameters after each use; 2 and 1 keep them until the step; 0 shards nothing. Below ZeRO 2
     whole gradients add up over the micro batches: call `stage.set_requires_gradient_sync(False)` for all but the last.
     """
-    if precision not in ("bf16", "fp32"):
-        raise UnsupportedError(f"precision {precision}: the reference trainer computes in bf16 or fp32")
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         if precision == "bf16"

@@ -1,1 +1,1 @@
-"""Framework profiles: switches of each training framework for memory and overlap, with its limits and stacks."""
+"""Switches of training frameworks: `profile` has every switch with its meaning, `stacks` their values by source."""

@@ -1,7 +1,8 @@
-"""Framework profile: every switch that changes memory or time, with its value, its meaning and how text states it.
+"""Profile of a framework: every switch that changes memory or time, with its value, its meaning and how text states it.
 
 A switch exists because measured runs, or the saved tensors of real implementations, differ by it. The formulas of
-`memory` and `timing` read switches only; they never ask for a framework's name.
+`cost.memory` and `cost.timing` read switches only; they never ask for a framework's name. `question.frameworks.stacks`
+has the values that releases and clusters set.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Scenarios as a user describes them: cluster, workload and layouts, as frozen values and as arrays of layouts."""
+"""Scenarios and layouts: `inputs` and `layout` have the fields, `complete` derives omitted ones, `block` has arrays."""

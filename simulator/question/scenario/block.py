@@ -1,8 +1,9 @@
-"""Many layouts at once: a block that shares the cut of the pipeline, one array per other choice.
+"""Blocks of layouts: many layouts with one cut of the pipeline, an array for each other choice.
 
 A layout with tensor parallel 4 on two pipeline ranks and one with tensor parallel 8 on two are a block of two:
 `block.tensor_parallel` is `[4.0, 8.0]`, `block.pipeline_parallel` is 2. A single layout is a block of one, so that each
-formula has one copy. Values are float64: bytes, tokens and counts stay exact up to 2**53.
+formula has one copy. Values are float64: bytes, tokens and counts stay exact up to 2**53. `scenario.layout` has one
+layout, `search.space` makes blocks, `cost` prices them.
 """
 
 from __future__ import annotations

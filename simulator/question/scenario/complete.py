@@ -1,4 +1,4 @@
-"""Completion of a layout: derives omitted fields and refuses contradictions.
+"""Completion of a layout: fields that were left out are derived from the others, contradictions refused.
 
 `scenario.layout` has the fields; `answers.cases` asks for it; `search.rules` judges the whole.
 """

@@ -1,4 +1,4 @@
-"""Inputs of a question: name, option, bounds, search axis and column of each, and the workload they make.
+"""Inputs of a question (model, cluster, workload): name, option, bounds, search axis and column of each.
 
 `scenario.layout` has the fields of a layout; `question.question` who said each value.
 """

@@ -1,6 +1,6 @@
 """Scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question.
 
-Holds no layout, and looks nothing up by name: `simulator.api` does.
+`scenario.layout` has what differs between layouts; `answers.cases` looks names up and makes a scenario.
 """
 
 from __future__ import annotations

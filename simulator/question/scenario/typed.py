@@ -1,4 +1,4 @@
-"""The inputs of a question as type checkers need them spelled.
+"""Typed dictionaries of the inputs of a question, for type checkers and completion in Python.
 
 Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regenerate types`, never by hand.
 """

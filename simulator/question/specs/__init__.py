@@ -1,1 +1,5 @@
-"""Hardware and model specs: their fields, and how they are located and read."""
+"""Specs of models, hardware, optimizers and stacks, read from files.
+
+`model`, `hardware` and `optimizers` have the fields, `catalogue` and `names` find a file, `documents` checks it,
+`families` reads configurations of Hugging Face.
+"""

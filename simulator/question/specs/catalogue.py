@@ -1,4 +1,4 @@
-"""Specs by name or path: shipped YAML, a user's own YAML, or a Hugging Face configuration.
+"""Catalogue: specs by name or path, from shipped YAML, a user's own YAML, or a Hugging Face configuration.
 
 `specs.names` knows the names, `specs.documents` reads files, `specs.families` configurations.
 """

@@ -1,4 +1,4 @@
-"""Typed access to the keys of a parsed configuration, with one-line errors.
+"""Typed access to the keys of a parsed `config.json`, with errors of one line.
 
 `specs.families.reading` interprets them.
 """

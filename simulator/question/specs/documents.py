@@ -1,7 +1,7 @@
 """Documents that people fill in: CSV tables, YAML specs, their checks and the source of each value.
 
 `gemm_efficiency: float = TABLED` says name and type of a coefficient; the row `gemm_efficiency` of `coefficients.csv`
-says its prior, unit, bounds and meaning.
+says its prior, unit, bounds and meaning. `specs.catalogue` asks for specs, many modules for their tables.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Hardware: a device, its node and its network, with a booked cluster's network (`NAME@network=200Gbit/s@leaf=32`).
+"""Spec of hardware: a device, its node and its network, with a booked network (`NAME@network=200Gbit/s@leaf=32`).
 
-A booked network changes links between nodes; those inside a node stay.
-
-`specs.catalogue` finds the file of a name.
+A booked network changes links between nodes; those inside a node stay. `specs.catalogue` finds the file of a name.
 """
 
 from __future__ import annotations

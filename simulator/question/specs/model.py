@@ -1,4 +1,8 @@
-"""Spec of a language model: the shape of its layers and its tables. Counts no parameters; `operations` does."""
+"""Spec of a language model: the shape of its layers and its tables.
+
+`specs.catalogue` finds the file of a name, `specs.families` makes one of a configuration; `cost.operations` counts
+parameters and work.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Names of shipped specs and where they stand: their own, a vendor's or a cloud's, a model's id on Hugging Face.
+"""Names of shipped specs and the files they stand for: their own, a vendor's or a cloud's, an id on Hugging Face.
 
-Other names stand in the specs themselves, under `aliases`, on one line. Only that line is read here.
+Other names stand in the specs themselves, under `aliases`, on one line; only that line is read here. `specs.catalogue`
+reads the whole file.
 """
 
 from __future__ import annotations

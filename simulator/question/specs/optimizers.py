@@ -1,6 +1,6 @@
-"""Optimizers as data: state per parameter by class of tensor, and tensors held during a step.
+"""Optimizers as data: numbers of state per parameter by class of tensor, and tensors held during a step.
 
-`memory.state` counts their bytes.
+`optimizers.csv` has the values; `memory.state` counts their bytes.
 """
 
 from __future__ import annotations

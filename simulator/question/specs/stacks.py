@@ -1,6 +1,6 @@
-"""Training stacks as data: profiles, named stacks and releases from the folders of `simulator/frameworks`.
+"""Files of stacks: profiles, named stacks and releases, read from the folders of `simulator/frameworks`.
 
-Files are read here and typed in `simulator.question.frameworks`, so that formulas know no file.
+`question.frameworks.stacks` gives them types, so that formulas know no file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Verdicts on recipe files: each is read, priced and compared with the gates. Every file gets an answer.
+"""Judge of recipe files: each is read, priced and compared with the gates; every file gets an answer.
 
-Calls readers and pricing; holds no framework's rule, and of an answer's text only the reasons.
+`recipes.readers.read` reads, `answers.cases` and `answers.ranking` price, `answers.gates` has the gates,
+`check.verdict` the record of an answer, which `show.report.check` writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a check makes of a recipe before it is priced: devices, missing settings, verdicts that hold for any value.
+"""Facts of a recipe before it is priced: devices, missing settings, verdicts that hold for any value of them.
 
-`check.judge` prices and judges it.
+`check.judge` asks for them, then prices and judges the recipe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Room of a recipe that fits: the longest sequence, the largest micro batch, and the peaks of its figures.
+"""Room of a recipe that fits: the longest sequence and the largest micro batch that would still fit, and its peaks.
 
 `check.judge` asks for both; `answers.changes` has what would make a recipe fit.
 """

@@ -1,4 +1,4 @@
-"""Verdict on a recipe: outcome, reasons, places, and marks of the code that the recipe starts.
+"""Record of a verdict on a recipe: outcome, reasons, places, and marks of the code that the recipe starts.
 
 `check.judge` makes them, `show.report.check` writes them.
 """

@@ -1,4 +1,4 @@
-"""Edits of a recipe's text: settings changed at their place, or added.
+"""Patches of a recipe's text: settings changed at their place, or added.
 
 `answers.changes` finds the changes; each framework's writer knows its words.
 """

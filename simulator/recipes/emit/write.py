@@ -1,4 +1,7 @@
-"""Recipes of a case, by its framework's writer, and cases of files. Refuses what no framework can express."""
+"""Recipe of a case, by its framework's writer, and cases of files; what no framework can express is refused.
+
+`frameworks.registry` has the writers, `emit.patch` edits a recipe instead; `show.cli.emit` is the command.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Command lines as flags and words, the jobs that start them (SkyPilot, MosaicML), and the devices that they book.
 
-`readers.read` recognises files and calls them.
+`readers.read` recognises files and calls them; `recipes.shell.launch` has commands of scripts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Formats of no framework's folder: launches, Python and files with keys of NeMo, and `MODEL_ARGS` of Megatron-LM.
+"""Forms of files of no framework's folder: launches, Python, files with NeMo's keys, Megatron's `MODEL_ARGS`.
 
-Also models that a launch states, and launches that a repository documents. `frameworks/nemo` interprets NeMo's keys.
+Also models that a launch states, and launches that a repository documents. `frameworks.nemo` interprets NeMo's keys;
+`readers.read` chooses among the forms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reads recipes: finds the form of a file or launch and calls the reader of its framework.
+"""Reader of recipes: finds the form of a file or launch and calls the reader of its framework.
 
-Forms of files stand in `readers.formats`, readers in `frameworks.registry`; whether a file trains at all is asked of
-`readers.recognition`.
+Forms of files stand in `readers.formats`, readers in `frameworks.registry`; `readers.recognition` says whether a file
+trains at all.
 """
 
 from __future__ import annotations

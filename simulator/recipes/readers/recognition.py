@@ -1,7 +1,7 @@
 """Recognition of training, and of the trainer, in files that no reader takes.
 
 A file is passed over only if it clearly does not train: it starts no trainer, and has no batch size beside a learning
-rate, an optimizer or a model.
+rate, an optimizer or a model. `readers.read` asks; `frameworks.purpose` knows programs that do something else.
 """
 
 from __future__ import annotations

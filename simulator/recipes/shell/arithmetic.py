@@ -1,6 +1,6 @@
 """Arithmetic as in bash: signed 64 bits, division that truncates, names that stand for their values.
 
-`evaluate("N / 8 + 1", {"N": 32}.__getitem__)` is 5.
+`evaluate("N / 8 + 1", {"N": 32}.__getitem__)` is 5. `shell.words` expands `$(( ))` by it.
 """
 
 from __future__ import annotations

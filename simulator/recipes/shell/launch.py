@@ -1,7 +1,8 @@
-"""What a command starts: a training, a text for a shell, a script; on how many processes and with which variables.
+"""Launches in commands: whether one starts a training, a text for a shell or a script, on how many processes.
 
 `srun -N 2 singularity exec IMAGE torchrun --nproc_per_node 8 train.py --tp 2` is a launch by `torch` of `train.py` with
 the arguments `--tp 2`, spread by srun over 2 nodes; in `ssh host 'cd x; torchrun …'` the text in quotes starts it.
+`shell.walk` hands commands over, `shell.script` collects the launches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell text with its syntax tree, parsed in bounded time and memory, and the script's line of every byte.
 
-What the grammar does not know is spelled for it in the same number of bytes: where words, expansions and statements
-begin and end is taken from the tree, what they say from the text itself.
+Where the grammar does not know a spelling, another of as many bytes takes its place: where words, expansions and
+statements begin and end is taken from the tree, what they say from the text itself. `shell.walk` follows the tree.
 """
 
 from __future__ import annotations

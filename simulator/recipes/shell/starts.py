@@ -2,7 +2,8 @@
 
 For a script whose comment is `# bash run.sh 8 4096`, `example_of` returns the words 8 and 4096 by number. The table
 beside this file is made by `tools/starts.py` from checkouts: the first start of a file that pages or launchers show. A
-start applies to that very text only; another file of the same name may order its arguments differently.
+start applies to that very text only; another file of the same name may order its arguments differently. `shell.script`
+asks for it where arguments are missing.
 """
 
 from __future__ import annotations

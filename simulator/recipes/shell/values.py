@@ -1,10 +1,11 @@
-"""Text of a shell script in pieces, of which each is known or a hole that only the run fills.
+"""Values of a shell script: text in pieces, of which each is known or a hole that only the run fills; files.
 
 `--tp $TP`, where nobody sets TP, is the known piece `--tp ` and the hole `$TP` with its cause. A piece also says
 whether blanks in it separate words, as in `$LIST` outside of quotes, and what a hole may be by the script's branches.
 
-`Files` are those at one point of a script. After `echo HID=8 > conf.sh`, the text of `conf.sh` is `HID=8`; after
-`wget -O conf.sh …` only the run knows it; a file that no command touched is as it is on disk.
+`Files` are those at one point of a script. After `echo HID=8 > conf.sh`, the text of `conf.sh` is `HID=8`; after `wget
+-O conf.sh …` only the run knows it; a file that no command touched is as it is on disk. `shell.words` makes values,
+`shell.state` holds them.
 """
 
 from __future__ import annotations

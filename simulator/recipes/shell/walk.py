@@ -1,7 +1,8 @@
-"""The walk over a script's statements: sequences, branches, loops, functions, assignments, redirections.
+"""Walk over a script's statements: sequences, branches, loops, functions, assignments, redirections.
 
 For `if [ $N -gt 1 ]; then A=--x; fi; torchrun t.py $A` it follows both branches, since only the run knows N, joins
-their variables and hands the expanded words `torchrun t.py $A` to the function that knows commands.
+their variables and hands the expanded words `torchrun t.py $A` to `shell.launch`. `shell.state` is what it moves along,
+`shell.words` expands words.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The command line: options in, exit code out. What is heavy to import is imported inside the commands."""
+"""Command line: `main` has the commands, `options` shared options, `streams` the output; others a command each."""

@@ -1,7 +1,7 @@
-"""The commands `calibrate` and `accuracy`: coefficients fitted to measured runs, and how far off predictions are.
+"""Commands `calibrate` and `accuracy`: coefficients fitted to measured runs, and how far off predictions are.
 
-`simulate calibrate mine.csv --output own/` fits, `simulate accuracy mine.csv` judges; `evidence.calibration` works both
-out. Here are their options, what excludes what, and where the results go.
+`simulate calibrate mine.csv --output own/` fits, `simulate accuracy mine.csv` judges. Here are their options, what
+excludes what, and where the results go; `evidence.calibration` works both out, `show.report.calibration` writes them.
 """
 
 from __future__ import annotations

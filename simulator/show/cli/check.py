@@ -1,4 +1,7 @@
-"""The command `check`: recipes in, verdicts out. Reads options; `recipes.check` judges."""
+"""Command `check`: its options, and the way from recipes to verdicts and an exit code.
+
+`recipes.check.judge` judges, `show.report.check` and `check_ci` write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The commands `rank` and `estimate` once their options are read. Imported only when asked for."""
+"""Commands `rank` and `estimate` once their options are read; `show.cli.main` has their options.
+
+Imported only when one of them runs, as it needs all of the formulas. `answers.ranking` prices.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The commands `compare` and `explain`: differences between two questions, and causes of a memory need.
+"""Commands `compare` and `explain`: differences between two questions, and causes of a memory need.
 
-Reads options; `show.answers` works the answers out, `show.report` writes them.
+Here are their options; `answers.compare` and `answers.explain` work the answers out, `show.report` writes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `emit`: a layout in, a recipe that launches it out. Reads options; `recipes.emit` writes the recipe."""
+"""Command `emit`: its options, and the way from a layout to a recipe that launches it, which `recipes.emit` writes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The commands of the lab: `validate` launches layouts, `trace` counts a stage's bytes, `calibrate --probe` measures.
+"""Commands of the lab: `validate` launches layouts, `trace` counts a stage's bytes, `calibrate --probe` measures.
 
     simulate validate --model tiny.yaml --hardware local-cpu --devices 2
 
 Here are their options, what they need and exclude, and their exit codes. `simulator.lab` does the work; it is imported
-where a command runs, as launches exist on POSIX alone.
+where a command runs, as launches exist on POSIX alone. `show.report.lab` writes the results.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from simulator.cost.pricing.estimate import Estimate
     from simulator.lab.probe.run import ProbeRequest
     from simulator.lab.runner.campaign import LaunchPlan, Planner
-    from simulator.lab.runner.engine import Engine, Launcher, Pick
+    from simulator.lab.runner.engine import Engine, Pick
     from simulator.question.question import Question
     from simulator.question.specs import catalogue
     from simulator.question.specs.hardware import HardwareSpec
@@ -65,7 +65,6 @@ _LAUNCH = in_section(
         default="reference",
     ),
     Option("--engine-path", "Folder of the engine's own code.", metavar="DIR"),
-    Option("--launcher", "What starts the ranks.", Word(("local", "slurm")), default="local"),
     Option("--backend", BACKEND, metavar="NAME"),
     Option(
         "--communication",
@@ -86,22 +85,13 @@ _LAUNCH = in_section(
     Option("--dry-run", "Show what would be started, and start nothing."),
     Option(
         "--rdzv-endpoint",
-        "Several nodes without Slurm, started alike: where the first node waits.",
+        "Several nodes, started alike: where the first node waits.",
         metavar="HOST:PORT",
     ),
-    Option(
-        "--node-rank", "Several nodes without Slurm, started alike: which of them this is.", Whole(0, 2**20), default=0
-    ),
-    Option("--slurm-partition", "With --launcher slurm: the partition.", metavar="NAME"),
-    Option("--slurm-account", "With --launcher slurm: the account.", metavar="NAME"),
-    Option(
-        "--slurm-option",
-        "With --launcher slurm: a further #SBATCH line; repeatable.",
-        multiple=True,
-        metavar="NAME[=VALUE]",
-    ),
-    Option("--queue-limit", "With --launcher slurm: seconds that a job may wait.", Whole(1, 1_000_000), default=3600),
+    Option("--node-rank", "Several nodes, started alike: which of them this is.", Whole(0, 2**20), default=0),
 )
+_GONE = ("--launcher", "--slurm-partition", "--slurm-account", "--slurm-option", "--queue-limit")
+"""Options of a launcher of Slurm jobs; named until 0.7, so that old scripts are told what to do."""
 _FOLDER = "Where launches leave jobs, logs and results.  [default: simulate-validate]"
 _ROWS = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
 
@@ -118,6 +108,7 @@ def validate_command() -> click.Command:
             output_format("validation"),
             Option("--output", _ROWS, metavar="ROWS.csv"),
             Option("--work-folder", _FOLDER, metavar="DIR"),
+            *(click.Option([option], hidden=True, help="Gone.", multiple=True) for option in _GONE),
         ],
         help=(
             "Launch the best layouts of a ranking for a few steps, and compare memory and speed with what was "
@@ -158,20 +149,22 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
     from simulator.lab.runner.campaign import Planner, Record, learn, run
+    from simulator.lab.runner.engine import Launcher
     from simulator.show.report.lab import Validation, dry_run_text
 
     quiet = verbosity_of(ctx) < 0
     hardware, question = _question(ctx, values)
     space = ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"])
     rank = partial(ranking.rank, space=space, top=_MOST_RANKED, variants=True)
-    _check_options(ctx, values)
+    _check_options(values)
     record = Record(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
     learned_file = record.path.with_suffix(".yaml")
     if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
         question = question.changed(calibration=str(learned_file))
         note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
     pick = _pick(values, question, record.table)
-    engine, launcher = _engine(values, hardware), _launcher(values, hardware)
+    engine = _engine(values, hardware)
+    launcher = Launcher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
     launcher.check(pick.scenario.nodes)
     if not values["dry_run"]:
         engine.check()
@@ -285,29 +278,13 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
     return ReferenceEngine(backend=backend, communication=values["communication"] or "")
 
 
-def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
-    from simulator.lab.runner.engine import LocalLauncher, SlurmLauncher
-    from simulator.lab.runner.reference import usual_backend
-
-    if values["launcher"] == "slurm":
-        return SlurmLauncher(
-            partition=values["slurm_partition"] or "",
-            account=values["slurm_account"] or "",
-            options=tuple(option.removeprefix("--") for option in values["slurm_option"]),
-            gpus=(values["backend"] or usual_backend(hardware.family)) == "cuda",
-            queue_seconds=float(values["queue_limit"]),
-        )
-    refuse_options(values, ("slurm_partition", "slurm_account", "slurm_option"), "needs --launcher slurm")
-    return LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
-
-
 def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
     """Warn before a launch of what makes figures of this machine misleading. Raises without the devices."""
     from simulator.lab.runner.reference import ask, contradictions, crowded, usual_backend
 
     warnings: Iterable[str] = ()
-    # With Slurm the devices are elsewhere, and an outside framework looks for its own.
-    if values["launcher"] == "local" and values["engine"] == "reference" and plan.launches:
+    # An outside framework looks for its own devices.
+    if values["engine"] == "reference" and plan.launches:
         first = plan.launches[0]
         ranks = first.pick.scenario.devices // first.nodes
         if hardware.family == "cpu":
@@ -320,22 +297,21 @@ def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, pla
         note(text, quiet=quiet)
 
 
-def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def _check_options(values: Mapping[str, Any]) -> None:
     """Raise for options that would be ignored, or that separately started nodes cannot share."""
     output, endpoint = values["output"], values["rdzv_endpoint"]
-    slurm = values["launcher"] == "slurm"
+    gone = next((option for option in _GONE if set(values[option.strip("-").replace("-", "_")]) - {"local"}), "")
     for is_wrong, why in (
+        (gone, f"{gone} is gone: examples/validate/slurm.sbatch launches as one Slurm job"),
         (
             values["retry_failed"] and not values["resume"],
             "--retry-failed needs --resume: without it everything is launched",
         ),
-        (not slurm and not left_to_default(ctx, "queue_limit"), "--queue-limit needs --launcher slurm"),
         (
             output and Path(output).is_dir(),
             f"--output {output}: is a folder; expected a file of rows, such as ROWS.csv",
         ),
         (values["calibrate"] and values["dry_run"], "--calibrate needs launches: leave --dry-run out"),
-        (endpoint and slurm, "--rdzv-endpoint needs --launcher local: Slurm says where the first node is"),
         (endpoint and values["resume"], "--rdzv-endpoint: without --resume, so that all nodes launch the same"),
         (endpoint and not re.fullmatch(r".+:[0-9]{1,5}", endpoint), f"--rdzv-endpoint {endpoint}: must be HOST:PORT"),
     ):

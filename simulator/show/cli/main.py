@@ -1,9 +1,9 @@
-"""The command `simulate`: its sub-commands, and how errors become exit codes.
+"""Command `simulate`: its sub-commands, and how errors become exit codes.
 
     $ simulate rank --modle llama3.1-8b
     simulate: error: no such option '--modle', did you mean '--model'?        # exit code 2
 
-A command is built when it is named, by the module that holds its options and acts on them.
+A command is built when it is named, by the module of `show.cli` that holds its options and acts on them.
 """
 
 from __future__ import annotations

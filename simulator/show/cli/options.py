@@ -2,8 +2,8 @@
 
     Option("--top", "Layouts to show.", Whole(1, 10_000), default=10)
 
-An option stands here once, or with the only command that has it. Those of a question's inputs follow from the inputs
-themselves; a ranking takes sets of values (`--tp 1,2,4`) where an estimate takes one.
+An option stands here once, or with the only command that has it. Those of a question's inputs follow from
+`scenario.inputs` and `scenario.layout`; a ranking takes sets of values (`--tp 1,2,4`) where an estimate takes one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `plan`: offers in, a booking out; `answers.plan` chooses.
+"""Command `plan`: its options, and the way from offers to a booking; `answers.plan` chooses.
 
     simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --deadline-days 30
 

@@ -1,6 +1,6 @@
-"""The question of a command line: the values of its options, each said by an option or by the environment.
+"""Question of a command line: the values of its options, each said by an option or by the environment.
 
-`show.cli.options` has the options, `question.question` the record.
+`show.cli.options` has the options, `question.question` the record; every command that prices asks here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command `sweep`: a file of questions in, a table of rows out.
+"""Command `sweep`: its options, and the way from a file of questions to a table of rows.
 
     simulate sweep catalogue.yaml --output catalogue.csv --workers 8
 
-Reads options and writes the summary; `simulator.answers.sweep` prices.
+`answers.sweep` prices the questions, `show.report.sweep` writes the summary.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Answers as one file for a browser: figures, sortable tables, what they rest on. Nothing is loaded from elsewhere."""
+"""Answers as one HTML file each, which loads nothing from elsewhere.
+
+`layouts` and `answers` compose pages, `figures` draws, `page` writes the file; `notebook` has what a notebook shows.
+"""

@@ -2,7 +2,8 @@
 
     simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
 
-Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed.
+Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed. `pages.layouts`
+has estimates and rankings, `pages.figures` the figures, `pages.page` the file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, takewhile
 
 from simulator.answers.compare import Comparison, PartDifference
-from simulator.answers.plan import Choice, Plan
+from simulator.answers.plan import Plan
 from simulator.errors import one_line
 from simulator.evidence.calibration.own import JudgedRun, OwnError
 from simulator.question.coefficients import CoefficientKind
@@ -28,7 +29,7 @@ from simulator.show.pages.figures import (
     verdict_figure,
 )
 from simulator.show.pages.layouts import MEMORY_ABOUT, sources, spec_sources
-from simulator.show.pages.page import Cell, PageSection, Table, page_html, sortable
+from simulator.show.pages.page import PageSection, Table, columns_table, page_html
 from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
 from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
 from simulator.show.report.compare import (
@@ -49,15 +50,13 @@ from simulator.show.report.plan import (
     availability_lines,
     foundation_lines,
     left_out_lines,
-    limit_text,
     plan_answer,
+    plan_columns,
 )
-from simulator.show.report.presentation import Presentation, cost_text, days_text
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.tables import Section
-from simulator.show.report.text import amount, count_text, gib, layout_text, percent, probability_text
+from simulator.show.report.text import count_text, gib
 
-_PLAN_WORDS = ("offer", "precision", "known", "layout", "in time", "in budget", "Pareto")
-"""Columns of a plan that hold words."""
 _MOST_FIGURES = 24
 """Most recipes whose memory a page shows by stage and part, failed ones first."""
 _LONG = 20
@@ -73,11 +72,7 @@ def plan_page(plan: Plan, shown: Presentation) -> str:
         figures["offers"] = plan_figure(plan.priced, plan.deadline_days, plan.budget)
         text = "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
         about = "Scatter of choices by offer: days against cost with 90 % intervals; lines at the limits."
-        rows = [_plan_row(choice) for choice in plan.priced]
-        several = len({choice.precision for choice in plan.priced}) > 1
-        names = [name for name in rows[0] if name != "precision" or several]
-        names = [name for name in names if any(row[name][0] not in ("-", "") for row in rows)]
-        table = sortable(rows, names, _PLAN_WORDS)
+        table = columns_table(plan_columns(plan))
         sections.append(PageSection("Days and cost", text=[text], figure="offers", about=about, table=table))
     if out := list(left_out_lines(plan)):
         sections.append(PageSection("Left out", lines=out))
@@ -87,30 +82,6 @@ def plan_page(plan: Plan, shown: Presentation) -> str:
         notes += sources("hardware", load_hardware(hardware))
     title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
     return page_html(shown, title, lead, sections, figures, notes=notes)
-
-
-def _plan_row(choice: Choice) -> dict[str, Cell]:
-    """Return cells by column, each with its sort key."""
-    estimate, run = choice.estimate, choice.run
-    if estimate is None or run is None:
-        raise ValueError("a choice without a layout has no row")
-    probability, seconds = estimate.memory.fit_probability, estimate.throughput.step_seconds
-    trains = None if choice.goodput is None else choice.goodput.training
-    return {
-        "offer": (choice.hardware,) * 2,
-        "nodes": (str(choice.nodes), choice.nodes),
-        "precision": (choice.precision,) * 2,
-        "known": (estimate.provenance.status,) * 2,
-        "days": (days_text(run), run.days),
-        "cost": (cost_text(run), -1.0 if run.cost is None else run.cost),
-        "in time": (limit_text(choice.in_time),) * 2,
-        "in budget": (limit_text(choice.in_budget),) * 2,
-        "Pareto": ("yes" if choice.pareto else "",) * 2,
-        "step s": (amount(seconds), seconds),
-        "fit %": ("-", -1.0) if probability is None else (probability_text(probability), probability),
-        "goodput %": ("-", -1.0) if trains is None else (percent(trains), trains),
-        "layout": (layout_text(estimate.layout),) * 2,
-    }
 
 
 def compare_page(comparison: Comparison, shown: Presentation) -> str:
@@ -148,8 +119,7 @@ def check_page(checks: Checks, shown: Presentation) -> str:
     """Return the page of verdicts."""
     figures: dict[str, PlotlyFigure] = {}
     rows = summary_rows(checks.results)
-    keys = [_sort_keys(result, row) for result, row in zip(checks.results, rows, strict=True)]
-    sections = [PageSection("Verdicts", table=Table(HEADERS, rows, frozenset(TEXTS), keys=keys))]
+    sections = [PageSection("Verdicts", table=Table(HEADERS, rows, frozenset(TEXTS)))]
     priced = [(r, r.estimate) for r in checks.results if r.estimate is not None and r.outcome != "refused"]
     if priced:
         figures["recipes"] = verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
@@ -185,15 +155,6 @@ def _recipe(result: Checked, figure: str) -> PageSection:
         about=MEMORY_ABOUT,
         code="\n\n".join(patches),
     )
-
-
-def _sort_keys(result: Checked, row: Sequence[str]) -> list[float | str]:
-    keys: list[float | str] = list(row)
-    if result.estimate is not None and result.outcome != "refused":
-        memory = result.estimate.memory
-        figures = (memory.device_bytes, memory.capacity_bytes, memory.headroom_bytes, memory.binding_stage)
-        keys[3:8] = [*figures, result.estimate.throughput.step_seconds]
-    return keys
 
 
 _ERROR_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}

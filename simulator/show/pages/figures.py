@@ -1,8 +1,8 @@
-"""Figures as Plotly takes them, `{"data": traces, "layout": ...}`; every number in them is computed here.
+"""Figures of answers as Plotly takes them, `{"data": traces, "layout": ...}`; every number in them is computed here.
 
     memory_figure(estimate)["data"][0]["name"] == "parameters"
 
-Pages and notebooks draw the same figures.
+`pages.layouts`, `pages.answers` and `pages.notebook` show them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,8 @@ LONGEST_LABEL = 28
 """Most characters of a recipe's name on an axis."""
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _COLOURS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#b8a800",
-    "#8c8c8c",
-    "#7a4fb5",
-    "#3b7d4f",
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"),
+    *("#d55e00", "#b8a800", "#8c8c8c", "#7a4fb5", "#3b7d4f"),
 )
 """Colours that colour-blind readers (Okabe and Ito), and brightness on paper, tell apart."""
 _OPEN = "#8c8c8c"
@@ -58,24 +50,21 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
     data: list[PlotlyFigure] = []
     for position, name in enumerate(stages[0].parts_bytes):
         if any(stage.parts_bytes[name] for stage in stages):
-            bar: PlotlyFigure = {
-                "type": "bar",
-                "name": words(name),
-                "x": ranks,
-                "y": [_gib(stage.parts_bytes[name]) for stage in stages],
-            }
-            bar |= {"width": [width] * len(stages), "marker": {"color": _COLOURS[position % len(_COLOURS)]}}
-            data.append({**bar, "hovertemplate": f"rank %{{x}}: %{{y:.2f}} GiB<extra>{words(name)}</extra>"})
+            sizes, marker = [_gib(stage.parts_bytes[name]) for stage in stages], _colour(position)
+            hover = f"rank %{{x}}: %{{y:.2f}} GiB<extra>{words(name)}</extra>"
+            bars = {"width": [width] * len(stages), "marker": marker}
+            data.append(_trace("bar", ranks, sizes, hover, name=words(name), **bars))
     interval = estimate.memory.interval_bytes
     if interval is not None:
         binding = stages[estimate.memory.binding_stage]
-        mark: PlotlyFigure = {"type": "scatter", "mode": "markers", "name": "90 % interval"}
-        mark |= {"x": [str(binding.stage)], "y": [_gib(binding.device_bytes)]}
-        mark |= {"marker": {"color": "#8c8c8c", "symbol": "line-ew-open", "size": 12}}
         ends = Interval(to_gib(interval.low), to_gib(interval.high))
-        mark["error_y"] = {**_errors([(to_gib(binding.device_bytes), ends)]), "thickness": 2, "width": 8}
+        marks = {
+            "marker": {"color": _OPEN, "symbol": "line-ew-open", "size": 12},
+            "error_y": {**_errors([(to_gib(binding.device_bytes), ends)]), "thickness": 2, "width": 8},
+        }
         hover = f"{_gib(interval.low)} to {_gib(interval.high)} GiB<extra>90 % interval</extra>"
-        data.append({**mark, "hovertemplate": hover})
+        at = [str(binding.stage)], [_gib(binding.device_bytes)]
+        data.append(_trace("scatter", *at, hover, mode="markers", name="90 % interval", **marks))
     return _drawn(
         data,
         barmode="stack",
@@ -105,19 +94,16 @@ def _waterfall(
     """Draw a start, parts and an end with their labels; `sides` names the worse direction first."""
     names, values, labels = (list(column) for column in zip(*rows, strict=True))
     labels = [ends[0], *labels[1:-1], ends[1]]
-    trace: PlotlyFigure = {
-        "type": "waterfall",
-        "orientation": "h",
+    look = {
         "measure": ["absolute", *["relative"] * (len(rows) - 2), "total"],
+        **{side: {"marker": _colour(number)} for side, number in zip(sides, (5, 2), strict=True)},
+        "totals": {"marker": _colour(0)},
+        "connector": {"line": {"color": _OPEN, "width": 1}},
     }
-    trace |= {"y": names, "x": values, "text": labels, "textposition": "outside", "cliponaxis": False}
-    trace |= {
-        side: {"marker": {"color": colour}} for side, colour in zip(sides, (_COLOURS[5], _COLOURS[2]), strict=True)
-    }
-    trace |= {"totals": {"marker": {"color": _COLOURS[0]}}, "connector": {"line": {"color": "#8c8c8c", "width": 1}}}
-    height = 130 + 28 * len(rows)
-    yaxis = {"autorange": "reversed"}
-    return _drawn([{**trace, "hovertemplate": hover}], showlegend=False, xaxis=xaxis, yaxis=yaxis, height=height)
+    texts = {"text": labels, "textposition": "outside", "cliponaxis": False}
+    trace = _trace("waterfall", values, names, hover, orientation="h", **look, **texts)
+    height, yaxis = 130 + 28 * len(rows), {"autorange": "reversed"}
+    return _drawn([trace], showlegend=False, xaxis=xaxis, yaxis=yaxis, height=height)
 
 
 def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
@@ -157,15 +143,13 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
     data = []
     for name, symbol, size, colour in _DOTS:
         if dots := groups.get(name):
-            trace: PlotlyFigure = {
-                "type": kind,
-                "mode": "markers",
-                "name": name,
-                "x": [_gib(dot.memory_bytes) for dot in dots],
+            at = [_gib(dot.memory_bytes) for dot in dots], [round(dot.tokens_per_second) for dot in dots]
+            look = {
+                "customdata": [dot.number for dot in dots],
+                "marker": {"symbol": symbol, "size": size, "color": colour},
             }
-            trace |= {"y": [round(dot.tokens_per_second) for dot in dots], "customdata": [dot.number for dot in dots]}
-            trace |= {"marker": {"symbol": symbol, "size": size, "color": colour}}
-            data.append({**trace, "hovertemplate": "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>"})
+            hover = "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>"
+            data.append(_trace(kind, *at, hover, mode="markers", name=name, **look))
     return _drawn(
         data,
         hovermode="closest",
@@ -223,17 +207,11 @@ def verdict_figure(named: Sequence[tuple[str, str, Estimate]]) -> PlotlyFigure:
         needs.append((100.0 * e.memory.device_bytes / e.memory.capacity_bytes, ends))
     colours = {"fits": _COLOURS[2], "starved": _COLOURS[1], "cannot_tell": _OPEN, "not_modelled": _OPEN}
     ticks = [str(number) for number in range(1, len(named) + 1)]
-    bars: PlotlyFigure = {"type": "bar", "orientation": "h", "y": ticks, "x": [round(need, 2) for need, _ in needs]}
-    bars |= {"error_x": _errors(needs), "hovertext": names}
-    bars |= {"marker": {"color": [colours.get(outcome, _COLOURS[5]) for _, outcome, _ in named]}}
-    yaxis = {
-        "autorange": "reversed",
-        "type": "category",
-        "tickvals": ticks,
-        "ticktext": [_tail(name) for name in names],
-    }
+    look = {"marker": {"color": [colours.get(outcome, _COLOURS[5]) for _, outcome, _ in named]}, "hovertext": names}
+    at, hover = [round(need, 2) for need, _ in needs], "%{hovertext}: %{x:.1f} %<extra></extra>"
+    yaxis = {"autorange": "reversed", "type": "category", "tickvals": ticks, "ticktext": [*map(_tail, names)]}
     return _drawn(
-        [{**bars, "hovertemplate": "%{hovertext}: %{x:.1f} %<extra></extra>"}],
+        [_trace("bar", at, ticks, hover, orientation="h", error_x=_errors(needs), **look)],
         showlegend=False,
         xaxis=_axis("need, % of what is usable", rangemode="tozero"),
         yaxis=yaxis,
@@ -265,17 +243,11 @@ def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -
     data = []
     for position, group in enumerate(dict.fromkeys(row.group for row in rows)):
         mine = [row for row in rows if row.group == group]
-        trace: PlotlyFigure = {
-            "type": "scatter",
-            "mode": "markers",
-            "name": group,
-            "x": [round(row.measured, 3) for row in mine],
-        }
-        trace |= {"y": [round(100.0 * row.error, 2) for row in mine], "hovertext": [row.key for row in mine]}
-        marker = {"color": _COLOURS[position % len(_COLOURS)], "size": 7, "opacity": 0.8}
-        trace["marker"] = {**marker, "symbol": _SYMBOLS[position % len(_SYMBOLS)]}
+        at = [round(row.measured, 3) for row in mine], [round(100.0 * row.error, 2) for row in mine]
+        marker = {**_colour(position), "size": 7, "opacity": 0.8, "symbol": _SYMBOLS[position % len(_SYMBOLS)]}
         hover = f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>"
-        data.append({**trace, "hovertemplate": hover})
+        keys = [row.key for row in mine]
+        data.append(_trace("scatter", *at, hover, mode="markers", name=group, marker=marker, hovertext=keys))
     xaxis = _axis(axis)
     if not linear:
         xaxis = _axis(f"measured, {axis}", type="log", **_log_ticks([row.measured for row in rows]))
@@ -298,14 +270,15 @@ def timeline_figure(timeline: Timeline) -> PlotlyFigure:
     data = []
     for kind, colour in _PASSES.items():
         if passes := [event for event in every if event.ran.kind == kind]:
-            bars: PlotlyFigure = {"type": "bar", "orientation": "h", "name": words(kind)}
-            bars["y"] = [names[event.rank] for event in passes]
-            bars["base"] = [round(event.start_seconds, 6) for event in passes]
-            bars["x"] = [round(event.end_seconds - event.start_seconds, 6) for event in passes]
-            texts = [f"micro batch {event.ran.micro_batch}, chunk {event.ran.chunk}" for event in passes]
-            bars |= {"text": texts, "textposition": "none"}
-            bars |= {"marker": {"color": colour, "line": {"width": 0.5, "color": "#ffffff"}}}
-            data.append({**bars, "hovertemplate": "%{y}, %{text}: %{x:.4f} s<extra></extra>"})
+            lasting = [round(event.end_seconds - event.start_seconds, 6) for event in passes]
+            look = {
+                "base": [round(event.start_seconds, 6) for event in passes],
+                "text": [f"micro batch {event.ran.micro_batch}, chunk {event.ran.chunk}" for event in passes],
+                "textposition": "none",
+                "marker": {"color": colour, "line": {"width": 0.5, "color": "#ffffff"}},
+            }
+            at, hover = [names[event.rank] for event in passes], "%{y}, %{text}: %{x:.4f} s<extra></extra>"
+            data.append(_trace("bar", lasting, at, hover, orientation="h", name=words(kind), **look))
     return _drawn(
         data,
         barmode="overlay",
@@ -332,11 +305,10 @@ def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
     for rank, stage in enumerate(stages[:MOST_RANKS]):
         points = list(timeline.bytes_alive(rank))
         outside = stage.device_bytes - stage.allocated_bytes
-        line: PlotlyFigure = {"type": "scatter", "mode": "lines", "name": f"rank {rank}"}
-        line["x"] = [round(seconds, 4) for seconds, _ in points]
-        line["y"] = [_gib(alive + outside) for _, alive in points]
-        line["line"] = {"shape": "hv", "color": _COLOURS[rank % len(_COLOURS)], "width": 1.5}
-        data.append({**line, "hovertemplate": f"%{{x:.3f}} s: %{{y:.2f}} GiB<extra>rank {rank}</extra>"})
+        at = [round(seconds, 4) for seconds, _ in points], [_gib(alive + outside) for _, alive in points]
+        line, name = {"shape": "hv", **_colour(rank), "width": 1.5}, f"rank {rank}"
+        hover = f"%{{x:.3f}} s: %{{y:.2f}} GiB<extra>{name}</extra>"
+        data.append(_trace("scatter", *at, hover, mode="lines", name=name, line=line))
     shapes = [_level(_gib(timeline.estimate.memory.capacity_bytes))]
     return _drawn(data, xaxis=_axis("seconds"), yaxis=_axis("GiB", rangemode="tozero"), shapes=shapes)
 
@@ -368,20 +340,32 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
 def _offer_trace(mine: Sequence[tuple[Choice, TrainingRun]], position: int, *, priced: bool) -> PlotlyFigure:
     choices, runs = (list(column) for column in zip(*mine, strict=True))
     heights = [round(run.cost or 0.0) if priced else choice.devices for choice, run in mine]
-    trace: PlotlyFigure = {"type": "scatter", "mode": "markers+text", "name": choices[0].hardware}
-    trace |= {
-        "x": [round(run.days, 3) for run in runs],
-        "y": heights,
-        "text": [str(choice.nodes) for choice in choices],
-    }
-    trace["textposition"] = ("top right", "bottom right", "top left", "bottom left")[position % 4]
-    trace["hovertext"] = [f"{choice.nodes} nodes, {choice.precision}" for choice in choices]
-    marker = {"color": _COLOURS[position % len(_COLOURS)], "size": 10}
-    trace["marker"] = {**marker, "symbol": ["diamond" if choice.pareto else "circle" for choice in choices]}
-    trace["error_x"] = _errors([(run.days, run.days_interval) for run in runs])
-    if priced:
-        trace["error_y"] = _errors([(run.cost or 0.0, run.cost_interval) for run in runs])
-    return {**trace, "hovertemplate": "%{hovertext}: %{x:.1f} days, %{y:,}<extra></extra>"}
+    return _trace(
+        "scatter",
+        [round(run.days, 3) for run in runs],
+        heights,
+        "%{hovertext}: %{x:.1f} days, %{y:,}<extra></extra>",
+        mode="markers+text",
+        name=choices[0].hardware,
+        text=[str(choice.nodes) for choice in choices],
+        textposition=("top right", "bottom right", "top left", "bottom left")[position % 4],
+        hovertext=[f"{choice.nodes} nodes, {choice.precision}" for choice in choices],
+        marker={
+            **_colour(position),
+            "size": 10,
+            "symbol": ["diamond" if choice.pareto else "circle" for choice in choices],
+        },
+        error_x=_errors([(run.days, run.days_interval) for run in runs]),
+        **({"error_y": _errors([(run.cost or 0.0, run.cost_interval) for run in runs])} if priced else {}),
+    )
+
+
+def _trace(kind: str, x: Any, y: Any, hover: Any, **more: Any) -> PlotlyFigure:
+    return {"type": kind, "x": x, "y": y, "hovertemplate": hover, **more}
+
+
+def _colour(position: int) -> PlotlyFigure:
+    return {"color": _COLOURS[position % len(_COLOURS)]}
 
 
 def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:

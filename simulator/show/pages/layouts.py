@@ -3,7 +3,7 @@
     simulate rank --model llama3.1-8b --nodes 2 --format html --output rank.html
 
 Other questions that a page answers (another sequence length, each position of a slider) are priced here beforehand; the
-browser computes no figure.
+browser computes no figure. `pages.answers` has the other answers, `pages.figures` the figures, `pages.page` the file.
 """
 
 from __future__ import annotations
@@ -46,43 +46,36 @@ from simulator.show.pages.figures import (
     step_figure,
     timeline_figure,
 )
-from simulator.show.pages.page import Cell, PageSection, Table, figure_box, page_html, sortable
+from simulator.show.pages.page import PageSection, Table, columns_table, figure_box, page_html
 from simulator.show.report.estimate import (
     changes_cells,
     changes_title,
     estimate_footer,
     estimate_question,
-    half_width_text,
     longest_text,
+    memory_columns,
+    speed_rows,
     speed_sentence,
 )
-from simulator.show.report.presentation import Presentation, cost_text, days_text
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking import (
     equal_lines,
     fastest_line,
     miss_lines,
+    ranking_columns,
     ranking_footer,
     ranking_question,
     remedies_cells,
 )
 from simulator.show.report.text import (
-    SIZE_FIELDS,
-    amount,
     caution_lines,
     cluster_speed,
-    fit_text,
     gib,
     grouped,
     layout_text,
-    mfu_text,
     need_lines,
-    probability_text,
-    ranged,
-    recompute_text,
     sharded_layout_text,
-    step_unit,
     verdict_sentence,
-    words,
 )
 
 MOST_PANELS = 10_000
@@ -127,15 +120,16 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     points = _priced(curves, shown)
     usable = estimate.memory.capacity_bytes
     figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+    memory = columns_table(memory_columns(estimate, estimate.memory.stages, after_step=True))
     step = Table(["part", "% of the peak"], [[name, f"{percent:.2f}"] for name, percent in peak_to_mfu(estimate)])
     title = "Where the step goes, from peak to MFU"
     sections = [
-        PageSection("Memory by stage", (), "memory", MEMORY_ABOUT, _memory_table(estimate), folded=True),
+        PageSection("Memory by stage", (), "memory", MEMORY_ABOUT, memory, folded=True),
         PageSection(title, (), "step", STEP_ABOUT, step, folded=True),
         *(_explanation_sections(explained) if explained is not None else ()),
         *_timeline_sections(estimate, figures),
         *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
-        _speed_section(estimate, shown),
+        PageSection("Speed", table=Table(["figure", "value"], speed_rows(estimate, shown))),
     ]
     answer = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}"
     speed = [] if estimate.verdict == "refused" else [f"{speed_sentence(estimate, shown)}"]
@@ -166,8 +160,9 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
         f"{grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
     )
     remedies = _cells_table(*remedies_cells(ranking))
+    table = columns_table(ranking_columns(estimates, whole), range(len(estimates)))
     sections = [
-        PageSection("Layouts", [how], table=_ranking_table(estimates, shown)),
+        PageSection("Layouts", [how], table=table),
         PageSection("Speed against memory", [_drawn(len(panels), ranking)], "pareto", about),
         PageSection("One layout", html=choose),
         *([PageSection("What would help", table=remedies)] if ranking.remedies else []),
@@ -311,44 +306,6 @@ def _curve_sections(curves: Mapping[str, Curve], points: Mapping[str, Points], w
         yield PageSection(f"Over {curve.axis}", [text], name, about, table, folded=True)
 
 
-def _ranking_table(estimates: Sequence[Estimate], shown: Presentation) -> Table:
-    unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
-    rows = []
-    for number, e in enumerate(estimates, 1):
-        probability, recomputed, speed = e.memory.fit_probability, recompute_text(e.layout), e.throughput
-        half = half_width_text(speed.step_seconds, speed.interval_seconds)
-        sizes = {field.label: getattr(e.layout, field.name) for field in SIZE_FIELDS}
-        row: dict[str, Cell] = {
-            "#": (str(number), number),
-            **{name: (str(size), size) for name, size in sizes.items()},
-            "recompute": (recomputed, recomputed),
-            "tokens/s": (grouped(cluster_speed(e)), cluster_speed(e)),
-            "± %": (half, float("0" + half.strip("-"))),
-            "MFU %": (mfu_text(speed.mfu), speed.mfu),
-            f"step {unit}": (amount(speed.step_seconds * per_second), speed.step_seconds),
-            "memory GiB": (gib(e.memory.device_bytes), e.memory.device_bytes),
-            "spare GiB": (gib(e.memory.headroom_bytes), e.memory.headroom_bytes),
-            "fit %": (fit_text(e).replace(" ", ""), -1.0 if probability is None else probability),
-        }
-        if (run := shown.run_of(e)) is not None:
-            row["days"] = days_text(run), run.days
-            if run.cost is not None:
-                row["cost"] = cost_text(run), run.cost
-        rows.append(row)
-    return replace(sortable(rows, list(rows[0]), {"recompute"}), layouts=range(len(rows)))
-
-
-def _memory_table(estimate: Estimate) -> Table:
-    stages = estimate.memory.stages
-    names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
-    rows = [
-        [str(s.stage), str(s.layers), *(gib(s.parts_bytes[name]) for name in names), gib(s.device_bytes), s.moment]
-        for s in stages
-    ]
-    headers = ["rank", "layers", *(f"{words(name)} GiB" for name in names), "device GiB", "peak at"]
-    return Table(headers, rows, frozenset({len(headers) - 1}))
-
-
 def _timeline_sections(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> Iterator[PageSection]:
     """Yield the schedule, of enough micro batches to see the pipeline fill, run and drain."""
     if estimate.violations:
@@ -366,20 +323,6 @@ def _timeline_sections(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> 
     text = f"What devices{which} need while these passes run; the line is what a framework can use."
     about = "Lines by pipeline rank: GiB that a device needs over the seconds of a step."
     yield PageSection("Memory over the step", [text], "memory-over-step", about)
-
-
-def _speed_section(estimate: Estimate, shown: Presentation) -> PageSection:
-    speed = estimate.throughput
-    unit, per_second = step_unit(speed.step_seconds)
-    step = ranged(speed.step_seconds, speed.interval_seconds, lambda seconds: amount(seconds * per_second))
-    rows = [[f"step {unit}", step], ["tokens/s", grouped(cluster_speed(estimate))], ["MFU %", mfu_text(speed.mfu)]]
-    probability, run = estimate.memory.fit_probability, shown.run_of(estimate)
-    if probability is not None:
-        rows.append(["probability to fit %", probability_text(probability)])
-    if run is not None:
-        rows.append(["days", days_text(run)])
-        rows += [["cost", cost_text(run)]] if run.cost is not None else []
-    return PageSection("Speed", table=Table(["figure", "value"], rows))
 
 
 def panel_boxes() -> str:

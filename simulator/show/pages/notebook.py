@@ -1,9 +1,9 @@
-"""What a notebook shows of an answer: the terminal's table with bars behind its cells, and figures.
+"""Answers in a notebook: the terminal's table with bars behind its cells, and figures.
 
     estimate                   # its table
     estimate.plot("step")      # a figure of plotly
 
-The package hands these to `Tabular.drawing`.
+The package hands these to `Tabular.drawing`. `show.report` has the tables, `pages.figures` the figures.
 """
 
 from __future__ import annotations

@@ -1,25 +1,26 @@
-"""Page: one HTML file that needs no network, of texts, figures and tables.
+"""Page as one HTML file that needs no network, of texts, figures and tables.
 
-`pages.layouts`, `pages.answers`, `pages.figures` compose them; template, style and script are in `pages/assets`. Of a
-ranking the panels of every training layout are stored packed (`packed`), and the script unfolds the one pressed.
+`pages.layouts` and `pages.answers` compose them, `pages.figures` draws; template, style and script are in
+`pages/assets`. Panels of a ranking's layouts are stored deflated, and the script inflates them.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
-from os.path import commonprefix
 from string import Template
 from typing import Any
 
 from simulator._version import __version__
 from simulator.errors import UnsupportedError
 from simulator.show.report.presentation import Presentation
+from simulator.show.report.tables import Column
 
 Spec = Mapping[str, Any]
 """A figure as Plotly takes it: `data` and `layout`."""
@@ -27,7 +28,7 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as text, with their sort keys."""
+    """Cells as text."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -35,19 +36,14 @@ class Table:
     """Columns aligned left."""
     layouts: Sequence[int] = ()
     """Index of the layout that each row's first cell shows; empty for none."""
-    keys: Sequence[Sequence[float | str]] = ()
-    """Sort key of each cell; empty to sort by text."""
 
 
-Cell = tuple[str, float | str]
-"""Text and sort key of a cell."""
-
-
-def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: Collection[str]) -> Table:
-    """Return the table of the columns `headers`; those among `words` are aligned left."""
-    cells, keys = ([[row[name][part] for name in headers] for row in rows] for part in (0, 1))
-    text_columns = frozenset(position for position, name in enumerate(headers) if name in words)
-    return Table(headers, [[str(cell) for cell in row] for row in cells], text_columns, keys=keys)
+def columns_table(columns: Iterable[Column], layouts: Sequence[int] = ()) -> Table:
+    """Return the columns of a terminal's table for a page."""
+    listed = list(columns)
+    rows = list(zip(*(column.cells for column in listed), strict=True))
+    left = frozenset(position for position, column in enumerate(listed) if column.is_text)
+    return Table([column.name for column in listed], rows, left, layouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,8 @@ def page_html(  # noqa: PLR0913  everything on a page
     `layouts` are panels, shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`.
     """
     assets = files("simulator.show.pages").joinpath("assets")
-    data = json.dumps({"figures": figures, **packed(layouts)}, allow_nan=False)
+    panels = zlib.compress(json.dumps(layouts, allow_nan=False).encode())
+    data = json.dumps({"figures": figures, "layouts": b64encode(panels).decode()}, allow_nan=False)
     return Template(assets.joinpath("page.html").read_text("utf-8")).substitute(
         title=escape(title),
         style=assets.joinpath("page.css").read_text("utf-8"),
@@ -153,63 +150,12 @@ def _table(table: Table, caption: str, wide: frozenset[int]) -> str:
 def _row(table: Table, number: int, side: Sequence[str]) -> str:
     cells = []
     for column, text in enumerate(table.rows[number]):
-        key = f' data-value="{escape(str(table.keys[number][column]))}"' if table.keys else ""
         shown = escape(text)
         if table.layouts and column == 0:
             label = escape(f"Show layout {text}")
             shown = f'<button type="button" data-layout="{table.layouts[number]}" aria-label="{label}">{shown}</button>'
         word = text.split(" ")[0]
         kind = f"{side[column]} {word if word in ('yes', 'no', 'maybe') else ''}".strip()
-        cells.append(f'<td class="{kind}"{key}>{shown}</td>')
+        cells.append(f'<td class="{kind}">{shown}</td>')
     row = f' data-layout="{table.layouts[number]}"' if table.layouts else ""
     return f"<tr{row}>{''.join(cells)}</tr>"
-
-
-_TEXTS = ("title", "verdict", "command")
-"""Texts that differ by layout."""
-
-
-def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the panels as the script of a page reads them.
-
-    `templates` are panels with `{"$": n}` for their n-th own value; a layout is the index of its template and its
-    values, where a number is an index into the shared `values`; `command` begins every command.
-    """
-    start = commonprefix([panel["command"] for panel in panels])  # noqa: RUF071  of texts, not of paths
-    templates: dict[str, int] = {}
-    split: list[tuple[int, list[Any]]] = []
-    for panel in panels:
-        values: list[Any] = []
-        short = {**panel, "command": panel["command"][len(start) :]}
-        skeleton = {
-            name: _slot(part, values) if name in _TEXTS else _skeleton(part, values) for name, part in short.items()
-        }
-        split.append((templates.setdefault(json.dumps(skeleton), len(templates)), values))
-    texts = [[json.dumps(value) for value in values] for _, values in split]
-    times = Counter(text for layout in texts for text in layout)
-    shared = {text: number for number, text in enumerate(text for text, count in times.items() if count > 1)}
-    return {
-        "templates": [json.loads(template) for template in templates],
-        "values": [json.loads(text) for text in shared],
-        "command": start,
-        "layouts": [
-            [template, *(shared.get(text, value) for text, value in zip(written, values, strict=True))]
-            for (template, values), written in zip(split, texts, strict=True)
-        ],
-    }
-
-
-def _skeleton(node: Any, values: list[Any]) -> Any:
-    """Return a panel without its lists of numbers and words, which are added to `values`."""
-    if isinstance(node, Mapping):
-        return {name: _skeleton(part, values) for name, part in node.items()}
-    if not isinstance(node, list):
-        return node
-    if any(isinstance(part, Mapping | list) for part in node):
-        return [_skeleton(part, values) for part in node]
-    return _slot(node, values)
-
-
-def _slot(value: Any, values: list[Any]) -> dict[str, int]:
-    values.append(value)
-    return {"$": len(values) - 1}

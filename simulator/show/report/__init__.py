@@ -1,1 +1,4 @@
-"""Answers as text: tables, Markdown, CSV, JSON and what CI reads. A writer returns text; `cli.streams` writes it."""
+"""Answers as text: a module for each answer's tables, `as_json` and its neighbours for JSON, `check_ci` for CI.
+
+`tables`, `text` and `presentation` have what all share. A writer returns text; `cli.streams` writes it.
+"""

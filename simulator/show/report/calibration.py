@@ -1,16 +1,17 @@
-"""Shows predictions beside measured runs, and fitted coefficients, as tables, JSON, CSV and YAML.
+"""Predictions beside measured runs, and fitted coefficients, as tables, JSON, CSV and YAML.
 
     platform  class  rows  source left out %  ...         simulate accuracy
     coefficient  value  standard error  prior  ...        simulate calibrate mine.csv
 
-Deviations are shares: predicted over measured, less one. `evidence.calibration` fits coefficients and holds the file
-of a calibration.
+Deviations are shares: predicted over measured, less one. `evidence.calibration` fits coefficients and holds the file of
+a calibration; `show.cli.calibration` has the commands.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from simulator.question.units import GIB
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import Section, sections_text
+from simulator.show.report.tables import Section
 from simulator.show.report.text import amount, dumps, percent, significant, table_csv
 
 SCHEMA_VERSION: Final = 4
@@ -181,28 +182,7 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.1f}"
 
 
-def class_table(judged: Sequence[JudgedRun], shown: Presentation) -> str:
-    """Return the errors by class."""
-    return sections_text(class_sections(judged), shown.style)
-
-
-def row_table(judged: Sequence[JudgedRun], shown: Presentation) -> str:
-    """Return the errors of every row."""
-    return sections_text(row_sections(judged), shown.style)
-
-
-def own_table(errors: Sequence[OwnError], shown: Presentation) -> str:
-    """Return the errors of own rows before and after their calibration."""
-    return sections_text(own_sections(errors), shown.style)
-
-
 _KIND_TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Time"}
-
-
-def calibration_table(calibrations: Sequence[Calibration], shown: Presentation) -> str:
-    """Return the coefficients of each calibration, with their sources."""
-    sections = (section for calibration in calibrations for section in _fitted_sections(calibration))
-    return sections_text(sections, shown.style)
 
 
 def calibration_yaml(calibrations: Sequence[Calibration], _shown: Presentation) -> str:
@@ -220,8 +200,9 @@ def calibration_json(calibrations: Sequence[Calibration], _shown: Presentation) 
     return dumps({"families": families}) + "\n"
 
 
-def _fitted_sections(calibration: Calibration) -> Iterator[Section]:
-    for kind in KINDS:
+def calibration_sections(calibrations: Sequence[Calibration]) -> Iterator[Section]:
+    """Yield the coefficients of each calibration, with their sources."""
+    for calibration, kind in product(calibrations, KINDS):
         part = calibration.part(kind)
         title = f"{_KIND_TITLES[kind]}, family {calibration.family}"
         if part is None:
@@ -295,17 +276,15 @@ def _meaning(kind: CoefficientKind, name: str) -> dict[str, Any]:
     return {"unit": prior.unit, **at, "about": prior.about}
 
 
-def meaning_table(_answer: None, shown: Presentation) -> str:
-    """Return what each coefficient means, with its unit, prior and bounds, and whether shipped rows fit it."""
+def meaning_sections(_answer: None) -> Iterator[Section]:
+    """Yield what each coefficient means, with its unit, prior and bounds, and whether shipped rows fit it."""
     headers, wrapped = ("coefficient", "meaning", "unit", "prior", "bounds", "fitted"), ("meaning", "unit")
-    sections = []
     for kind, title in _KIND_TITLES.items():
         rows = [
             [name, prior.about, prior.unit, *_prior_cells(kind, name), "no" if name in UNFITTED else "yes"]
             for name, prior in priors(kind).items()
         ]
-        sections.append(Section(f"{title} coefficients", (), headers, rows, (0, 1, 2, 5), wrapped))
-    return sections_text(sections, shown.style)
+        yield Section(f"{title} coefficients", (), headers, rows, (0, 1, 2, 5), wrapped)
 
 
 def meaning_json(_answer: None, _shown: Presentation) -> str:

@@ -5,6 +5,7 @@
     train.sh  does not fit  8 x h100  161.2
 
 Names and values come from files: `printable` leaves nothing in them that a terminal or a CI runner would obey.
+`report.check_ci` has what CI reads, `recipes.check.verdict` the record.
 """
 
 from __future__ import annotations

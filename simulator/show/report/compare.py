@@ -1,10 +1,10 @@
-"""Two estimates side by side: figures, the inputs that differ and what each does, parts that differ.
+"""Comparison of two estimates as text: figures, the inputs that differ and what each does, parts that differ.
 
     B is 12.4 % faster (+8.1 to +16.9 %) and needs 3.20 GiB more; both: fits.
     input            A  B  GiB     s
     tensor parallel  2  4  -8.12  +0.41
 
-An estimate's explanation, which names causes of its memory, is in `estimate`.
+`answers.compare` works it out; an estimate's explanation, which names causes of its memory, is in `report.estimate`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An estimate and its explanation for people, and the lines that all answers about layouts share.
+"""Estimate and explanation as text for people, and the lines that all answers about layouts share.
 
     llama3.1-70b on 64 devices of z2000: bf16, ...       the question
     TP4 PP8 CP2 DP1: fits: needs 83.6 of 95.6 GiB ...    the answer in words
     stage  parameters  optimizer  activations            tables, as many as `-v` asks for
     Known: device measured, stack between ...            what the numbers rest on
 
-A timeline as trace events stands here too.
+A timeline as trace events stands here too. `report.ranking` has many layouts, `report.as_json` the JSON.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def estimate_table(estimate: Estimate, shown: Presentation) -> str:
         # Figures of a layout that no run can have would mean nothing.
         blocks += _memory(estimate, shown)
         blocks += [*_outside(estimate, shown), *_time(estimate, shown)] if verbose else _time_sentence(estimate, shown)
-        blocks += [_speed(estimate, shown)] if verbose else []
+        if verbose:
+            blocks.append(shown.titled("Speed", shown.grid(["figure", "value"], speed_rows(estimate, shown))))
     if shown.verbosity >= 0:
         lines = [*estimate_footer(estimate, shown)] if verbose else [basis_line(estimate), _NEXT_OF_ESTIMATE]
         blocks += [*([] if explained else [launch_block(switch_rows(estimate), shown)]), shown.prose(lines)]
@@ -87,6 +88,14 @@ def _memory(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     if not every:
         return
     stages = every if shown.full else fullest_stages(estimate, _MOST_STAGES)
+    fits, left_out = fitting(memory_columns(estimate, stages, after_step=verbose), shown.line)
+    narrow = [shown.prose(narrow_line(left_out))] if verbose and left_out else []
+    title = "Memory by stage, GiB" + (f" ({len(stages)} of {len(every)})" if len(stages) < len(every) else "")
+    yield shown.titled(title, "\n".join([shown.columns(fits), *narrow]))
+
+
+def memory_columns(estimate: Estimate, stages: Sequence[StageMemory], *, after_step: bool) -> list[Column]:
+    """Return a column for each part of the memory of stages, in GiB."""
 
     def column(header: str, cell: Callable[[StageMemory], str], spare: int = 0, *, is_text: bool = False) -> Column:
         return Column(header, tuple(map(cell, stages)), is_text, spare)
@@ -98,19 +107,16 @@ def _memory(estimate: Estimate, shown: Presentation) -> Iterator[str]:
             cells = tuple(gib(stage.parts_bytes[name]) for stage in stages)
             spare = 6 + sum(other > size for other in largest.values())
             columns.append(Column(name.replace("_", "\n"), cells, spare=spare))
-    if verbose:
+    if after_step:
         columns.append(column("after\nstep", lambda s: gib(s.state_bytes), 50))
     shares = tuple(stage.device_bytes / estimate.memory.capacity_bytes for stage in stages)
-    columns += [
+    return [
+        *columns,
         column("allocated", lambda s: gib(s.allocated_bytes), 30),
         column("reserved", lambda s: gib(s.reserved_bytes), 40),
         column("device", lambda s: gib(s.device_bytes))._replace(bars=shares),
         column("peak at", lambda s: s.moment, 5, is_text=True),
     ]
-    fits, left_out = fitting(columns, shown.line)
-    narrow = [shown.prose(narrow_line(left_out))] if verbose and left_out else []
-    title = "Memory by stage, GiB" + (f" ({len(stages)} of {len(every)})" if len(stages) < len(every) else "")
-    yield shown.titled(title, "\n".join([shown.columns(fits), *narrow]))
 
 
 def _outside(estimate: Estimate, shown: Presentation) -> Iterator[str]:
@@ -144,7 +150,8 @@ def _time_sentence(estimate: Estimate, shown: Presentation) -> Iterator[str]:
         yield shown.prose([f"Time of a step: {', '.join(shares)}."])
 
 
-def _speed(estimate: Estimate, shown: Presentation) -> str:
+def speed_rows(estimate: Estimate, shown: Presentation) -> list[list[str]]:
+    """Return name and value of each figure of the speed."""
     speed = estimate.throughput
     unit, per_second = step_unit(speed.step_seconds)
     rows = [
@@ -163,7 +170,7 @@ def _speed(estimate: Estimate, shown: Presentation) -> str:
         rows.append([f"days for {count_text(run.tokens)} tokens", days_text(run)])
         rows.append(["device hours", grouped(run.device_hours)])
         rows += [["cost", cost_text(run)]] if run.cost is not None else []
-    return shown.titled("Speed", shown.grid(["figure", "value"], rows))
+    return rows
 
 
 def estimate_footer(estimate: Estimate, shown: Presentation) -> Iterator[str]:
@@ -446,12 +453,7 @@ def provenance_lines(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     if shown.verbosity > 0:
         yield from (f"Assumed: {note}" for note in notes)
     elif notes:
-        yield assumptions_line(len(notes))
-
-
-def assumptions_line(count: int) -> str:
-    """Return the line that stands for assumptions which are not listed."""
-    return f"{count} assumption{'s' if count > 1 else ''} behind these numbers: -v lists them."
+        yield f"{len(notes)} assumption{'s' if len(notes) > 1 else ''} behind these numbers: -v lists them."
 
 
 def assumed_lines(estimate: Estimate) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
     ComparisonJson.model_validate_json(text).inputs[0].memory_mib
 
-`as_json` has the models of estimates, layouts and rankings, and writes the text.
+`report.as_json` has the models of estimates, layouts and rankings, and writes the text; `json_lab` those of launches.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     ValidationJson.model_validate_json(text).layouts[0].title
 
-The text itself comes from `as_json.json_object`.
+`report.as_json` writes the text, `report.json_answers` has the models of other answers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the lab measured beside what was predicted, as tables: launches, probes, traced stages.
+"""Answers of the lab as tables, measured beside predicted: launches, probes, traced stages.
 
     #  layout          predicted  90 % interval  measured  error %      simulate validate
     rate               value                                            simulate calibrate --probe
     part               traced     predicted                             simulate trace
 
-Each writer takes the answer and its `Presentation`, and returns text.
+Each writer takes the answer and its `Presentation`, and returns text; `simulator.lab` makes the answers.
 """
 
 from __future__ import annotations

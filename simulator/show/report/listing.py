@@ -1,10 +1,11 @@
-"""What ships, as records for a table: specs, switches, flags, JSON keys; a line each, or a line per number of one.
+"""Listings of what ships: specs, switches, flags, JSON keys; a line each, or a line per number of one.
 
     $ simulate models llama3.1-8b
     key                value  unit    source     status
     num_hidden_layers     32  layers  config-hf  published
 
-Each function makes a `SpecListing`, which the command line prints as a table, as CSV or as JSON.
+Each function makes a `SpecListing`, which is written here as a table, as CSV or as JSON. `report.schema` has the JSON
+keys, `question.specs` the specs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A plan for people and as CSV: what to book, its layout, a row for each choice, what the figures rest on.
+"""Plan as text for people and as CSV: what to book, its layout, a row for each choice, what the figures rest on.
 
     Book: 16 nodes of h800-sxm-80g (128 devices), bf16: 22.1 (18.0-27.1) days, cost 142k (116k-175k), in time: yes.
 
 Days and cost are the likeliest and the range of likely ones; a limit is compared with both ends of the range.
+`answers.plan` works the plan out, `pages.answers` has its page.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def plan_table(plan: Plan, shown: Presentation) -> str:
         blocks = [heading(_question(plan), shown.style), shown.sentences([*answer, *command])]
     left_out: list[Column] = []
     if plan.priced:
-        fits, left_out = fitting(list(_columns(plan)), shown.line)
+        fits, left_out = fitting(list(plan_columns(plan)), shown.line)
         blocks.append(shown.columns(fits))
     if shown.verbosity >= 0:
         narrow = narrow_line(left_out) if shown.verbosity > 0 else ()
@@ -148,7 +149,9 @@ def limit_text(check: LimitCheck | None) -> str:
     return f"maybe {probability_text(check.probability)} %"
 
 
-def _columns(plan: Plan) -> Iterator[Column]:
+def plan_columns(plan: Plan) -> Iterator[Column]:
+    """Yield a column for each figure of the choices that can train, in order."""
+
     def column(header: str, cell: Callable[[Choice], str], spare: int = 0, *, is_text: bool = False) -> Column:
         return Column(header, tuple(map(cell, plan.priced)), is_text, spare)
 

@@ -1,10 +1,11 @@
-"""How an answer is shown: its settings, and tables and sentences laid out by them.
+"""Settings of how an answer is shown (`Presentation`), with tables and sentences laid out by them.
 
     shown = Presentation(verbosity=1, width=100)
     shown.titled("Speed", shown.grid(["figure", "value"], [["MFU %", "41.2"]]))
     shown.prose(["A sentence that is broken into lines of 100 characters."])
 
-Writers return blocks of text made so; `joined` puts them under each other.
+Writers return blocks of text made so; `joined` puts them under each other. `report.tables` lays out a table,
+`report.text` writes numbers.
 """
 
 from __future__ import annotations

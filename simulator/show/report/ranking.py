@@ -1,9 +1,10 @@
-"""A ranking for people: the fastest layout in words, a row for each layout, what the numbers rest on.
+"""Ranking as text for people: the fastest layout in words, a row for each layout, what the numbers rest on.
 
     Fastest: TP2 PP1 DP8, micro batch 1, no recompute: 151,208 tokens/s (± 9 %), 45.1 % MFU, ...
     #  TP  PP  DP  mbs  re-comp.  tokens/s  MFU %   GiB
 
 A line that is too short for all columns loses those that others tell (`Column.spare`), the highest first.
+`report.estimate` has one layout, `search.query` the record of a ranking.
 """
 
 from __future__ import annotations
@@ -140,6 +141,11 @@ def _fitted(estimates: Sequence[Estimate], shown: Presentation) -> tuple[list[Co
             fits, left_out, headers = narrow, gone, {column.header for column in narrow}
             legend = [line for column, lines in short if column.header in headers for line in lines]
     return fits, [*legend, *(narrow_line(left_out) if shown.verbosity > 0 else ())]
+
+
+def ranking_columns(estimates: Sequence[Estimate], shown: Presentation) -> list[Column]:
+    """Return a column for each size and figure of the layouts, in order."""
+    return [*_size_columns(estimates), *_text_columns(estimates), *_figure_columns(estimates, shown)]
 
 
 def _needed(columns: Sequence[Column]) -> int:

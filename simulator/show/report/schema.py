@@ -1,6 +1,7 @@
-"""JSON Schema of the answers and their keys as rows, from their models; a key's meaning is its attribute's docstring.
+"""JSON Schema of the answers, and their keys as rows: made of the models in `as_json`, `json_answers` and `json_lab`.
 
-Imports every answer, and is itself imported only when it is asked for.
+A key's meaning is its attribute's docstring. Imports every answer, and is itself imported only when `simulate schema`
+asks for it.
 """
 
 from __future__ import annotations

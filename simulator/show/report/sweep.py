@@ -1,4 +1,4 @@
-"""A sweep in words and a table: questions answered, why others were not; its rows are in the file that it wrote."""
+"""Sweep as text: how many questions were answered, and why others were not; `answers.sweep` writes the rows."""
 
 from __future__ import annotations
 

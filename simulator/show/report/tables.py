@@ -3,6 +3,7 @@
     grid(["part", "GiB"], [["weights", "8.00"]], "markdown", text_columns=[0])
 
 `fitting` leaves out columns for which a line has no room, `sections_text` writes sentences and tables under titles.
+`report.text` writes the numbers in the cells, `report.presentation` has the settings.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Numbers, words and units as people read them, and plain values as machines do.
+"""Numbers, units and layouts as text for people; JSON and CSV of plain values.
 
     gib(2.0**30) == "1.00"    money(258_861) == "259k"    layout_text(layout) == "TP4 PP8 CP2 ..."
     dumps({"step_time_s": 1.5})    significant(1 / 3) == 0.333333333
 
-A table and a sentence that show the same figure get it from the same function here.
+A table and a sentence that show the same figure get it from the same function here. `report.tables` lays tables out,
+`report.as_json` has the JSON of answers.
 """
 
 from __future__ import annotations
@@ -20,15 +21,13 @@ from typing import assert_never
 
 from pydantic_core import to_json
 
-from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, OpenRange, OpenSwitch, Verdict
+from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, OpenSwitch, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib, to_mib
 
 _COLOURS = {"fits": "green", "starved": "yellow", "depends": "yellow", "ran": "green"}
 """Colours of verdicts and outcomes; any other is red."""
 _MOST_DECIMALS = 15
-SIZE_FIELDS = tuple(field for field in FIELDS if field.group == "size" and field.name != "expert_tensor_parallel")
-"""Sizes of a layout that every table shows; the one left out is shown where it differs from the default."""
 
 
 def amount(value: float) -> str:
@@ -210,7 +209,8 @@ _RUN = re.compile(r"\b(\d+)(?:,\1\b){2,}")
 
 
 def _runs_text(numbers: tuple[int, ...]) -> str:
-    return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(numbers))
+    runs = ((layers, len(list(run))) for layers, run in groupby(numbers))
+    return ",".join(f"{layers}x{length}" if length > 2 else ",".join([str(layers)] * length) for layers, length in runs)
 
 
 def need_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
@@ -238,7 +238,8 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     names = span.names
     needs = [f"{to_gib(size):.0f}" for size in (span.least_bytes, span.most_bytes)]
     worth = f"{slower:+.0f} to {faster:+.0f} % of speed, {needs[0]} to {needs[1]} GiB"
-    most = " and ".join(" ".join(_first_of(span, name).texts) for name in names[:_MOST_NAMED])
+    firsts = {switch.switch: switch for switch in reversed(span.switches)}
+    most = " and ".join(" ".join(firsts[name].texts) for name in names[:_MOST_NAMED])
     count = f"{len(names)} switches" if len(names) > 1 else "1 switch"
     yield f"not said: {count}, {worth}; most: {most}"
     for switch in span.switches if full else ():
@@ -253,10 +254,6 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
             f"decides first: {first.switch}, {gib(estimate.memory.device_bytes)} GiB with {first.value}, {other} with "
             f"{first.other} ({' '.join(f'--option {text}' for text in first.texts)}, or --stack NAME)"
         )
-
-
-def _first_of(span: OpenRange, name: str) -> OpenSwitch:
-    return next(switch for switch in span.switches if switch.switch == name)
 
 
 def open_switch_text(switch: OpenSwitch) -> str:
@@ -337,7 +334,7 @@ def option_name(name: str) -> str:
 
 def settings_text(settings: Mapping[str, object]) -> str:
     """Return options with their values on one line, without options that have none."""
-    named = {name: value for name, value in settings.items() if _has_value(value)}
+    named = {name: value for name, value in settings.items() if value not in (None, (), {}, "") and value is not False}
     return ", ".join(f"{option_name(name)} {_value(value)}".rstrip() for name, value in named.items())
 
 
@@ -350,14 +347,6 @@ def counts_text(rejected: Mapping[str, int]) -> str:
     """Return the numbers of rejected layouts by reason, the commonest first."""
     reasons = sorted(rejected.items(), key=lambda reason: (-reason[1], reason[0]))
     return ", ".join(f"{grouped(count)} {reason}" for reason, count in reasons if count)
-
-
-def _run_text(layers: int, length: int) -> str:
-    return f"{layers}x{length}" if length > 2 else ",".join([str(layers)] * length)
-
-
-def _has_value(value: object) -> bool:
-    return value is not None and value is not False and value not in ((), {}, "")
 
 
 def _value(value: object) -> str:

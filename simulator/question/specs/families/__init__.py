@@ -1,1 +1,1 @@
-"""Families of Hugging Face configurations: the keys of each `model_type` as fields of a spec."""
+"""Families of Hugging Face configurations, as data: `reading` makes a model's spec of the keys of each `model_type`."""

@@ -38,23 +38,18 @@
   };
   const redraw = () => figures.forEach((spec, box) => draw(box, spec));
 
-  const filled = (node, own) => {
-    if (Array.isArray(node)) return node.map((part) => filled(part, own));
-    if (node === null || typeof node !== "object") return node;
-    if (!("$" in node)) return Object.fromEntries(Object.entries(node).map(([name, part]) => [name, filled(part, own)]));
-    const value = own[node.$];
-    return typeof value === "number" ? data.values[value] : value;
+  const inflated = (text) => {
+    const bytes = Uint8Array.from(atob(text), (mark) => mark.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
   };
-  const unpacked = ([template, ...own]) => filled(data.templates[template], own);
-  const titled = ([template, ...own]) => filled(data.templates[template].title, own).replaceAll(", ", "<br>");
 
   const select = (index) => {
     const title = document.getElementById("chosen");
     if (!data.layouts[index] || !title) return;
-    const chosen = unpacked(data.layouts[index]);
+    const chosen = data.layouts[index];
     title.textContent = chosen.title;
     document.getElementById("chosen-verdict").textContent = chosen.verdict;
-    document.getElementById("chosen-command").textContent = data.command + chosen.command;
+    document.getElementById("chosen-command").textContent = chosen.command;
     const number = document.getElementById("choose");
     if (number) number.value = index + 1;
     document.getElementById("panels").hidden = !chosen.memory;
@@ -85,10 +80,15 @@
         const down = head.getAttribute("aria-sort") === "ascending";
         table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
-        const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+        // A number by its value, with its unit of money; a dash stands below all.
+        const key = (row) => {
+          const text = row.cells[column].textContent.replace(/,/g, "");
+          const [, digits, unit] = text.match(/^[<>±~ ]*([-+]?\d+\.?\d*)([kMB]?)/) || [];
+          return digits ? digits * { k: 1e3, M: 1e6, B: 1e9 }[unit || ""] || Number(digits) : text === "-" ? -Infinity : text;
+        };
         const rows = [...table.tBodies[0].rows].sort((a, b) => {
           const [x, y] = [key(a), key(b)];
-          const order = isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y;
+          const order = isNaN(x) || isNaN(y) ? String(x).localeCompare(String(y)) : x < y ? -1 : x > y ? 1 : 0;
           return down ? -order : order;
         });
         table.tBodies[0].append(...rows);
@@ -97,7 +97,9 @@
   };
 
   const start = async () => {
-    for (const trace of data.figures.pareto?.data || []) trace.text = trace.customdata.map((number) => titled(data.layouts[number]));
+    data.layouts = await inflated(data.layouts);
+    const titled = (number) => data.layouts[number].title.replaceAll(", ", "<br>");
+    for (const trace of data.figures.pareto?.data || []) trace.text = trace.customdata.map(titled);
     const drawn = [...document.querySelectorAll(".figure[data-figure]")].map((box) => draw(box, data.figures[box.dataset.figure]));
     document.querySelectorAll("table").forEach(sortable);
     document.querySelectorAll("button[data-layout]").forEach((button) => {
