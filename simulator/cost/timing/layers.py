@@ -56,6 +56,7 @@ from simulator.cost.timing.products import (
     Products,
     ProductShape,
     attention_rate,
+    attention_tile_tokens,
     counted_head_width,
     dense_products,
     expert_products,
@@ -254,7 +255,7 @@ def attention_seconds(pricing: Pricing, width: float) -> Array:
     """Return the forward seconds of attention's products: over the causal half of the scores, or all if unfused (T4).
 
     A cost per score and per cut tile is added. With context parallelism every device attends its tokens to the whole
-    sequence, balanced over the ring.
+    sequence, balanced over the ring; a kernel then sees the tokens of one ring step.
     """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     scores = extent(pricing, "scores")
@@ -263,9 +264,14 @@ def attention_seconds(pricing: Pricing, width: float) -> Array:
     heads = float(scenario.model.num_attention_heads)
     narrow = attention_share(scenario)
     counted = heads * (narrow * counted_head_width(scenario, width / heads) + values.attention_score_width)
-    tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
+    tiles = 1.0 + attention_tile_tokens(scenario) / kernel_tokens(pricing)
     half = 1.0 if scenario.framework.flash_attention else 2.0
     return half * 2.0 * counted * scores / attention_rate(scenario) * tiles
+
+
+def kernel_tokens(pricing: Pricing) -> Array:
+    """Return the tokens of a sequence that one attention kernel sees, shape (n,): those of a ring step, or all."""
+    return pricing.scenario.seq_length * inner_context(pricing) / pricing.block.context_parallel
 
 
 def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
@@ -273,9 +279,9 @@ def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
     scenario, seconds = pricing.scenario, np.zeros(len(pricing))
     if work.core_flops:
         seconds = work.core_flops * extent(pricing, "tensor") / attention_rate(scenario)
-    tile, length = scenario.coefficients.time.attention_tile_tokens, scenario.seq_length
+    tile, length, kernel = attention_tile_tokens(scenario), scenario.seq_length, kernel_tokens(pricing)
     for window, width in work.windows:
-        cut = (1.0 + tile / min(window.tokens, length)) / (1.0 + tile / length)
+        cut = (1.0 + tile / np.minimum(window.tokens, kernel)) / (1.0 + tile / kernel)
         whole = attention_seconds(pricing, width)
         seconds = seconds + whole * (attended_share(length, window) * cut)
     return seconds
