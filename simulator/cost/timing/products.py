@@ -71,7 +71,7 @@ def attention_rate(scenario: Scenario) -> float:
             share = reach * values.attention_efficiency_sdpa
         case "flash_2":
             share = reach * values.attention_efficiency
-        case "flash_3":
+        case "flash_3" | "aiter":
             share = values.attention_efficiency_flash_3
         case "ck":
             share = values.attention_efficiency_ck
@@ -89,7 +89,7 @@ def attention_tile_tokens(scenario: Scenario) -> float:
     """
     values = scenario.coefficients.time
     match attention_kernel(scenario):
-        case "flash_3":
+        case "flash_3" | "ck" | "aiter":
             return values.attention_tile_tokens_flash_3
         case "unfused" | "npu":
             return 0.0
