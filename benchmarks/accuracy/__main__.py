@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from benchmarks.accuracy.against import against
 from benchmarks.accuracy.coverage import coverage_sections
 from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows
@@ -27,6 +28,7 @@ from benchmarks.accuracy.tables import by_class, by_news, by_organisation, by_so
 from benchmarks.accuracy.targets import own_lines, target_lines, target_table
 from benchmarks.accuracy.thumb import check
 from benchmarks.machine import say
+from simulator.errors import InputError
 from simulator.evidence.calibration.apply import applied
 from simulator.show.report.tables import Section, sections_text
 
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--source", help="only rows of one source")
     parser.add_argument("--markdown", action="store_true", help="tables as a page has them")
     parser.add_argument("--plain", action="store_true", help="rows without their switches and stacks, by class")
+    parser.add_argument("--against", metavar="REVISION", help="only what became better and worse since, by source")
     parser.add_argument("--json", action="store_true", help="targets and judged rows as JSON")
     asked = parser.parse_args()
     for name in asked.report:
@@ -95,6 +98,12 @@ def main() -> None:
     if asked.json:
         lines = [dataclasses.asdict(line) for line in (*target_lines(found), *own_lines(found))]
         say(json.dumps({"targets": lines, "rows": [dataclasses.asdict(row) for row in found.rows]}, indent=1))
+        return
+    if asked.against is not None:
+        try:
+            say(sections_text(against(found, asked.against), "markdown" if asked.markdown else "table"))
+        except InputError as error:
+            parser.error(str(error))
         return
     if asked.source is not None:
         found = replace(found, rows=tuple(row for row in found.rows if row.source == asked.source))

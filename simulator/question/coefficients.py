@@ -131,6 +131,7 @@ class TimeCoefficients:
     step_overhead_seconds: float = TABLED
     attention_score_width: float = TABLED
     attention_tile_tokens: float = TABLED
+    attention_tile_tokens_flash_3: float = TABLED
     attention_npu_head_width: float = TABLED
     attention_backward_slowdown: float = TABLED
     tensor_overhead_seconds: float = TABLED

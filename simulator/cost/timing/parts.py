@@ -12,9 +12,10 @@ import numpy as np
 
 from simulator.cost.derived import Pricing
 from simulator.cost.operations.sums import Work
-from simulator.cost.timing.products import expert_launches, gemm_rate, wide_gemm_rate, wide_precision
+from simulator.cost.timing.products import expert_launches, gemm_rate, wide_gemm_rate
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import NARROW
 
 PARTS = (
     "gemm",
@@ -61,9 +62,6 @@ def sum_parts(parts: Parts) -> Array:
     return result
 
 
-_BEHIND_PEAK: Final = 2.0 * 740.0 / 1200.0
-
-
 def passes_are_captured(scenario: Scenario) -> bool:
     """Return whether one CUDA graph holds all passes of a step: no host schedule, no waits for token counts."""
     return scenario.framework.cuda_graphs == "full_iteration"
@@ -75,14 +73,11 @@ def layers_are_captured(scenario: Scenario) -> bool:
 
 
 def attention_share(scenario: Scenario) -> float:
-    """Return the time of attention's products relative to 16 bits; below 1 where they run in 8 (T4).
-
-    FlashAttention-3 reaches 740 TFLOP/s in 16 bits and 1.2 PFLOP/s in 8 on H100 (arXiv:2407.08608): 1.23 times what the
-    peaks alone would give.
-    """
-    if scenario.precision != "fp8" or not scenario.framework.fp8_attention:
+    """Return the time of attention's products relative to 16 bits where they run in 8, also under fp4 (T4)."""
+    narrow = scenario.hardware.fp8_attention
+    if scenario.precision not in NARROW or not scenario.framework.fp8_attention or narrow is None:
         return 1.0
-    return _BEHIND_PEAK * scenario.hardware.peak(wide_precision(scenario)) / scenario.hardware.peak("fp8")
+    return 1.0 / narrow.value
 
 
 def output_rate(scenario: Scenario) -> float:

@@ -71,13 +71,30 @@ def attention_rate(scenario: Scenario) -> float:
             share = reach * values.attention_efficiency_sdpa
         case "flash_2":
             share = reach * values.attention_efficiency
-        case "flash_3":
+        case "flash_3" | "aiter":
             share = values.attention_efficiency_flash_3
         case "ck":
             share = values.attention_efficiency_ck
         case "npu":
             share = values.attention_efficiency_npu
     return usual_rate(scenario, wide_precision(scenario)) * share
+
+
+def attention_tile_tokens(scenario: Scenario) -> float:
+    """Return the tokens of further sequence that attention's cut tiles and short loops cost, by kernel (T4).
+
+    Both passes of cuDNN 9.19 on H200 reach 397, 502, 567 and 603 TFLOP/s at 2k to 16k tokens, and of 9.22 on GB200 936,
+    1212, 1393 and 1418 (NVIDIA/cudnn-frontend 3929da2, benchmark/sdpa_benchmark_training/results): 1,100 tokens; those
+    of FlashAttention 2 on A100 133 and 189 at 1k and 16k (Dao 2023): 450.
+    """
+    values = scenario.coefficients.time
+    match attention_kernel(scenario):
+        case "flash_3" | "ck" | "aiter":
+            return values.attention_tile_tokens_flash_3
+        case "unfused" | "npu":
+            return 0.0
+        case _:
+            return values.attention_tile_tokens
 
 
 def counted_head_width(scenario: Scenario, width: float) -> Array | float:

@@ -107,6 +107,7 @@ UNFITTED = (
     "expert_exposed",
     "attention_score_width",
     "attention_tile_tokens",
+    "attention_tile_tokens_flash_3",
     "attention_backward_slowdown",
     "tensor_overhead_seconds",
     "tensor_ends_overhead_seconds",

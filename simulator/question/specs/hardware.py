@@ -164,6 +164,13 @@ class Share(Sourced):
     """Share."""
 
 
+class Ratio(Sourced):
+    """One rate over another."""
+
+    value: Annotated[float, Field(gt=0, le=16, strict=True)]
+    """Quotient."""
+
+
 class PeakFlops(Frozen):
     """Dense matrix-multiplication peak of one device by number format; absent where it has none."""
 
@@ -303,6 +310,8 @@ class HardwareSpec(Frozen):
     """Outputs of a matrix product that one processor works on at a time, a count; None is not known."""
     earlier_kernels: Share | None = None
     """Share of the peak within reach of kernels that use the instructions of the generation before; None is all."""
+    fp8_attention: Ratio | None = None
+    """Rate of the device's own attention kernel in 8 bits over that in 16, both passes; None counts as equal."""
     caching_allocator: bool = True
     """Whether freed memory of this device stays with the framework's allocator; a processor's is given back."""
     attention_kernel: AttentionKernel | None = None
