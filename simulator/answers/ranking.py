@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.answers.cases import Case, scenario_of
+from simulator.answers.lengths import with_failing_length
 from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
@@ -33,7 +34,8 @@ _NEAR = 3
 def estimate_of(case: Case) -> Estimate:
     """Return the estimate of a case; without a recipe also the worth of its assumed switches."""
     if case.question.recipe is not None:
-        return replace(estimate_layout(case.scenario, case.layout), question=case.question)
+        estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
+        return replace(estimate, question=case.question)
     scenario, release = case.scenario, None
     if scenario.framework.stack_assumed:
         release = scenario.framework
@@ -42,9 +44,8 @@ def estimate_of(case: Case) -> Estimate:
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
     estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
-    return replace(
-        over_open(case.question, estimate, priced, release), question=case.question.with_layout(case.layout, FOLLOWS)
-    )
+    estimate = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
+    return replace(estimate, question=case.question.with_layout(case.layout, FOLLOWS))
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:

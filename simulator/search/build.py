@@ -17,6 +17,7 @@ from simulator.cost.memory.host import host_capacity_bytes, host_memory, uses_ho
 from simulator.cost.pricing.estimate import (
     ChunkTime,
     Estimate,
+    LengthsEstimate,
     MemoryEstimate,
     Provenance,
     StageMemory,
@@ -133,6 +134,21 @@ def _estimate(
         violations=broken,
         provenance=provenance(scenario),
         stack=scenario.framework.stack,
+        lengths=_lengths(scenario, int(priced.block.micro_batch_size[index])),
+    )
+
+
+def _lengths(scenario: Scenario, micro_batch_size: int) -> LengthsEstimate | None:
+    lengths = scenario.lengths
+    if lengths is None:
+        return None
+    return LengthsEstimate(
+        source=lengths.source or lengths.to_dict(),
+        batching=lengths.batching,
+        sample_tokens=lengths.segments(1).mean,
+        padding=1.0 - lengths.sample_tokens / lengths.sequence(micro_batch_size),
+        priced_tokens=scenario.seq_length,
+        survive=lengths.survive,
     )
 
 

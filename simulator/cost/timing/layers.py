@@ -18,10 +18,11 @@ from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective, CollectiveGroup, Hiding, conditions_of
 from simulator.cost.operations.sums import (
     Work,
-    attended_share,
+    attended_tokens,
     extent,
     inner_context,
     layer_work,
+    mean_attended_share,
     partly_repeated,
     repeated_work,
     tokens_per_device,
@@ -263,7 +264,7 @@ def attention_seconds(pricing: Pricing, width: float) -> Array:
     heads = float(scenario.model.num_attention_heads)
     narrow = attention_share(scenario)
     counted = heads * (narrow * counted_head_width(scenario, width / heads) + values.attention_score_width)
-    tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
+    tiles = 1.0 + values.attention_tile_tokens / attended_tokens(pricing)
     half = 1.0 if scenario.framework.flash_attention else 2.0
     return half * 2.0 * counted * scores / attention_rate(scenario) * tiles
 
@@ -273,11 +274,11 @@ def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
     scenario, seconds = pricing.scenario, np.zeros(len(pricing))
     if work.core_flops:
         seconds = work.core_flops * extent(pricing, "tensor") / attention_rate(scenario)
-    tile, length = scenario.coefficients.time.attention_tile_tokens, scenario.seq_length
+    tile, length = scenario.coefficients.time.attention_tile_tokens, attended_tokens(pricing)
     for window, width in work.windows:
-        cut = (1.0 + tile / min(window.tokens, length)) / (1.0 + tile / length)
+        cut = (1.0 + tile / np.minimum(window.tokens, length)) / (1.0 + tile / length)
         whole = attention_seconds(pricing, width)
-        seconds = seconds + whole * (attended_share(length, window) * cut)
+        seconds = seconds + whole * (mean_attended_share(scenario, window) * cut)
     return seconds
 
 

@@ -14,6 +14,7 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import MEGATRON, ReleaseCase, with_release
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD, Workload
+from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.typed import WorkloadFields
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
@@ -106,10 +107,15 @@ class Scenario(Workload):
     """Part of the calibration that the formulas read."""
     calibration: Calibrated | None = field(default=None, compare=False)
     """Calibration of the coefficients; with it an estimate has intervals."""
+    lengths: Lengths | None = None
+    """Lengths that differ; `seq_length` is then that of the fullest micro batch. None: every sequence has that."""
 
     def __post_init__(self) -> None:
         """Raise InputError, or UnsupportedError for the precision, where no layout could be valid."""
         BY_INPUT["devices"].check(self.devices)
+        if self.lengths is not None:
+            samples = self.global_batch_size * self.framework.sequences_per_sample
+            object.__setattr__(self, "seq_length", self.lengths.fullest(samples))
         for setting in WORKLOAD:
             setting.check(getattr(self, setting.name))
         for hardware in self.kinds_of_device:
@@ -190,7 +196,21 @@ class Scenario(Workload):
     @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step, of every sequence of a sample."""
-        return self.seq_length * self.global_batch_size * self.framework.sequences_per_sample
+        return round(self.sample_tokens * self.global_batch_size * self.framework.sequences_per_sample)
+
+    @property
+    def sample_tokens(self) -> float:
+        """Mean tokens of a sequence, without padding."""
+        return self.seq_length if self.lengths is None else self.lengths.sample_tokens
+
+    @property
+    def attended_tokens(self) -> float:
+        """Length of equal segments with as many scores per token as the samples have, without padding."""
+        return float(self.seq_length) if self.lengths is None else self.lengths.segments(1).attended
+
+    def of_length(self, seq_length: int) -> Scenario:
+        """Return the scenario with every sequence of one length."""
+        return replace(self, seq_length=seq_length, lengths=None)
 
     @property
     def outputs_per_token(self) -> int:
