@@ -27,6 +27,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Cluster, Scenario, positions_problem, scenario_on
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.vision import Images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,12 @@ def scenario_of(question: Question) -> Scenario:
     )
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
-    return with_lengths(scenario_on(machines, model, profile, **workload), lengths)
+    return _with_images(question, with_lengths(scenario_on(machines, model, profile, **workload), lengths))
+
+
+def _with_images(question: Question, scenario: Scenario) -> Scenario:
+    text = question.stated("images")
+    return scenario if text is None else replace(scenario, images=Images.read(text))
 
 
 def lengths_of(question: Question, model: ModelSpec, longest: int | None = None) -> Lengths | None:
@@ -237,7 +243,7 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     fields = {field.name: getattr(base, field.name) for field in FIELDS}
     fields["data_parallel"] = question.layout_values.get("data_parallel")
     scenario, layout = resolve(
-        with_lengths(scenario_on(machines, model, profile, **workload), lengths),
+        _with_images(question, with_lengths(scenario_on(machines, model, profile, **workload), lengths)),
         fields,
         _recipe_words(recipe),
         accumulation_steps=steps,

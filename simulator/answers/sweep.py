@@ -226,7 +226,7 @@ SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "no_layout", 
 question cannot be priced; a defect of the simulator, to be reported. With the first four the row has a layout."""
 OUTCOMES: tuple[SweepOutcome, ...] = get_args(SweepOutcome)
 _TEXTS = frozenset(
-    {"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout", "lengths"}
+    {"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout", "lengths", "images"}
 )
 _KINDS = {"flag": bool, "count": int, "number": int}
 _FIGURES = (

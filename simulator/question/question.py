@@ -21,6 +21,7 @@ from simulator.question.scenario.complete import NAMES, Wording, layout_fields
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
 from simulator.question.scenario.lengths import Lengths
+from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count
 
 _AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
@@ -205,6 +206,8 @@ def _plain(name: str, value: Any) -> Any:
         return Lengths.read(fspath(value) if isinstance(value, PathLike) else value)
     if isinstance(value, PathLike):
         return fspath(value)
+    if name == "images":
+        Images.read(value)
     setting = BY_INPUT.get(name)
     if setting is None or setting.kind != "count" or not isinstance(value, str) or not value[:1].isdigit():
         return value

@@ -33,6 +33,7 @@ from simulator.question.arrays import Matrix
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import ComputeRate
+from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
 from simulator.search.query import PricedLayout
 from simulator.search.rules import RULES
@@ -317,7 +318,13 @@ def _cautions(scenario: Scenario) -> Iterator[str]:
     model, longest = scenario.model, scenario.model.longest_sequence
     if longest is not None and scenario.seq_length > longest:
         yield f"{model.name} was trained for sequences of up to {longest:,} tokens; {scenario.seq_length:,} are priced"
-    if model.text_part:
+    if (images := scenario.images) is not None and model.encoder is not None:
+        shown = f"{images.number} image{'s' if images.number > 1 else ''} of {images.width}x{images.height}"
+        encoder = f"{(model.encoder.parameters + model.encoder.projector_parameters) / GIGA:.2f}B"
+        trained = {"projector": "frozen but for its projector"}.get(images.trained, images.trained)
+        taken = f"{scenario.image_tokens:,} of the {scenario.seq_length:,} tokens of a sequence"
+        yield f"{shown} take {taken}; their encoder of {encoder} parameters is {trained}"
+    elif model.text_part:
         yield f"the text part of {model.name} alone is priced, not what reads images, sound or video"
 
 

@@ -1,6 +1,8 @@
 """Lengths that differ: means, waits, where a run fails, wrong ones, and two published rows without lengths."""
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +19,7 @@ from simulator.errors import InputError
 from simulator.question.question import question_of
 from simulator.question.scenario.lengths import Lengths
 from tests.cli.running import run
+from tests.docs.pages import DOCS, page
 
 ONE: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "nodes": 1, "tp": 8, "stack": "default"}
 SPREAD = "p50=900,p90=3k,max=16k"
@@ -263,3 +266,11 @@ def test_rows_without_lengths_lie_between_one_token_and_full(row: str) -> None:
     counted = full * speed.step_seconds / about.shortest_step_seconds
     assert full < min(printed, printed / 2.0 if "910c" in str(sizes) else printed)
     assert printed < max(counted, about.shortest_tokens_per_second_per_device)
+
+
+@pytest.mark.parametrize("name", ["lengths.md", "images.md"])
+def test_the_page_shows_lines_of_its_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(DOCS.parent)
+    command, lines = re.findall(r"```sh\n(simulate estimate .*?)```\n\n```text\n(.*?)```", page(name), re.DOTALL)[0]
+    printed = run(*shlex.split(command.replace("\\\n", " "))[1:], env={"COLUMNS": "120"}).stdout
+    assert set(lines.splitlines()) <= set(printed.splitlines())

@@ -101,6 +101,7 @@ _OF_KIND = {
     "switches": "Mapping[str, str]",
     "file": "FileName",
     "share": "float",
+    "images": "str",
     "lengths": "FileName | Mapping[int, float] | Sequence[int]",
 }
 _WORDS = {get_args(value): name for name, value in vars(vocabulary).items() if get_origin(value) is Literal}

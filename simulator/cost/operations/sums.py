@@ -50,7 +50,7 @@ def tokens_per_device(pricing: Pricing) -> Array:
 
 
 def sequence_tokens(pricing: Pricing) -> Array | float:
-    """Return s, the tokens of a sequence: of the fullest micro batch, or of the mean one where lengths differ (T25)."""
+    """Return s, the tokens of a sequence: of the fullest micro batch, or of the mean one where lengths differ (T27)."""
     lengths = pricing.scenario.lengths
     if lengths is None or not lengths.averaged:
         return float(pricing.scenario.seq_length)
@@ -58,7 +58,7 @@ def sequence_tokens(pricing: Pricing) -> Array | float:
 
 
 def attended_tokens(pricing: Pricing) -> Array | float:
-    """Return the tokens that a token attends to: s, or mean square over mean of what attends to itself (T25).
+    """Return the tokens that a token attends to: s, or mean square over mean of what attends to itself (T27).
 
     Attention that computes all scores of a sequence does not tell packed samples apart.
     """
@@ -355,7 +355,7 @@ def attended_share(seq_length: float, window: Window) -> float:
 
 
 def mean_attended_share(scenario: Scenario, window: Window) -> float:
-    """Return the share of the causal scores in a window or in chunks, over all samples where lengths differ (T25)."""
+    """Return the share of the causal scores in a window or in chunks, over all samples where lengths differ (T27)."""
     if scenario.lengths is None:
         return attended_share(scenario.seq_length, window)
     tokens, shares = scenario.lengths.segments(1)

@@ -26,7 +26,7 @@ _SHARES = 32
 
 
 def length_waits(pricing: Pricing, parts: Parts, pipeline: PipelineSeconds) -> Array:
-    """Return the seconds per step that ranks wait for the slowest, shape (n,) (T26).
+    """Return the seconds per step that ranks wait for the slowest, shape (n,) (T28).
 
     A micro batch takes time by its tokens, and attention by its scores. Replicas wait for each other once a step; those
     that gather parameters or exchange tokens in every layer wait in each micro batch. A pipeline fills with the longest
@@ -71,7 +71,7 @@ def _between(attention: float, lengths: Lengths, micro_batch_size: int, ranks: _
 
 @lru_cache(maxsize=4096)
 def expected_slowest(lengths: Lengths, attention: float, micro_batch_size: int, ranks: _Waiting) -> float:
-    """Return the expected work of the slowest group of ranks in a step over the mean of a rank, from 1 (T26)."""
+    """Return the expected work of the slowest group of ranks in a step over the mean of a rank, from 1 (T28)."""
     joined, micro_batches, replicas = ranks
     works, shares = work_of_micro_batch(lengths, micro_batch_size, attention)
     within = np.minimum(np.cumsum(shares), 1.0)
@@ -99,7 +99,7 @@ def expected_slowest(lengths: Lengths, attention: float, micro_batch_size: int, 
 def work_of_micro_batch(lengths: Lengths, micro_batch_size: int, attention: float) -> tuple[Array, Array]:
     """Return the work of a micro batch over its mean, ascending, and the share of the micro batches with it.
 
-    Packages are equal in tokens; their scores vary as the sum of squares of the samples that fill one (T26).
+    Packages are equal in tokens; their scores vary as the sum of squares of the samples that fill one (T28).
     """
     tokens, shares = lengths.segments(micro_batch_size)
     squares = float(tokens**2 @ shares)

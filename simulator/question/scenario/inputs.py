@@ -28,12 +28,24 @@ SettingGroup = Literal["size", "recompute", "other"]
 """Part of a layout that a field belongs to; answers list the parts in this order."""
 GROUPS: tuple[SettingGroup, ...] = get_args(SettingGroup)
 SettingKind = Literal[
-    "count", "number", "flag", "word", "words", "layers", "model", "hardware", "switches", "file", "share", "lengths"
+    "count",
+    "number",
+    "flag",
+    "word",
+    "words",
+    "layers",
+    "model",
+    "hardware",
+    "switches",
+    "file",
+    "share",
+    "lengths",
+    "images",
 ]
 """`count`: a whole number from 1. `number`: one of a few numbers. `flag`: on or off. `word`: one of a few words.
 `words`: some of a few words, each once, in their order. `layers`: a list of whole numbers. `model`, `hardware`: the
 name of a spec, or a path. `switches`: a framework's switches by name. `file`: a path. `share`: a number from 0 to 1.
-`lengths`: those of samples."""
+`lengths`: those of samples. `images`: those of a sequence."""
 REQUIRED: Final = object()
 """Default of a required input."""
 LISTS: tuple[SettingKind, ...] = ("words", "layers")
@@ -208,6 +220,7 @@ _LENGTHS = "Lengths of samples, instead: a file, or p50=900,p90=3k,max=16k; max 
 _BATCHING = "With --lengths: how samples become sequences; packed_across attends over their borders."
 _CUTOFF = "With --lengths: tokens at which samples are cut, or of a packed sequence; by default the longest."
 _SURVIVE = "With --lengths: share of steps whose fullest micro batch must fit."
+_IMAGES = "Images of a sequence, such as 4x1024x768, their encoder frozen; @projector or @trained behind."
 INPUTS: tuple[InputSetting, ...] = (
     InputSetting("model", "model", "model", REQUIRED, "Shipped model, own YAML, or Hugging Face config.json."),
     InputSetting("hardware", "hardware", "hardware", "z2000", "Shipped hardware or own YAML."),
@@ -220,6 +233,7 @@ INPUTS: tuple[InputSetting, ...] = (
     InputSetting("batching", "batching", "word", "padded", _BATCHING, choices=BATCHINGS),
     InputSetting("cutoff", "cutoff", "count", None, _CUTOFF, high=MOST_TOKENS, of_tokens=True),
     InputSetting("survive", "survive", "share", 0.999, _SURVIVE),
+    InputSetting("images", "images", "images", None, _IMAGES),
     InputSetting("method", "method", "word", None, _METHOD, choices=METHODS),
     InputSetting(
         "num_layers", "num_layers", "count", None, "Cut or extend the model to this many layers.", high=10_000

@@ -18,6 +18,7 @@ from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.typed import WorkloadFields
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import StackName
 
 
@@ -110,12 +111,17 @@ class Scenario(Workload):
     lengths: Lengths | None = None
     """Lengths that differ; `seq_length` is then that of the fullest micro batch. None: every sequence has that."""
 
+    images: Images | None = None
+    """Images of every sequence; None for text alone."""
+
     def __post_init__(self) -> None:
         """Raise InputError, or UnsupportedError for the precision, where no layout could be valid."""
         BY_INPUT["devices"].check(self.devices)
         if self.lengths is not None:
             samples = self.global_batch_size * self.framework.sequences_per_sample
             object.__setattr__(self, "seq_length", self.lengths.fullest(samples))
+        if self.images is not None:
+            self._check_images(self.images)
         for setting in WORKLOAD:
             setting.check(getattr(self, setting.name))
         for hardware in self.kinds_of_device:
@@ -131,6 +137,15 @@ class Scenario(Workload):
             raise InputError(
                 f"devices {self.devices}: more than one node of {self.hardware.name} means a multiple of {per_node}"
             )
+
+    def _check_images(self, images: Images) -> None:
+        model = self.model
+        if model.encoder is None:
+            alone = "its encoder is not known" if model.text_part else "it reads text alone"
+            raise InputError(f"images {images.number}x{images.width}x{images.height}: {model.name}: {alone}")
+        if self.image_tokens > self.seq_length:
+            taken = f"{images.number} images of {images.width}x{images.height} take {self.image_tokens} tokens"
+            raise InputError(f"images: {taken}, a sequence has {self.seq_length}")
 
     @property
     def _release_case(self) -> ReleaseCase:
@@ -199,6 +214,13 @@ class Scenario(Workload):
         return round(self.sample_tokens * self.global_batch_size * self.framework.sequences_per_sample)
 
     @property
+    def image_tokens(self) -> int:
+        """Tokens of a sequence that stand for images."""
+        if self.images is None or self.model.encoder is None:
+            return 0
+        return self.images.number * self.model.encoder.image(self.images.width, self.images.height).tokens
+
+    @property
     def sample_tokens(self) -> float:
         """Mean tokens of a sequence, without padding."""
         return self.seq_length if self.lengths is None else self.lengths.sample_tokens
@@ -209,8 +231,8 @@ class Scenario(Workload):
         return float(self.seq_length) if self.lengths is None else self.lengths.segments(1).attended
 
     def of_length(self, seq_length: int) -> Scenario:
-        """Return the scenario with every sequence of one length."""
-        return replace(self, seq_length=seq_length, lengths=None)
+        """Return the scenario with every sequence of one length, in which its images have room."""
+        return replace(self, seq_length=max(seq_length, self.image_tokens), lengths=None)
 
     @property
     def outputs_per_token(self) -> int:

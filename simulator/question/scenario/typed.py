@@ -191,6 +191,7 @@ class SharedFields(TypedDict, total=False):
     batching: Batching
     cutoff: int | str | None
     survive: float
+    images: str | None
     method: TuningMethod | None
     num_layers: int | str | None
     framework: FrameworkName

@@ -143,7 +143,7 @@ def _launched_question() -> list[click.Parameter]:
     return options
 
 
-_OF_LENGTHS = ("lengths", "batching", "cutoff", "survive")
+_OF_LENGTHS = ("lengths", "batching", "cutoff", "survive", "images")
 _NOT_VALIDATED = (*_OF_LENGTHS, "framework", "lora_rank", "method")
 """Options of a question that a validation does not take: its engine is a framework, and trains all weights."""
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}

@@ -446,8 +446,8 @@ def _question_option(setting: InputSetting, *, many: bool) -> Option:
             return Option(name, text, Setting(), section=QUESTION, multiple=True)
         case "file":
             return Option(name, text, section=QUESTION, metavar="FILE|none")
-        case "lengths":
-            return Option(name, text, section=QUESTION, metavar="FILE|TEXT")
+        case "lengths" | "images":
+            return Option(name, text, section=QUESTION, metavar="FILE|TEXT" if name == "--lengths" else "NxWxH")
     default = None if setting.default is REQUIRED else setting.default
     return Option(name, text, _type_of(setting, many=False), section=QUESTION, default=default)
 
@@ -510,7 +510,7 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             return WholeList(setting.low, setting.high)
         case "share":
             return percentage()
-        case "flag" | "file" | "switches" | "lengths":
+        case "flag" | "file" | "switches" | "lengths" | "images":
             return None
         case _:
             assert_never(setting.kind)
