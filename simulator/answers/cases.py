@@ -22,10 +22,12 @@ from simulator.question.origin import Remark, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
-from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, WORKLOAD, InputSetting
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, WORKLOAD, InputSetting
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
+from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Cluster, Scenario, positions_problem, scenario_on
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.vision import Images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
     if question.stated("seq_length") is None:
         workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
+    lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
     profile = usual_profile(
         question.value("framework"),
@@ -151,7 +154,42 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     )
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
-    return scenario_on(machines, model, profile, **workload)
+    return _with_images(question, with_lengths(scenario_on(machines, model, profile, **workload), lengths))
+
+
+def _with_images(question: Question, scenario: Scenario) -> Scenario:
+    text = question.stated("images")
+    return scenario if text is None else replace(scenario, images=Images.read(text))
+
+
+def lengths_of(question: Question, model: ModelSpec, longest: int | None = None) -> Lengths | None:
+    """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none.
+
+    Raises InputError for one above the model's positions, and for settings of lengths without any.
+    """
+    lengths = question.stated("lengths")
+    if lengths is None:
+        unused = next((name for name in ("cutoff", "batching", "survive") if question.by_user(name)), None)
+        if unused:
+            raise InputError(f"{unused} {question.stated(unused)}: is of lengths that differ: give lengths too")
+        return None
+    settings = {name: question.value(name) for name in ("batching", "cutoff", "survive")}
+    for name, value in settings.items():
+        BY_INPUT[name].check(value)
+    settings["cutoff"] = settings["cutoff"] or longest
+    lengths = replace(Lengths.read(lengths), **settings)
+    most = model.longest_sequence
+    if most is not None and max(lengths.longest, lengths.package if lengths.packs else 0) > most:
+        fix = f"cutoff={most} cuts it, model_field max_position_embeddings allows it"
+        raise InputError(f"{lengths.where}: {lengths.longest} tokens: {model.name} has {most} positions; {fix}")
+    return lengths
+
+
+def with_lengths(scenario: Scenario, lengths: Lengths | None) -> Scenario:
+    """Return the scenario with lengths that differ; equal ones are its sequence length."""
+    if lengths is None:
+        return scenario
+    return scenario.of_length(lengths.equal) if lengths.equal else replace(scenario, lengths=lengths)
 
 
 def _devices_taken(question: Question) -> int | None:
@@ -200,6 +238,7 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
     options = _options(question, recipe, base, machines)
     profile = _profile(question, machines, options, model, workload["precision"])
+    lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.
     own = any(flag.name == "max_position_embeddings" for flag in recipe.flags)
     if (problem := positions_problem(model, workload["seq_length"])) and not own:
@@ -208,7 +247,10 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     fields = {field.name: getattr(base, field.name) for field in FIELDS}
     fields["data_parallel"] = question.layout_values.get("data_parallel")
     scenario, layout = resolve(
-        scenario_on(machines, model, profile, **workload), fields, _recipe_words(recipe), accumulation_steps=steps
+        _with_images(question, with_lengths(scenario_on(machines, model, profile, **workload), lengths)),
+        fields,
+        _recipe_words(recipe),
+        accumulation_steps=steps,
     )
     if layout.chunk_layers and not base.chunk_layers:
         # Only its flags cut a launch's layers.
@@ -292,11 +334,12 @@ def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tu
     no_model = ("the recipe names no model that is known", "--model NAME")
     if bare:
         no_model = ("the vocabulary is missing: the recipe gives every other size", "--model-field vocab_size=N")
-    length, precision = question.stated("seq_length") is None, question.stated("precision") is None
+    stated = question.stated("seq_length") or question.stated("lengths")
+    length, precision = stated is None, question.stated("precision") is None
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
         ("layout", recipe.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
-        ("seq-length", length, f"{reason} how long a sequence is", "--seq-length N", _SEQUENCE),
+        ("seq-length", length, f"{reason} how long a sequence is", "--seq-length N or --lengths FILE", _SEQUENCE),
         ("precision", precision, f"{reason} its precision", "--precision bf16", _PRECISION),
         ("global-batch-size", batch, f"{reason} how large a step is", "--global-batch-size N", _BATCH),
     )
@@ -324,7 +367,7 @@ def _settled(question: Question, recipe: Recipe, name: str) -> bool:
         return question.by_user("model") or field in user_fields(question)
     if name in ("global_batch_size", "gradient_accumulation_steps"):
         return question.by_user("global_batch_size")
-    return question.by_user(name)
+    return question.by_user(name) or (name == "seq_length" and question.by_user("lengths"))
 
 
 def _size(recipe: Recipe) -> int | None:

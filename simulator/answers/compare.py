@@ -22,7 +22,7 @@ from simulator.tabular import Tabular
 
 _FOLLOWS = ("data_parallel", "stage_layers")
 """Fields of a layout that follow from the others."""
-_INPUTS = ("model", "hardware", "devices", "seq_length", "global_batch_size", "precision", "lora_rank")
+_INPUTS = ("model", "hardware", "devices", "seq_length", "lengths", "global_batch_size", "precision", "lora_rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +164,12 @@ def _differences(first: _Side, second: _Side) -> Iterator[tuple[str, Any, Any, M
     (a, layout), (b, other) = first, second
     for name in _INPUTS:
         mine, theirs = _shown(a, name), _shown(b, name)
-        if mine != theirs:
+        if mine != theirs and not (name == "seq_length" and (a.lengths or b.lengths)):
             changes: dict[str, Any] = {name: getattr(b, name)}
             if name == "hardware":
                 changes |= {"groups": b.groups, "coefficients": b.coefficients}
+            elif name == "lengths":
+                changes["seq_length"] = b.seq_length
             yield name, mine, theirs, changes, layout
     if a.framework.name != b.framework.name:
         yield "framework", a.framework.name, b.framework.name, {"framework": b.framework}, layout

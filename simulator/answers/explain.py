@@ -162,7 +162,7 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
     unit *= max(1, 128 // unit)
 
     def fits(units: int) -> bool:
-        scenario = replace(case.scenario, seq_length=units * unit)
+        scenario = case.scenario.of_length(units * unit)
         try:
             # What is open only adds needs that may not fit, and costs twenty prices.
             return passes(estimate_layout(scenario, layout), gates) and passes(

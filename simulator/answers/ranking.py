@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.answers.cases import Case, scenario_of
+from simulator.answers.lengths import with_failing_length
 from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
@@ -36,7 +37,8 @@ _NEAR = 3
 def estimate_of(case: Case) -> Estimate:
     """Return the estimate of a case; without a recipe also the worth of its assumed switches."""
     if case.question.recipe is not None:
-        return replace(estimate_layout(case.scenario, case.layout), question=case.question)
+        estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
+        return replace(estimate, question=case.question)
     scenario, release = case.scenario, None
     if scenario.framework.stack_assumed:
         release = scenario.framework
@@ -45,7 +47,7 @@ def estimate_of(case: Case) -> Estimate:
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
     estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
-    judged = over_open(case.question, estimate, priced, release)
+    judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout and all(stated.origin.kind == "search" for stated in case.question.layout.values()):
         known = judged.provenance
         judged = replace(judged, provenance=replace(known, cautions=(_SEARCHED, *known.cautions)))

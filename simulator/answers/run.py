@@ -38,7 +38,7 @@ def _question(estimate: Estimate) -> list[str]:
         "model": question.stated("model") or estimate.model,
         "hardware": hardware,
         "devices": estimate.devices if ":" not in hardware else None,
-        "seq_length": estimate.seq_length,
+        **_lengths(estimate),
         "global_batch_size": estimate.global_batch_size,
         "precision": estimate.precision,
         "framework": estimate.framework,
@@ -49,6 +49,14 @@ def _question(estimate: Estimate) -> list[str]:
     }
     options = ((f"--{name.replace('_', '-')}", str(value)) for name, value in inputs.items() if value is not None)
     return ["simulate", "estimate", *(word for pair in options for word in pair)]
+
+
+def _lengths(estimate: Estimate) -> dict[str, object]:
+    """Return the length of all sequences, or what the question says of lengths that differ."""
+    if estimate.lengths is None:
+        return {"seq_length": estimate.seq_length}
+    stated = {name: estimate.question.stated(name) for name in ("batching", "cutoff", "survive")}
+    return {"lengths": estimate.lengths.source} | stated
 
 
 def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:

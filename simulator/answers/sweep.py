@@ -46,6 +46,7 @@ from simulator.question.question import question_of
 from simulator.question.scenario.complete import KEYS, named
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, LISTS, check_count, check_share
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
+from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.names import data_folder, hub_file
@@ -148,7 +149,8 @@ def _grid(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
     if "model" not in mapping:
         raise InputError(f"{where}: needs a model, or a list of them")
     # The length of a sequence follows from each model.
-    defaults = {name: value for name, value in DEFAULTS.items() if value is not None and name != "seq_length"}
+    following = ("seq_length", "batching", "survive")
+    defaults = {name: value for name, value in DEFAULTS.items() if value is not None and name not in following}
     inputs = {**defaults, **mapping}
     grid = {name: _values(name, inputs[name], f"{where}: {name}") for name in KEYWORDS if name in inputs}
     for name, values in grid.items():
@@ -215,6 +217,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "model": partial(_loads, load_model),
     "hardware": partial(_loads, device_kinds),
     "calibration": lambda value: value is None or _loads(str, value),
+    "lengths": lambda value: value is None or Lengths.read(value),
     "layout": lambda layout: space_of(question_of(named(layout), KEYS, many=True)),
 }
 
@@ -223,7 +226,9 @@ SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "no_layout", 
 """Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
 question cannot be priced; a defect of the simulator, to be reported. With the first four the row has a layout."""
 OUTCOMES: tuple[SweepOutcome, ...] = get_args(SweepOutcome)
-_TEXTS = frozenset({"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout"})
+_TEXTS = frozenset(
+    {"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout", "lengths", "images"}
+)
 _KINDS = {"flag": bool, "count": int, "number": int}
 _FIGURES = (
     *("tokens_per_second", "mfu", "step_seconds", "step_seconds_low", "step_seconds_high"),
@@ -232,6 +237,8 @@ _FIGURES = (
 COLUMNS: Mapping[str, type] = {
     "question": int,
     **{name: str if name in _TEXTS else int for name in KEYWORDS},
+    "batching": str,
+    "survive": float,
     "outcome": str,
     "reason": str,
     **{key: _KINDS.get(BY_NAME[key].kind, str) for key in layout_object(Layout())},

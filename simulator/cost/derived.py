@@ -72,6 +72,16 @@ class Pricing:
         """Copies of each distinct chunk on a rank, a number or of shape (n,)."""
         return (self.block.virtual_stages,) if self.chunks_alike else self.contents.repeats
 
+    @cached_property
+    def by_mean(self) -> Pricing:
+        """The layouts with their mean micro batch in place of the fullest; the same object where lengths are equal."""
+        lengths = self.scenario.lengths
+        if lengths is None or lengths.averaged:
+            return self
+        scenario = replace(self.scenario, lengths=replace(lengths, averaged=True))
+        alike = (each and Alike(each.pricing.by_mean, each.index) for each in (self.sizes, self.work))
+        return Pricing(scenario, self.block, *alike)
+
     @property
     def members(self) -> tuple[Pricing, ...]:
         """The layouts priced as if all devices belonged to one node group, for each group."""

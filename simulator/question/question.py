@@ -20,6 +20,8 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
+from simulator.question.scenario.lengths import Lengths
+from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count
 
 _AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
@@ -31,6 +33,8 @@ FOLLOWS: Final = Origin("follows")
 SEARCH: Final = Origin("search")
 _SIZES: Final = ("nodes", "devices")
 """Inputs that state the size of the cluster; one of them replaces the other."""
+_OF_LENGTHS: Final = ("lengths", "batching", "cutoff", "survive")
+"""Inputs that state lengths as a distribution; a length of all sequences replaces them."""
 _CHUNKS: Final = ("virtual_stages", "layers_per_virtual_stage")
 """Fields that state the chunks of a pipeline rank; one of them replaces the other."""
 
@@ -126,6 +130,7 @@ class Question:
         without tensor parallelism no longer.
         """
         dropped = {name for name in _SIZES if not self.inputs.keys().isdisjoint(_SIZES) or self.has_groups}
+        dropped |= set(_OF_LENGTHS) if "seq_length" in self.inputs and "lengths" not in self.inputs else set()
         own = {name: x for name, x in self.inputs.items() if x.origin != FOLLOWS or name not in base.inputs}
         fields = base.model_fields
         if "model" in self.inputs:
@@ -173,6 +178,7 @@ def question_of(
     fields = {name: stated.pop(name) for name in tuple(stated) if name in BY_NAME}
     if many:
         fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
+    _check_lengths(stated)
     framework, trained = _framework(stated), _trained(stated, origin)
     switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), origin)
     replaced = stated.pop("model_fields", {})
@@ -196,8 +202,12 @@ def question_of(
 
 def _plain(name: str, value: Any) -> Any:
     """Return a path as text, and a text such as `8k` of an input that counts as its number. Raises InputError."""
+    if name == "lengths":
+        return Lengths.read(fspath(value) if isinstance(value, PathLike) else value)
     if isinstance(value, PathLike):
         return fspath(value)
+    if name == "images":
+        Images.read(value)
     setting = BY_INPUT.get(name)
     if setting is None or setting.kind != "count" or not isinstance(value, str) or not value[:1].isdigit():
         return value
@@ -205,6 +215,12 @@ def _plain(name: str, value: Any) -> Any:
         return parse_count(value, length=setting.of_tokens)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
+
+
+def _check_lengths(stated: Mapping[str, Any]) -> None:
+    """Raise InputError for lengths beside a length of all sequences."""
+    if "lengths" in stated and "seq_length" in stated:
+        raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
 
 
 def _framework(stated: Mapping[str, Any]) -> str | None:

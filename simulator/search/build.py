@@ -17,6 +17,7 @@ from simulator.cost.memory.host import host_capacity_bytes, host_memory, uses_ho
 from simulator.cost.pricing.estimate import (
     ChunkTime,
     Estimate,
+    LengthsEstimate,
     MemoryEstimate,
     Provenance,
     StageMemory,
@@ -32,6 +33,7 @@ from simulator.question.arrays import Matrix
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import ComputeRate
+from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
 from simulator.search.query import PricedLayout
 from simulator.search.rules import RULES
@@ -133,6 +135,21 @@ def _estimate(
         violations=broken,
         provenance=provenance(scenario),
         stack=scenario.framework.stack,
+        lengths=_lengths(scenario, int(priced.block.micro_batch_size[index])),
+    )
+
+
+def _lengths(scenario: Scenario, micro_batch_size: int) -> LengthsEstimate | None:
+    lengths = scenario.lengths
+    if lengths is None:
+        return None
+    return LengthsEstimate(
+        source=lengths.source or lengths.to_dict(),
+        batching=lengths.batching,
+        sample_tokens=lengths.segments(1).mean,
+        padding=1.0 - lengths.sample_tokens / lengths.sequence(micro_batch_size),
+        priced_tokens=scenario.seq_length,
+        survive=lengths.survive,
     )
 
 
@@ -301,7 +318,13 @@ def _cautions(scenario: Scenario) -> Iterator[str]:
     model, longest = scenario.model, scenario.model.longest_sequence
     if longest is not None and scenario.seq_length > longest:
         yield f"{model.name} was trained for sequences of up to {longest:,} tokens; {scenario.seq_length:,} are priced"
-    if model.text_part:
+    if (images := scenario.images) is not None and model.encoder is not None:
+        shown = f"{images.number} image{'s' if images.number > 1 else ''} of {images.width}x{images.height}"
+        encoder = f"{(model.encoder.parameters + model.encoder.projector_parameters) / GIGA:.2f}B"
+        trained = {"projector": "frozen but for its projector"}.get(images.trained, images.trained)
+        taken = f"{scenario.image_tokens:,} of the {scenario.seq_length:,} tokens of a sequence"
+        yield f"{shown} take {taken}; their encoder of {encoder} parameters is {trained}"
+    elif model.text_part:
         yield f"the text part of {model.name} alone is priced, not what reads images, sound or video"
 
 

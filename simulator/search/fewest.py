@@ -114,7 +114,7 @@ def _most_step_seconds(query: Query, train_tokens: int | None, deadline_days: fl
         raise InputError(f"deadline_days {deadline_days!r}: must be a number above 0")
     check_count("train_tokens", train_tokens, 10**18)
     scenario = query.scenario
-    steps = train_tokens / (scenario.global_batch_size * scenario.seq_length)
+    steps = train_tokens / (scenario.global_batch_size * scenario.sample_tokens)
     return deadline_days * 86_400.0 / steps
 
 

@@ -128,8 +128,10 @@ def _batch(pricing: Pricing) -> Mask:
 
 
 def _sequence(pricing: Pricing) -> Mask:
-    # Causal balancing gives every context-parallel rank two pieces of the sequence.
+    # Causal balancing gives every context-parallel rank two pieces of the sequence; lengths that differ are padded.
     scenario, block = pricing.scenario, pricing.block
+    if scenario.lengths is not None and not scenario.lengths.packs:
+        return _mask(np.zeros(len(pricing), bool))
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
     return _mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 

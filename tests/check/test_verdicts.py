@@ -180,7 +180,9 @@ def test_missing_values_are_named_with_line_and_option() -> None:
     )
     assert judged(nodes=None, unknowns=(unknown,), asked=question_of({"nodes": 2})).outcome == "does_not_fit"
     assert judged(unknowns=(replace(unknown, affects=()),)).outcome == "does_not_fit"
-    assert judged(seq_length=None).reasons == ("the recipe does not say how long a sequence is (--seq-length N)",)
+    assert judged(seq_length=None).reasons == (
+        "the recipe does not say how long a sequence is (--seq-length N or --lengths FILE)",
+    )
 
 
 def test_degrees_alone_size_the_cluster() -> None:

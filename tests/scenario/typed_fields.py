@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
+    Batching,
     FileName,
     FrameworkName,
     Offload,
@@ -99,6 +100,9 @@ _OF_KIND = {
     "hardware": "FileName",
     "switches": "Mapping[str, str]",
     "file": "FileName",
+    "share": "float",
+    "images": "str",
+    "lengths": "FileName | Mapping[int, float] | Sequence[int]",
 }
 _WORDS = {get_args(value): name for name, value in vars(vocabulary).items() if get_origin(value) is Literal}
 

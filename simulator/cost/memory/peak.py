@@ -21,6 +21,7 @@ from simulator.cost.memory.activations import (
     score_bytes,
     stage_activations,
 )
+from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moments import Moment, retained_bytes, workspace_bytes
@@ -53,6 +54,8 @@ class MemoryByStage:
     outside: OutsideAllocator
     device: StageArray
     """Memory in use as the driver reports it: tensors and everything outside the allocator."""
+    encoder: StageArray | float = 0.0
+    """Bytes of an encoder of images and of its activations."""
 
     @property
     def reserved(self) -> StageArray:
@@ -92,6 +95,7 @@ class MemoryByStage:
             "logits": self._of_kinds([m.logits for m in moments]),
             "temporary": self._of_kinds([m.temporary for m in moments]) + self.retained,
             "outside_allocator": self.outside.total,
+            **({"encoder": np.asarray(self.encoder)} if np.any(self.encoder) else {}),
         }
 
     def _state(self) -> dict[str, StageArray]:
@@ -133,7 +137,8 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
         value = candidate.total(contents)
         moment[value > peak] = index
         np.maximum(peak, value, out=peak)
-    peak = peak + retained
+    encoder = encoder_bytes(pricing)
+    peak = peak + retained + encoder
     outside = outside_allocator(pricing, peak)
     if shards_by_unit(scenario):
         streams = np.minimum(_idle_streams(pricing, moments, moment), room(pricing, peak + outside.total))
@@ -143,7 +148,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     gradients = state.gradients * (0.0 if freed else 1.0)
     after = contents.on_ranks(state.parameters + gradients + resident + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
-    return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device)
+    return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device, encoder)
 
 
 def _idle_streams(pricing: Pricing, moments: tuple[Moment, ...], moment: NDArray[np.int8]) -> StageArray | float:

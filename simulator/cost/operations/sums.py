@@ -31,6 +31,7 @@ from simulator.cost.operations.record import (
     summed,
 )
 from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.specs.optimizers import TensorClass
 from simulator.question.vocabulary import RecomputeMode
@@ -46,7 +47,35 @@ def micro_batches(pricing: Pricing) -> Array:
 @of_work
 def tokens_per_device(pricing: Pricing) -> Array:
     """Return T, the tokens of one micro batch on a device, `b s / cp` for every sequence in a sample, shape (n,)."""
-    return sequences(pricing) * float(pricing.scenario.seq_length) / pricing.block.context_parallel
+    return sequences(pricing) * sequence_tokens(pricing) / pricing.block.context_parallel
+
+
+def sequence_tokens(pricing: Pricing) -> Array | float:
+    """Return s, the tokens of a sequence: of the fullest micro batch, or of the mean one where lengths differ (T27)."""
+    lengths = pricing.scenario.lengths
+    if lengths is None or not lengths.averaged:
+        return float(pricing.scenario.seq_length)
+    return _by_size(pricing, lengths.sequence)
+
+
+def attended_tokens(pricing: Pricing) -> Array | float:
+    """Return the tokens that a token attends to: s, or mean square over mean of what attends to itself (T27).
+
+    Attention that computes all scores of a sequence does not tell packed samples apart.
+    """
+    lengths = pricing.scenario.lengths
+    if lengths is None or not lengths.averaged:
+        return float(pricing.scenario.seq_length)
+    if lengths.packs and not pricing.scenario.framework.flash_attention:
+        return float(lengths.package)
+    return _by_size(pricing, lambda size: lengths.segments(size).attended)
+
+
+def _by_size(pricing: Pricing, figure: Callable[[int], float]) -> Array:
+    """Return a figure of the micro batch size of every layout, shape (n,)."""
+    sizes, kind = np.unique(pricing.block.micro_batch_size, return_inverse=True)
+    values: Array = np.array([figure(int(size)) for size in sizes])[kind]
+    return values
 
 
 def sequences(pricing: Pricing) -> Array:
@@ -130,7 +159,7 @@ def total(pricing: Pricing, amounts: Mapping[Spread, float]) -> Array:
 @of_work
 def extent(pricing: Pricing, spread: Spread) -> Array:
     """Return the factor of a number per token on a device, shape (n,); see `Spread`."""
-    sequence, block = float(pricing.scenario.seq_length), pricing.block
+    sequence, block = sequence_tokens(pricing), pricing.block
     match spread:
         case "whole":
             result = tokens_per_device(pricing)
@@ -143,7 +172,7 @@ def extent(pricing: Pricing, spread: Spread) -> Array:
         case "tensor_exchanged":
             result = np.where(block.context_parallel > 1.0, extent(pricing, "tensor"), 0.0)
         case "scores":
-            result = extent(pricing, "tensor") * sequence
+            result = extent(pricing, "tensor") * attended_tokens(pricing)
         case "positions":
             result = sequence / block.context_parallel
         case "copies" | "copies_exchanged" | "copies_tensor" | "reached" | "pooled" | "pooled_choices":
@@ -317,13 +346,24 @@ def core_width(operations: Iterable[Operation]) -> float:
     return sum(operation.core_width for operation in operations if operation.core_window is None)
 
 
-def attended_share(seq_length: int, window: Window) -> float:
+def attended_share(seq_length: float, window: Window) -> float:
     """Return the share of the causal scores in a window, `(s w - w^2 / 2) / (s^2 / 2)`, or in chunks, `w / s` (T5)."""
     if window.tokens >= seq_length:
         return 1.0
     if window.chunked:
         return window.tokens / seq_length
     return (seq_length * window.tokens - window.tokens**2 / 2.0) / (seq_length**2 / 2.0)
+
+
+def mean_attended_share(scenario: Scenario, window: Window) -> float:
+    """Return the share of the causal scores in a window or in chunks, over all samples where lengths differ (T27)."""
+    if scenario.lengths is None:
+        return attended_share(scenario.seq_length, window)
+    tokens, shares = scenario.lengths.segments(1)
+    scores = shares * tokens**2
+    return float(
+        sum(score * attended_share(each, window) for each, score in zip(tokens, scores, strict=True)) / sum(scores)
+    )
 
 
 def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:

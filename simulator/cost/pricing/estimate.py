@@ -15,6 +15,7 @@ from simulator.question.question import Question
 from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
+from simulator.question.vocabulary import Batching
 from simulator.tabular import Tabular
 
 
@@ -261,6 +262,32 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsEstimate:
+    """What lengths that differ do to a run."""
+
+    source: str
+    """File or text that states them."""
+    batching: Batching
+    """How samples become sequences."""
+    sample_tokens: float
+    """Mean tokens of a sequence, without padding."""
+    padding: float
+    """Share of a step's tokens that is padding."""
+    priced_tokens: int
+    """Tokens of the sequence that memory is of: the longest in a share `survive` of the steps."""
+    survive: float
+    """Share of the steps whose fullest micro batch is no longer."""
+    fits_to: int | None = None
+    """Tokens of the longest sequence that fits; None where the longest sample does, or in a ranking."""
+    failing_steps: float = 0.0
+    """Share of the steps that hold a longer one."""
+    shortest_step_seconds: float | None = None
+    """Step if all samples had one token, where only the longest is known."""
+    shortest_tokens_per_second_per_device: float | None = None
+    """Tokens per second and device of that step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedSwitch:
     """A switch left unset that matters: its assumed value, and the effect of another value."""
 
@@ -368,6 +395,8 @@ class Estimate(Workload, Tabular):
     provenance: Provenance
     stack: str = "default"
     """Named stack of the switches."""
+    lengths: LengthsEstimate | None = None
+    """Lengths that differ; None where every sequence has `seq_length` tokens."""
     question: Question = field(default_factory=Question, compare=False)
     """Values that were said of the question, with who said each; empty in estimates of a bare scenario."""
     assumed: tuple[AssumedSwitch, ...] = field(default=(), compare=False)

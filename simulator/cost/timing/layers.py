@@ -19,10 +19,11 @@ from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import Collective, CollectiveGroup, Hiding, conditions_of
 from simulator.cost.operations.sums import (
     Work,
-    attended_share,
+    attended_tokens,
     extent,
     inner_context,
     layer_work,
+    mean_attended_share,
     partly_repeated,
     repeated_work,
     tokens_per_device,
@@ -277,7 +278,7 @@ def kernel_tokens(pricing: Pricing) -> Array:
     third as much: cuDNN 9.19 on H200 reaches 535, 587 and 619 TFLOP/s without mask at 2k, 4k and 8k tokens, 630 at most.
     """
     ring = pricing.block.context_parallel / inner_context(pricing)
-    return 3.0 * pricing.scenario.seq_length / (ring + 2.0)
+    return 3.0 * attended_tokens(pricing) / (ring + 2.0)
 
 
 def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
@@ -285,11 +286,11 @@ def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
     scenario, seconds = pricing.scenario, np.zeros(len(pricing))
     if work.core_flops:
         seconds = work.core_flops * extent(pricing, "tensor") / attention_rate(scenario)
-    tile, length, kernel = attention_tile_tokens(scenario), scenario.seq_length, kernel_tokens(pricing)
+    tile, kernel = attention_tile_tokens(scenario), kernel_tokens(pricing)
     for window, width in work.windows:
         cut = (1.0 + tile / np.minimum(window.tokens, kernel)) / (1.0 + tile / kernel)
         whole = attention_seconds(pricing, width)
-        seconds = seconds + whole * (attended_share(length, window) * cut)
+        seconds = seconds + whole * (mean_attended_share(scenario, window) * cut)
     return seconds
 
 

@@ -18,6 +18,7 @@ from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import LayerCounts
 from simulator.cost.timing.collectives import gather_seconds, neighbour_seconds, pipeline_group, tensor_group
+from simulator.cost.timing.encoder import encoder_seconds
 from simulator.cost.timing.layers import (
     head_seconds,
     layer_seconds,
@@ -138,6 +139,9 @@ def stage_work(pricing: Pricing) -> StageWork:
         for chunk in (dict.fromkeys(chunks) if runs else ())
     }
     whole = _with_recompute(pricing, None, plan.on_rank / pricing.block.copies)
+    if pricing.scenario.images is not None:
+        forward, backward = (contents.embeddings * seconds for seconds in encoder_seconds(pricing))
+        whole = whole._replace(forward=whole.forward + forward, backward=whole.backward + backward)
     return StageWork(whole.forward, whole.backward, tuple(by_chunk[chunk] for chunk in chunks) if by_chunk else ())
 
 
@@ -315,4 +319,6 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
         for kind, (again, inside) in enumerate(both_ways):
             repeated = paced(full[kind]) * pricing.spread_work(again) + paced(counts[kind]) * inside
             parts["recompute"] = parts["recompute"] + here * repeated
+    if pricing.scenario.images is not None:
+        parts["encoder"] = pipeline.micro_batches * paced(contents.embeddings) * sum(encoder_seconds(pricing))
     return parts

@@ -19,10 +19,10 @@ from simulator.cost.operations.sums import (
     Product,
     WeightTotals,
     Work,
-    attended_share,
     chosen_parameters,
     extent,
     layer_work,
+    mean_attended_share,
     partly_repeated,
     repeated_work,
     sequence_split,
@@ -154,8 +154,8 @@ def _flops_per_token(scenario: Scenario, work: Work) -> float:
     Attention counts as non-causal, Megatron's convention, which reproduces the measured tables to 0.1 %; bounded
     attention by its share of the causal half.
     """
-    bounded = sum(width * attended_share(scenario.seq_length, window) for window, width in work.windows)
-    return 2.0 * work.chosen.all + 4.0 * scenario.seq_length * (work.core_width + bounded) + work.core_flops
+    bounded = sum(width * mean_attended_share(scenario, window) for window, width in work.windows)
+    return 2.0 * work.chosen.all + 4.0 * scenario.attended_tokens * (work.core_width + bounded) + work.core_flops
 
 
 def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:

@@ -19,7 +19,7 @@ from simulator.cost.dtypes import (
     parameter_dtype,
 )
 from simulator.cost.memory.activations import sent_bytes
-from simulator.cost.memory.peak import MemoryByStage
+from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.memory.state import DeviceParameters, device_parameters, orthogonal_flops, shard, state_by_class
 from simulator.cost.stages import over_layers
 from simulator.cost.timing.data_parallel import data_parallel_seconds, on_own_devices, shard_seconds_per_byte
@@ -33,6 +33,7 @@ from simulator.cost.timing.pipeline import (
     with_waits,
 )
 from simulator.cost.timing.products import memory_rate, wide_gemm_rate
+from simulator.cost.timing.unequal import length_waits
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.layout import BY_NAME
@@ -50,10 +51,14 @@ class StepSeconds(NamedTuple):
     optimizer: Array
     offload: Array
     overhead: Array
+    length_waits: Array | None = None
+    """Waits for the longest where lengths differ; None where they are equal."""
 
     def parts(self, pricing: Pricing) -> Parts:
         """Return the named parts as the pacing rank sees them; they add up to `total`."""
-        parts = pace_parts(pricing, self.pipeline)
+        parts = pace_parts(pricing.by_mean, self.pipeline)
+        if self.length_waits is not None:
+            parts["length_waits"] = self.length_waits
         parts["overhead"] = parts["overhead"] + self.overhead
         return parts | {
             "bubble": self.pipeline.fill,
@@ -72,6 +77,9 @@ def step_seconds(
     A step that takes at least `below` seconds, shape (n,), need not be priced in full: its total is then a lower bound
     of at least `below`.
     """
+    if pricing.by_mean is not pricing:
+        pricing = pricing.by_mean
+        memory = memory_by_stage(pricing)
     work = work or stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
     moves = host_moves(pricing, memory)
@@ -84,13 +92,17 @@ def step_seconds(
     rest = data + optimizer + offload + overhead
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
     pipeline = with_waits(pricing, work, pipeline, passes + rest < below)
-    return StepSeconds(passes + pipeline.fill + rest, pipeline, work, data, optimizer, offload, overhead)
+    total = passes + pipeline.fill + rest
+    if pricing.scenario.lengths is None:
+        return StepSeconds(total, pipeline, work, data, optimizer, offload, overhead)
+    waits = length_waits(pricing, pace_parts(pricing, pipeline), pipeline)
+    return StepSeconds(total + waits, pipeline, work, data, optimizer, offload, overhead, waits)
 
 
 @of_sizes
 def min_step_seconds(pricing: Pricing) -> Array:
     """Return a cheap lower bound on a step's seconds, shape (n,): its passes without recompute."""
-    bare = pricing.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
+    bare = pricing.by_mean.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
     pipeline = pipeline_seconds(bare, stage_work(bare))
     bound: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
     return bound + _overhead_seconds(pricing.scenario, pipeline)

@@ -11,17 +11,41 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.vocabulary import FRAMEWORKS, METHODS, OPTIMIZERS, PRECISIONS, STACKS, Precision, framework_hint
+from simulator.question.vocabulary import (
+    BATCHINGS,
+    FRAMEWORKS,
+    METHODS,
+    OPTIMIZERS,
+    PRECISIONS,
+    STACKS,
+    Precision,
+    framework_hint,
+)
 
 LARGEST_COUNT = 2**24
 
 SettingGroup = Literal["size", "recompute", "other"]
 """Part of a layout that a field belongs to; answers list the parts in this order."""
 GROUPS: tuple[SettingGroup, ...] = get_args(SettingGroup)
-SettingKind = Literal["count", "number", "flag", "word", "words", "layers", "model", "hardware", "switches", "file"]
+SettingKind = Literal[
+    "count",
+    "number",
+    "flag",
+    "word",
+    "words",
+    "layers",
+    "model",
+    "hardware",
+    "switches",
+    "file",
+    "share",
+    "lengths",
+    "images",
+]
 """`count`: a whole number from 1. `number`: one of a few numbers. `flag`: on or off. `word`: one of a few words.
 `words`: some of a few words, each once, in their order. `layers`: a list of whole numbers. `model`, `hardware`: the
-name of a spec, or a path. `switches`: a framework's switches by name. `file`: a path."""
+name of a spec, or a path. `switches`: a framework's switches by name. `file`: a path. `share`: a number from 0 to 1.
+`lengths`: those of samples. `images`: those of a sequence."""
 REQUIRED: Final = object()
 """Default of a required input."""
 LISTS: tuple[SettingKind, ...] = ("words", "layers")
@@ -84,6 +108,8 @@ class InputSetting(NamedTuple):
         elif kind == "words":
             for word in value if isinstance(value, tuple) else (value,):
                 check_choice(self.name, word, self.choices)
+        elif kind == "share":
+            check_share(self.name, value)
         elif self.choices:
             check_choice(self.name, value, self.choices)
 
@@ -190,6 +216,11 @@ _OPTIONS = "Switch of the framework; repeatable. `simulate frameworks` lists the
 _OPTIMIZER = "What updates parameters; by default that of the stack, else adamw."
 _METHOD = "What is trained: all weights, adapters of the library's usual rank, or those over a base of 4 bits."
 _CALIBRATION = "Own coefficients, or none for the priors; by default those shipped for the hardware."
+_LENGTHS = "Lengths of samples, instead: a file, or p50=900,p90=3k,max=16k; max alone leaves the rest open."
+_BATCHING = "With --lengths: how samples become sequences; packed_across attends over their borders."
+_CUTOFF = "With --lengths: tokens at which samples are cut, or of a packed sequence; by default the longest."
+_SURVIVE = "With --lengths: share of steps whose fullest micro batch must fit."
+_IMAGES = "Images of a sequence, such as 4x1024x768, their encoder frozen; @projector or @trained behind."
 INPUTS: tuple[InputSetting, ...] = (
     InputSetting("model", "model", "model", REQUIRED, "Shipped model, own YAML, or Hugging Face config.json."),
     InputSetting("hardware", "hardware", "hardware", "z2000", "Shipped hardware or own YAML."),
@@ -198,6 +229,11 @@ INPUTS: tuple[InputSetting, ...] = (
     ),
     InputSetting("devices", "devices", "count", None, "Devices, instead of nodes.", high=MOST_DEVICES),
     *WORKLOAD,
+    InputSetting("lengths", "lengths", "lengths", None, _LENGTHS),
+    InputSetting("batching", "batching", "word", "padded", _BATCHING, choices=BATCHINGS),
+    InputSetting("cutoff", "cutoff", "count", None, _CUTOFF, high=MOST_TOKENS, of_tokens=True),
+    InputSetting("survive", "survive", "share", 0.999, _SURVIVE),
+    InputSetting("images", "images", "images", None, _IMAGES),
     InputSetting("method", "method", "word", None, _METHOD, choices=METHODS),
     InputSetting(
         "num_layers", "num_layers", "count", None, "Cut or extend the model to this many layers.", high=10_000

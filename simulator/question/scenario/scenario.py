@@ -14,9 +14,11 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import MEGATRON, ReleaseCase, with_release
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD, Workload
+from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.typed import WorkloadFields
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import StackName
 
 
@@ -106,10 +108,20 @@ class Scenario(Workload):
     """Part of the calibration that the formulas read."""
     calibration: Calibrated | None = field(default=None, compare=False)
     """Calibration of the coefficients; with it an estimate has intervals."""
+    lengths: Lengths | None = None
+    """Lengths that differ; `seq_length` is then that of the fullest micro batch. None: every sequence has that."""
+
+    images: Images | None = None
+    """Images of every sequence; None for text alone."""
 
     def __post_init__(self) -> None:
         """Raise InputError, or UnsupportedError for the precision, where no layout could be valid."""
         BY_INPUT["devices"].check(self.devices)
+        if self.lengths is not None:
+            samples = self.global_batch_size * self.framework.sequences_per_sample
+            object.__setattr__(self, "seq_length", self.lengths.fullest(samples))
+        if self.images is not None:
+            self._check_images(self.images)
         for setting in WORKLOAD:
             setting.check(getattr(self, setting.name))
         for hardware in self.kinds_of_device:
@@ -125,6 +137,15 @@ class Scenario(Workload):
             raise InputError(
                 f"devices {self.devices}: more than one node of {self.hardware.name} means a multiple of {per_node}"
             )
+
+    def _check_images(self, images: Images) -> None:
+        model = self.model
+        if model.encoder is None:
+            alone = "its encoder is not known" if model.text_part else "it reads text alone"
+            raise InputError(f"images {images.number}x{images.width}x{images.height}: {model.name}: {alone}")
+        if self.image_tokens > self.seq_length:
+            taken = f"{images.number} images of {images.width}x{images.height} take {self.image_tokens} tokens"
+            raise InputError(f"images: {taken}, a sequence has {self.seq_length}")
 
     @property
     def _release_case(self) -> ReleaseCase:
@@ -190,7 +211,28 @@ class Scenario(Workload):
     @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step, of every sequence of a sample."""
-        return self.seq_length * self.global_batch_size * self.framework.sequences_per_sample
+        return round(self.sample_tokens * self.global_batch_size * self.framework.sequences_per_sample)
+
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of a sequence that stand for images."""
+        if self.images is None or self.model.encoder is None:
+            return 0
+        return self.images.number * self.model.encoder.image(self.images.width, self.images.height).tokens
+
+    @property
+    def sample_tokens(self) -> float:
+        """Mean tokens of a sequence, without padding."""
+        return self.seq_length if self.lengths is None else self.lengths.sample_tokens
+
+    @property
+    def attended_tokens(self) -> float:
+        """Length of equal segments with as many scores per token as the samples have, without padding."""
+        return float(self.seq_length) if self.lengths is None else self.lengths.segments(1).attended
+
+    def of_length(self, seq_length: int) -> Scenario:
+        """Return the scenario with every sequence of one length, in which its images have room."""
+        return replace(self, seq_length=max(seq_length, self.image_tokens), lengths=None)
 
     @property
     def outputs_per_token(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
+    Batching,
     FileName,
     FrameworkName,
     Offload,
@@ -186,6 +187,11 @@ class SharedFields(TypedDict, total=False):
     seq_length: int | str
     global_batch_size: int | str
     lora_rank: int | str | None
+    lengths: FileName | Mapping[int, float] | Sequence[int] | None
+    batching: Batching
+    cutoff: int | str | None
+    survive: float
+    images: str | None
     method: TuningMethod | None
     num_layers: int | str | None
     framework: FrameworkName

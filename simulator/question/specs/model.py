@@ -27,6 +27,7 @@ from simulator.question.specs.documents import (
     refuse,
     undefined_sources,
 )
+from simulator.question.specs.vision import Encoder
 from simulator.question.units import parse_count
 
 Mixer = Literal[
@@ -541,6 +542,9 @@ class ModelSpec(Frozen):
     """Next-token prediction (MTP) modules the published configuration carries, a count."""
     max_position_embeddings: Size | None = None
     """Longest sequence the configuration names, in tokens; None if unknown."""
+
+    encoder: Encoder | None = None
+    """Encoder of images in front of it; None where it reads text alone, or its encoder is unknown."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

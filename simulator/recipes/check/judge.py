@@ -423,14 +423,23 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     both = f"by its most favourable reading it needs {shortest}, by this one {high:.2f} GiB of {usable:.2f}"
     stated = "seq_length" in case.recipe.places
     rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
-    return tuple(replace(each, rule=rule, severity="error", message=f"{each.message}; {both}") for each in bounds)
+    return tuple(
+        replace(
+            each,
+            rule=rule,
+            severity="error",
+            message=f"{each.message}; {both}",
+            fix=each.fix or ("--lengths FILE" if each.bound == "length" else ""),
+        )
+        for each in bounds
+    )
 
 
 def _is_ended(remark: Remark, case: Case) -> bool:
     """Whether the user says what a bound is of: a sequence length, the sharding, or that there is one device."""
     question, scenario = case.question, case.scenario
     if remark.bound == "length":
-        return question.by_user("seq_length")
+        return question.by_user("seq_length") or question.by_user("lengths")
     return remark.bound == "sharding" and (question.by_user("zero_stage") or scenario.devices == 1)
 
 
@@ -445,7 +454,7 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     kinds = {remark.bound for remark in bounds}
     if kinds & {"length", ""}:
         shortest = 2 * layout.context_parallel * layout.tensor_parallel
-        scenario = replace(scenario, seq_length=min(shortest, scenario.seq_length))
+        scenario = scenario.of_length(min(shortest, scenario.seq_length))
     if "adapters" in kinds:
         scenario = replace(scenario, lora_rank=1)
     memory = estimate_layout(scenario, layout).memory

@@ -51,7 +51,7 @@ def _longest(case: Case) -> int | None:
     def share(count: int) -> float:
         """Return the memory needed over that which fits; infinite where the sequence is refused or the host full."""
         try:
-            sized = size(pricing_of(replace(case.scenario, seq_length=count * unit), layout))
+            sized = size(pricing_of(case.scenario.of_length(count * unit), layout))
         except SimulateError:
             return math.inf
         usable = usable_bytes(case.scenario, sized.memory.contents)[sized.binding_stage[0], 0]

@@ -134,7 +134,8 @@ def _launched_question() -> list[click.Parameter]:
     return options
 
 
-_NOT_VALIDATED = ("framework", "lora_rank", "method")
+_OF_LENGTHS = ("lengths", "batching", "cutoff", "survive", "images")
+_NOT_VALIDATED = (*_OF_LENGTHS, "framework", "lora_rank", "method")
 """Options of a question that a validation does not take: its engine is a framework, and trains all weights."""
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
@@ -319,7 +320,7 @@ def _check_options(values: Mapping[str, Any]) -> None:
             raise click.UsageError(why)
 
 
-_NOT_TRACED = ("lora_rank", "method", "framework", "option", "stack", "calibration")
+_NOT_TRACED = (*_OF_LENGTHS, "lora_rank", "method", "framework", "option", "stack", "calibration")
 """Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
 _STAGE = "Pipeline rank to trace, from 0; the one that needs most where none is given."
 

@@ -50,13 +50,14 @@ from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
     from simulator.frameworks import flags
-    from simulator.show.cli import calibration, check, commands, compare, emit, lab, plan, sweep
+    from simulator.show.cli import calibration, check, commands, compare, emit, lab, lengths, plan, sweep
     from simulator.show.report import listing
     from simulator.show.report import schema as keys
     from simulator.show.report.listing import SpecListing
 else:
     calibration, check, commands = map(Lazy, ("show.cli.calibration", "show.cli.check", "show.cli.commands"))
     compare, emit, lab = map(Lazy, ("show.cli.compare", "show.cli.emit", "show.cli.lab"))
+    lengths = Lazy("show.cli.lengths")
     plan, sweep, flags = map(Lazy, ("show.cli.plan", "show.cli.sweep", "frameworks.flags"))
     listing, keys = map(Lazy, ("show.report.listing", "show.report.schema"))
 
@@ -359,6 +360,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
     "compare": ("Say what differs between two layouts or recipes.", lambda: compare.compare_command),
     "explain": ("Say why a layout needs what it needs, and what helps.", lambda: compare.explain_command),
     "sweep": ("Price the product of lists into a table.", lambda: sweep.sweep_command),
+    "lengths": ("Count the lengths of a data set's samples.", lambda: lengths.lengths_command),
     "models": ("List the shipped models, or show the numbers of one.", lambda: partial(_listing, "models")),
     "hardware": ("List the shipped hardware, or show the numbers of one.", lambda: partial(_listing, "hardware")),
     "frameworks": (

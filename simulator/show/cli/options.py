@@ -404,6 +404,8 @@ def batch_in_sequences(ctx: click.Context) -> None:
     if tokens is None:
         return
     length = ctx.params["seq_length"]
+    if ctx.params.get("lengths") is not None:
+        raise click.UsageError("--global-batch-tokens needs sequences of one length: give --global-batch-size")
     if not left_to_default(ctx, "global_batch_size"):
         raise click.UsageError("--global-batch-size and --global-batch-tokens exclude each other: give one")
     if length is not None and left_to_default(ctx, "seq_length") and ctx.params["model"]:
@@ -444,6 +446,8 @@ def _question_option(setting: InputSetting, *, many: bool) -> Option:
             return Option(name, text, Setting(), section=QUESTION, multiple=True)
         case "file":
             return Option(name, text, section=QUESTION, metavar="FILE|none")
+        case "lengths" | "images":
+            return Option(name, text, section=QUESTION, metavar="FILE|TEXT" if name == "--lengths" else "NxWxH")
     default = None if setting.default is REQUIRED else setting.default
     return Option(name, text, _type_of(setting, many=False), section=QUESTION, default=default)
 
@@ -491,7 +495,7 @@ def left_to_default(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in sources
 
 
-def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | None:
+def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | None:  # noqa: PLR0911  one per kind
     match setting.kind:
         case "model" | "hardware":
             return SpecName(setting.kind)
@@ -504,7 +508,9 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             return WordSet(setting.choices)
         case "layers":
             return WholeList(setting.low, setting.high)
-        case "flag" | "file" | "switches":
+        case "share":
+            return percentage()
+        case "flag" | "file" | "switches" | "lengths" | "images":
             return None
         case _:
             assert_never(setting.kind)

@@ -222,7 +222,7 @@ def _dots(
         for estimate in priced:
             groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
             panels.append(_panel(estimate, texts_of(estimate, verdict_sentence(estimate, colour=False))))
-    tokens = estimates[0].global_batch_size * estimates[0].seq_length
+    tokens = cluster_speed(estimates[0]) * estimates[0].throughput.step_seconds
     for drawn in feasible.others:
         if (drawn.layout, tuple(drawn.query.chosen)) not in known:
             groups["fits"].append(Dot(len(panels), drawn.device_bytes, tokens / drawn.step_seconds))

@@ -397,7 +397,7 @@ def estimate_question(estimate: Estimate) -> str:
     text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
-    batch = batch_text(estimate.global_batch_size, estimate.seq_length)
+    batch = batch_text(estimate.global_batch_size, estimate.seq_length, estimate.lengths)
     return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework, estimate.provenance.release)}"
 
 

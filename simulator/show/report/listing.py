@@ -65,7 +65,7 @@ _NEVER_SPARED = frozenset(
 """Columns that are never left out."""
 _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
 """Order of leaving out other columns, the highest first; 1 by default."""
-_WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
+_WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published", "encoder"})
 
 
 def models_listing(name: str | None = None) -> SpecListing:
@@ -108,9 +108,21 @@ def _model_facts(model: ModelSpec) -> Iterator[ListingRow]:
             text = getattr(published, name)
             if text is not None:
                 yield _fact(f"published.{name}", text, "parameters", published.source, (published.status, ""))
+    yield from _encoder_facts(model)
     active = active_parameters(model, include_input_embedding=True)
     for name, count in (("total_parameters", total_parameters(model)), ("active_parameters", active)):
         yield _fact(name, str(count), "parameters", ("computed from the shape",), ("derived", ""))
+
+
+def _encoder_facts(model: ModelSpec) -> Iterator[ListingRow]:
+    """Yield the parameters of an encoder of images, and what images of usual sizes cost in tokens."""
+    if model.encoder is None:
+        return
+    derived = ("computed from the shape",), ("derived", "")
+    yield _fact("encoder.parameters", str(model.encoder.parameters), "parameters", *derived)
+    yield _fact("encoder.projector_parameters", str(model.encoder.projector_parameters), "parameters", *derived)
+    for width, height in ((448, 448), (1024, 1024), (1920, 1080)):
+        yield _fact(f"image {width}x{height}", str(model.encoder.image(width, height).tokens), "tokens", *derived)
 
 
 def hardware_listing(name: str | None = None) -> SpecListing:

@@ -113,7 +113,7 @@ def ranking_question(ranking: Ranking) -> str:
     text = f"{query.get('model')} on {cluster}: {query.get('precision')}"
     if query.get("lora_rank"):
         text += f", LoRA of rank {query['lora_rank']}"
-    batch = batch_text(query.get("global_batch_size"), query.get("seq_length"))
+    batch = batch_text(query.get("global_batch_size"), query.get("seq_length"), next((e.lengths for e in priced), None))
     framework = str(query.get("framework"))
     if query.get("stack"):
         release = next((estimate.provenance.release for estimate in priced), "")

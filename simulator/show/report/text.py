@@ -17,11 +17,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from math import floor, log10
-from typing import assert_never
+from typing import Any, assert_never
 
 from pydantic_core import to_json
 
-from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, OpenSwitch, Verdict
+from simulator.cost.pricing.estimate import (
+    Estimate,
+    Interval,
+    LengthsEstimate,
+    MemoryEstimate,
+    OpenSwitch,
+    Verdict,
+)
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib, to_mib
 
@@ -47,8 +54,14 @@ def grouped(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def batch_text(sequences: object, length: object) -> str:
+def batch_text(sequences: object, length: Any, lengths: LengthsEstimate | None = None) -> str:
     """Return a batch in sequences, and in tokens where that is known."""
+    if lengths is not None:
+        mean = (
+            "open below" if lengths.shortest_step_seconds is not None else f"mean {grouped(lengths.sample_tokens)} of"
+        )
+        of_length = f"{lengths.batching} lengths, {mean} {grouped(length)} tokens"
+        return f"{of_length}, global batch {sequences}"
     tokens = sequences * length if isinstance(sequences, int) and isinstance(length, int) else 0
     shown = f"{tokens / MEGA:.1f} M" if tokens >= MEGA else grouped(tokens)
     return f"sequence {length}, global batch {sequences}{f' = {shown} tokens' if tokens else ''}"
@@ -288,6 +301,7 @@ def about_lines(estimate: Estimate, *, colour: bool, full: bool = False) -> Iter
     """Yield a layout, its verdict and the verdict's certainty; `full` as of `open_lines`."""
     yield sharded_layout_text(estimate.layout)
     yield verdict_sentence(estimate, colour=colour)
+    yield from length_lines(estimate)
     yield from caution_lines(estimate)
     yield from need_lines(estimate, full=full)
 
@@ -295,6 +309,37 @@ def about_lines(estimate: Estimate, *, colour: bool, full: bool = False) -> Iter
 def caution_lines(estimate: Estimate) -> Iterator[str]:
     """Yield what the figures leave out of the model, and lengths beyond what it was trained for."""
     yield from (f"{caution[:1].upper()}{caution[1:]}." for caution in estimate.provenance.cautions)
+
+
+def length_lines(estimate: Estimate) -> Iterator[str]:
+    """Yield what memory is of, where lengths differ, and where a run would fail."""
+    lengths = estimate.lengths
+    if lengths is None or estimate.verdict == "refused":
+        return
+    which = f"the longest in {100 * lengths.survive:g} % of steps"
+    which = "packed" if lengths.batching.startswith("packed") else which
+    text = f"memory is of sequences of {grouped(lengths.priced_tokens)} tokens, {which}"
+    if lengths.padding > _LEAST_PADDING:
+        text += f"; {percent(lengths.padding)} % of the tokens are padding"
+    yield text
+    if lengths.fits_to is not None:
+        shown = f"fails above {grouped(lengths.fits_to)} tokens"
+        steps = 1.0 / lengths.failing_steps if lengths.failing_steps > 0 else 0.0
+        often = f"one of {grouped(round(steps))} steps has a longer sequence"
+        yield f"{shown}; {often if steps > _FEW_STEPS else f'{percent(lengths.failing_steps)} % of steps have more'}"
+    if lengths.shortest_step_seconds is not None:
+        short = (lengths.shortest_tokens_per_second_per_device or 0.0) * estimate.devices
+        full = cluster_speed(estimate) * estimate.throughput.step_seconds / lengths.shortest_step_seconds
+        counted = "" if short > full / 2.0 else f" ({amount(full)} in a log that counts them as full)"
+        yield (
+            f"lengths are open below the longest: samples of one token give {amount(short)} tokens/s{counted}, "
+            f"full ones {amount(cluster_speed(estimate))} (--lengths FILE)"
+        )
+
+
+_LEAST_PADDING = 0.0005
+_FEW_STEPS = 10.0
+"""Steps to a failing one, up to which their share is shown instead."""
 
 
 def cluster_speed(estimate: Estimate) -> float:

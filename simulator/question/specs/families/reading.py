@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
@@ -29,6 +30,7 @@ from simulator.question.specs.model import (
     architectures,
 )
 from simulator.question.specs.names import CONFIG_FILE
+from simulator.question.specs.vision import encoder_of
 
 _REFUSED: Final = "_refused"
 """Entry of refused families, each with the nearest priced one and its difference."""
@@ -645,11 +647,18 @@ def read_config(file: Path, name: str = "") -> ModelSpec:
     values = read_json(file, infinite=True)
     if not isinstance(values, dict):
         raise InputError(f"{file}: must hold a mapping of keys to values")
-    return model_of_config(values, str(file), name or _name_of(file))
+    beside = file.with_name("preprocessor_config.json")
+    pixels = read_json(beside, infinite=True) if "vision_config" in values and beside.is_file() else {}
+    return model_of_config(values, str(file), name or _name_of(file), pixels if isinstance(pixels, dict) else {})
 
 
-def model_of_config(values: Mapping[str, Any], where: str, name: str) -> ModelSpec:
-    """Return the model that the keys of a Hugging Face configuration describe; errors as of `read_config`."""
+def model_of_config(
+    values: Mapping[str, Any], where: str, name: str, pixels: Mapping[str, Any] = MappingProxyType({})
+) -> ModelSpec:
+    """Return the model that the keys of a Hugging Face configuration describe; errors as of `read_config`.
+
+    `pixels` are the keys of its preprocessor's configuration.
+    """
     whole = Config(where, dict(values))
     if not whole.has("model_type"):
         raise InputError(f"{where}: model_type: is missing; this is not a Hugging Face model configuration")
@@ -657,7 +666,9 @@ def model_of_config(values: Mapping[str, Any], where: str, name: str) -> ModelSp
     architecture = config.text("model_type", "")
     if architecture not in architectures():
         raise UnsupportedError(f"{config.where}: model_type: {refusal(architecture)}")
-    fields = {"name": name, "architecture": architecture, "note": _note(whole, config)}
+    fields: dict[str, Any] = {"name": name, "architecture": architecture, "note": _note(whole, config)}
+    if (encoder := encoder_of(values, pixels)) is not None:
+        fields["encoder"] = encoder
     return validated(config.where, ModelSpec, fields | fields_of(architecture, config))
 
 

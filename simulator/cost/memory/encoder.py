@@ -1,0 +1,54 @@
+"""Bytes of an encoder of images on the ranks that hold the input table (M30).
+
+`question.specs.vision` has its parameters and what an image becomes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.cost.derived import Pricing
+from simulator.cost.dtypes import element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_dtype
+from simulator.cost.memory.activations import in_flight, stage_activations
+from simulator.question.frameworks.profile import DTYPE_BYTES
+from simulator.question.scenario.block import Array, StageArray
+
+
+def images_of_micro_batch(pricing: Pricing) -> Array:
+    """Return the images of a micro batch on a device, shape (n,): tensor and context ranks each encode all."""
+    images = pricing.scenario.images
+    return pricing.block.micro_batch_size * float(images.number if images else 0)
+
+
+def encoder_bytes(pricing: Pricing) -> StageArray | float:
+    """Return the bytes of the encoder and its activations, shape (pipeline_parallel, n); 0 without images (M30).
+
+    Frozen, it keeps its weights; its pass saves nothing, and its working set counts as far as it is larger than what
+    the language model's pass saves afterwards. Trained, it has gradients and optimizer state, sharded as the ZeRO stage
+    says, and saves the activations of every micro batch in flight; full recompute keeps the inputs of layers.
+    """
+    scenario, contents, block = pricing.scenario, pricing.contents, pricing.block
+    images, encoder = scenario.images, scenario.model.encoder
+    if images is None or encoder is None:
+        return 0.0
+    stored, element = float(DTYPE_BYTES[parameter_dtype(scenario)]), element_bytes(scenario)
+    shards = [
+        np.where(block.zero_stage >= stage, block.data_parallel * block.context_parallel, 1.0) for stage in (1, 2, 3)
+    ]
+    trained = images.trained_parameters(encoder)
+    frozen = encoder.parameters + encoder.projector_parameters - trained
+    state = (frozen * element + trained * stored) / shards[2]
+    state = state + trained * (
+        gradient_bytes(scenario) / shards[1] + optimizer_bytes_per_parameter(scenario) / shards[0]
+    )
+    patches = images_of_micro_batch(pricing) * encoder.image(images.width, images.height).patches
+    working, saved = encoder.widths
+    if images.trains_encoder:
+        full = pricing.recomputes("full")
+        of_layers = np.where(full, encoder.layers * encoder.width + saved, encoder.layers * saved)
+        activations = element * patches * of_layers * in_flight(pricing)
+    else:
+        passing = element * patches * working
+        activations = np.maximum(passing - contents.on_ranks(stage_activations(pricing).one_micro_batch), 0.0)
+    held: StageArray = contents.on_ranks(contents.embeddings * np.ones(len(pricing))) * (state + activations)
+    return held

@@ -1,0 +1,30 @@
+"""Seconds of an encoder of images on the ranks that hold the input table (T29)."""
+
+from __future__ import annotations
+
+from simulator.cost.derived import Pricing
+from simulator.cost.dtypes import element_bytes
+from simulator.cost.memory.encoder import images_of_micro_batch
+from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
+from simulator.question.scenario.block import Array
+
+
+def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
+    """Return the seconds of both passes over the images of a micro batch, each of shape (n,) (T29).
+
+    Products run at the rate of 16-bit ones, attention over all patches of an image or a tile, or of a window, and
+    elementwise work moves what a layer saves twice. A trained encoder's backward pass takes twice its forward one; a
+    frozen one has none, and its projector, where trained, its own.
+    """
+    scenario, count = pricing.scenario, images_of_micro_batch(pricing)
+    images, encoder = scenario.images, scenario.model.encoder
+    if images is None or encoder is None:
+        return count, count
+    image = encoder.image(images.width, images.height)
+    scores = 4.0 * encoder.layers * encoder.width * encoder.attended_patches(image)
+    moved = 2.0 * element_bytes(scenario) * encoder.layers * encoder.widths[1]
+    of_patch = 2.0 * encoder.parameters / wide_gemm_rate(scenario)
+    forward = image.patches * (of_patch + scores / attention_rate(scenario) + moved / memory_rate(scenario))
+    projector = 2.0 * encoder.projector_parameters * image.tokens / wide_gemm_rate(scenario)
+    backward = 2.0 * (forward * images.trains_encoder + projector * images.trains_projector)
+    return count * (forward + projector), count * backward

@@ -1,0 +1,312 @@
+"""Encoders of images: their parameters, and what an image of a size becomes, by the rule of the model.
+
+    >>> encoder_of({"model_type": "qwen2_5_vl", "vision_config": {}}, {}).image(1024, 1024)
+    Image(patches=5476, tokens=1369)
+
+`families/encoders.yaml` has the encoders that are known, a row each.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from simulator.errors import InputError, quoted
+from simulator.question.specs.documents import read_yaml
+
+_LARGEST: Final = 2**24
+_TEXT: Final = (("text_config", "llm_config"), ("vision_config", "vit_config"))
+
+
+class Image(NamedTuple):
+    """An image as a model sees it."""
+
+    patches: int
+    """Patches that the encoder reads, of all tiles."""
+    tokens: int
+    """Places that it takes in the language model's sequence, without the marks before and after."""
+
+
+class Encoder(BaseModel):
+    """A network that turns images into tokens, with the projector behind it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: str
+    """Row of the known encoders."""
+    sizes: Mapping[str, int]
+    """Sizes by the names of that table."""
+
+    def __hash__(self) -> int:
+        """Hash by the kind and the sizes."""
+        return hash((self.kind, *self.sizes.values()))
+
+    def _value(self, name: str) -> int:
+        return _evaluated(str(encoders()[self.kind][name]), self._names)
+
+    @property
+    def _names(self) -> dict[str, int]:
+        row, names = encoders()[self.kind], dict(self.sizes)
+        for name in ("i", "g", "t"):
+            if name not in names:
+                names[name] = _evaluated(str(row.get(name, "1")), names)
+        return names | {"m": names["h"] * names["g"] ** 2}
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the encoder, without the projector."""
+        return self.layers * self._value("layer") + self._value("around")
+
+    @property
+    def projector_parameters(self) -> int:
+        """Parameters between the encoder and the language model."""
+        return self._value("projector")
+
+    @property
+    def layers(self) -> int:
+        """Layers of the encoder."""
+        return self.sizes["L"]
+
+    @property
+    def width(self) -> int:
+        """Numbers of a patch between two layers."""
+        return self.sizes["h"]
+
+    @property
+    def widths(self) -> tuple[float, float]:
+        """Numbers per patch of a layer that are alive at most at once, and those that its backward pass needs."""
+        network = self._names["i"] * (3 if encoders()[self.kind].get("gated") else 2)
+        return max(6.0 * self.width, 2.0 * self.width + network), 8.0 * self.width + network
+
+    def attended_patches(self, image: Image) -> float:
+        """Return the patches that a patch attends to, over the layers: of its image, its tile or its window."""
+        names, rule = self._names, encoders()[self.kind]["rule"]
+        whole = float((names["e"] // names["p"]) ** 2 if rule in ("tiles", "canvas", "anyres") else image.patches)
+        if "w" not in names:
+            return whole
+        inside = min((names["w"] // names["p"]) ** 2, whole)
+        return (names["c"] * whole + (self.layers - names["c"]) * inside) / self.layers
+
+    def image(self, width: int, height: int) -> Image:
+        """Return the patches and tokens of an image. Raises InputError for a size that the model refuses."""
+        if not (1 <= width <= _LARGEST and 1 <= height <= _LARGEST):
+            raise InputError(f"images {width}x{height}: a side is from 1 to {_LARGEST} pixels")
+        return _RULES[encoders()[self.kind]["rule"]](self._names, width, height, encoders()[self.kind])
+
+
+class Images(NamedTuple):
+    """Images of a sequence, each of one size, and what of their encoder is trained."""
+
+    number: int
+    width: int
+    height: int
+    trained: str = "frozen"
+    """`frozen`: neither encoder nor projector. `projector`: it alone. `trained`: both."""
+
+    @staticmethod
+    def read(text: str) -> Images:
+        """Return the images of a text such as 4x1024x768 or 4x1024x768@trained. Raises InputError."""
+        matched = _IMAGES.fullmatch(text.strip())
+        if matched is None:
+            such = "such as 4x1024x768 or 1x448x448@trained"
+            raise InputError(f"images {quoted(text)}: write NUMBERxWIDTHxHEIGHT, {such}")
+        return Images(int(matched[1]), int(matched[2]), int(matched[3]), matched[4] or "frozen")
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether the encoder is trained."""
+        return self.trained == "trained"
+
+    @property
+    def trains_projector(self) -> bool:
+        """Whether the projector is trained."""
+        return self.trained != "frozen"
+
+    def trained_parameters(self, encoder: Encoder) -> int:
+        """Return the parameters of encoder and projector that are trained."""
+        return encoder.parameters * self.trains_encoder + encoder.projector_parameters * self.trains_projector
+
+
+_IMAGES: Final = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:@(frozen|projector|trained))?")
+
+
+@lru_cache(maxsize=1)
+def encoders() -> Mapping[str, Mapping[str, Any]]:
+    """Return the known encoders by model type."""
+    table: Mapping[str, Mapping[str, Any]] = read_yaml(Path(__file__).with_name("families") / "encoders.yaml")
+    return {kind: table[row["as"]] if "as" in row else row for kind, row in table.items()}
+
+
+def encoder_of(config: Mapping[str, Any], pixels: Mapping[str, Any]) -> Encoder | None:
+    """Return the encoder of a configuration and its preprocessor's; None where its kind is unknown or it has none."""
+    kind = str(config.get("model_type", ""))
+    text, vision = (next((config[key] for key in keys if isinstance(config.get(key), dict)), None) for keys in _TEXT)
+    if kind not in encoders() or vision is None:
+        return None
+    sections = {"text": text or {}, "whole": config, "pixels": pixels}
+    sizes = {name: _size(key, vision, sections) for name, key in encoders()[kind]["sizes"].items()}
+    return Encoder(kind=kind, sizes=sizes)
+
+
+def _size(key: str, vision: Mapping[str, Any], sections: Mapping[str, Any]) -> int:
+    """Return the number at a key, of a list its length or first entry, of a text its digits; else the default."""
+    path, _, default = key.partition("=")
+    first, _, rest = path.partition(".")
+    value: Any = sections.get(first, vision)
+    for part in (rest if first in sections else path).split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, list):
+        value = len(value) if "indexes" in path else (value or [None])[0]
+    if isinstance(value, str):
+        value = int(digits) if (digits := "".join(mark for mark in value if mark.isdigit())) else None
+    number = int(default) if value is None else value
+    if not isinstance(number, int) or not 0 <= number <= 2**32:
+        raise InputError(f"vision_config: {path}: must be a whole number")
+    return int(number)
+
+
+_OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def _evaluated(text: str, names: Mapping[str, int]) -> int:
+    """Return the value of a sum of products of named sizes."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        return names[node.id] if isinstance(node, ast.Name) else int(ast.literal_eval(node))
+
+    return value(ast.parse(text, mode="eval").body)
+
+
+_Sizes = Mapping[str, int]
+
+
+def _grid(n: _Sizes, width: int, height: int, row: Mapping[str, Any]) -> Image:
+    """Sides become multiples of a merged patch, the area stays between two bounds."""
+    factor, frames = n["p"] * n["g"], n["t"] if row.get("frames") else 1
+    if frames > 1 and min(width, height) < factor:
+        scale = max(factor / height, factor / width)
+        width, height = int(width * scale), int(height * scale)
+    if max(width, height) > 200 * min(width, height):
+        raise InputError(f"images {width}x{height}: one side is more than 200 times the other, which the model refuses")
+    rounded = [round(side / factor) * factor for side in (height, width)]
+    area, low, high = math.prod(rounded) * frames, n["low"], n["high"]
+    if area > high:
+        beta = math.sqrt(frames * height * width / high)
+        rounded = [max(factor, math.floor(side / beta / factor) * factor) for side in (height, width)]
+    elif area < low:
+        beta = math.sqrt(low / (frames * height * width))
+        rounded = [math.ceil(side * beta / factor) * factor for side in (height, width)]
+    patches = math.prod(side // n["p"] for side in rounded)
+    return Image(patches, patches // n["g"] ** 2)
+
+
+def _shrunk(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
+    """Larger images shrink to the most patches; sides are padded to multiples of a merged patch."""
+    p, factor = n["p"], n["p"] * n["g"]
+    most = math.sqrt(n["high"] / (max(1.0, width // p) * max(1.0, height // p)))
+    scale = min(1.0, most, n["side"] * p / width, n["side"] * p / height)
+    sides = [min(max(1, int(side * scale)), n["side"] * p) for side in (width, height)]
+    patches = math.prod(-(-side // factor) * n["g"] for side in sides)
+    return Image(patches, patches // n["g"] ** 2)
+
+
+def _tiled(n: _Sizes, tiles: int) -> tuple[int, int]:
+    """Return patches and tokens of tiles."""
+    side = n["e"] // n["p"]
+    return tiles * (side**2 + 1), tiles * side**2 // n["g"] ** 2
+
+
+def _tiles(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
+    """Tiles in the grid of the closest aspect ratio, larger ones while less than half empty, and one of the whole."""
+    grids = [(x, y) for x in range(1, n["most"] + 1) for y in range(1, n["most"] // x + 1)]
+    best, nearest = (1, 1), math.inf
+    for columns, rows in sorted(grids, key=math.prod):
+        off = abs(width / height - columns / rows)
+        if off < nearest or (off == nearest and width * height > 0.5 * n["e"] ** 2 * columns * rows):
+            best, nearest = (columns, rows), off
+    count = math.prod(best)
+    return Image(*_tiled(n, count + (count > 1)))
+
+
+def _canvas(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
+    """Tiles of the smallest canvas onto which the image need not shrink, else shrinks least, and one of the whole."""
+    grids = [(y, x) for y in range(1, n["most"] + 1) for x in range(1, n["most"] // y + 1)]
+    scales = {(y, x): _single(min(y * n["e"] / height, x * n["e"] / width)) for y, x in grids}
+    larger = [scale for scale in scales.values() if scale >= 1.0]
+    chosen = min(larger) if larger else max(scales.values())
+    rows, columns = min((grid for grid in grids if scales[grid] == chosen), key=math.prod)
+    count = rows * columns
+    patches, tokens = _tiled(n, count + (count > 1))
+    return Image(patches, tokens + (rows * columns if count > 1 else 0))
+
+
+def _single(value: float) -> float:
+    """Return a number as one of 32 bits, in which the scales are compared."""
+    return float(np.float32(value))
+
+
+def _anyres(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
+    """The best of the canvases of up to 6 x 6 tiles without its padding, a token for each row, and the whole image."""
+    best, most, waste = (1, 1), 0, math.inf
+    for rows, columns in ((y, x) for y in range(1, 7) for x in range(1, 7)):
+        scale = min(columns * n["e"] / width, rows * n["e"] / height)
+        used = min(int(width * scale) * int(height * scale), width * height)
+        left = rows * columns * n["e"] ** 2 - used
+        if used > most or (used == most and left < waste):
+            best, most, waste = (rows, columns), used, left
+    side = n["e"] // n["p"]
+    tall, wide = side * best[0], side * best[1]
+    if width / height > wide / tall:
+        tall -= (tall - int(round(height * (wide / width), 7))) // 2 * 2
+    else:
+        wide -= (wide - int(round(width * (tall / height), 7))) // 2 * 2
+    features, lines = tall * wide, tall
+    ratio = math.sqrt(features / (n["most"] * side**2))
+    if ratio > 1.1:
+        features, lines = int(tall // ratio) * int(wide // ratio), int(tall // ratio)
+    return Image((math.prod(best) + 1) * side**2, features + lines + side**2)
+
+
+def _fixed(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
+    """Every image has one size."""
+    del width, height
+    return Image((n["e"] // n["p"]) ** 2, n["k"])
+
+
+def _budget(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
+    """The image grows or shrinks to the most tokens, its sides multiples of what a token pools; patches are padded."""
+    step = n["p"] * n["g"]
+    factor = math.sqrt(n["k"] * step**2 / (width * height))
+    tall, wide = (math.floor(factor * side / step) for side in (height, width))
+    if not tall and not wide:
+        raise InputError(f"images {width}x{height}: the model has no size for it")
+    if not tall or not wide:
+        long = max(width, height) // min(width, height)
+        return Image(n["k"] * n["g"] ** 2, min(long, n["k"]))
+    return Image(n["k"] * n["g"] ** 2, tall * wide)
+
+
+_RULES: Final[Mapping[str, Callable[[_Sizes, int, int, Mapping[str, Any]], Image]]] = {
+    "grid": _grid,
+    "shrunk": _shrunk,
+    "tiles": _tiles,
+    "canvas": _canvas,
+    "anyres": _anyres,
+    "fixed": _fixed,
+    "budget": _budget,
+}

@@ -1,0 +1,271 @@
+"""Encoders of images: tokens as the processors' own code makes them, parameters as transformers builds them."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.cost.operations.sums import total_parameters
+from simulator.errors import InputError
+from simulator.question.specs.families.reading import model_of_config, read_config
+from simulator.question.specs.vision import Encoder, encoder_of, encoders
+from tests.cli.running import run
+
+# Patches and tokens of each size, by the functions of transformers 5.24.0 (smart_resize of qwen2_vl and glm4v,
+# navit_resize of kimi_k25, get_optimal_tiled_canvas of got_ocr2, get_best_fit of llama4, _get_number_of_features of
+# llava_onevision, get_aspect_ratio_preserving_size of gemma4), with their processors' own defaults.
+ROWS = list(csv.DictReader((Path(__file__).parent / "image_tokens.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def encoder(kind: str, vision: dict[str, Any] | None = None, **whole: Any) -> Encoder:
+    found = encoder_of({"model_type": kind, "vision_config": vision or {}, **whole}, {})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted({row["kind"] for row in ROWS}))
+def test_an_image_has_the_tokens_that_its_processor_makes(kind: str) -> None:
+    rows = [row for row in ROWS if row["kind"] == kind]
+    assert len(rows) >= 12
+    for row in rows:
+        stated = int(row["patches"]), int(row["tokens"])
+        assert encoder(kind).image(int(row["width"]), int(row["height"])) == stated, row
+
+
+def test_bounds_of_the_preprocessor_decide() -> None:
+    config = {"model_type": "qwen2_5_vl", "vision_config": {}}
+    few = encoder_of(config, {"max_pixels": 200704})
+    assert few is not None
+    assert few.image(1024, 1024).tokens <= 256 < encoder("qwen2_5_vl").image(1024, 1024).tokens
+
+
+QWEN2: dict[str, Any] = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28}
+# Parameters of whole checkpoints, as Hugging Face counts those of their safetensors; text sizes by their config.json.
+PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "Qwen/Qwen2.5-VL-7B-Instruct": (
+        {"model_type": "qwen2_5_vl", "vision_config": {"out_hidden_size": 3584}},
+        {"num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064, **QWEN2},
+        8_292_166_656,
+    ),
+    "Qwen/Qwen2.5-VL-3B-Instruct": (
+        {"model_type": "qwen2_5_vl", "vision_config": {"out_hidden_size": 2048}, "tie_word_embeddings": True},
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 11008,
+            "num_attention_heads": 16,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 2,
+            "vocab_size": 151936,
+        },
+        3_754_622_976,
+    ),
+    "Qwen/Qwen2.5-VL-72B-Instruct": (
+        {"model_type": "qwen2_5_vl", "vision_config": {"out_hidden_size": 8192, "intermediate_size": 3456}},
+        {
+            "hidden_size": 8192,
+            "intermediate_size": 29568,
+            "num_attention_heads": 64,
+            "num_hidden_layers": 80,
+            "num_key_value_heads": 8,
+            "vocab_size": 152064,
+        },
+        73_410_777_344,
+    ),
+    "Qwen/Qwen2-VL-7B-Instruct": (
+        {"model_type": "qwen2_vl", "vision_config": {"hidden_size": 3584}},
+        {"num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064, **QWEN2},
+        8_291_375_616,
+    ),
+    "Qwen/Qwen2-VL-2B-Instruct": (
+        {"model_type": "qwen2_vl", "vision_config": {"hidden_size": 1536}, "tie_word_embeddings": True},
+        {
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_attention_heads": 12,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 2,
+            "vocab_size": 151936,
+        },
+        2_208_985_600,
+    ),
+    "llava-hf/llava-onevision-qwen2-7b-ov-hf": (
+        {"model_type": "llava_onevision", "vision_config": {}},
+        {"num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064, **QWEN2},
+        8_030_348_832,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_checkpoint_has_its_published_parameters(name: str) -> None:
+    whole, text, published = PUBLISHED[name]
+    text = {"model_type": "qwen2", **text}
+    model = model_of_config({**whole, "text_config": text}, "config.json", "model")
+    assert model.encoder is not None
+    assert total_parameters(model) + model.encoder.parameters + model.encoder.projector_parameters == published
+
+
+BUILT: dict[str, tuple[str, dict[str, Any]]] = {
+    # Widths that no default has, so that each stands for itself.
+    "qwen2_vl": ("Qwen2VL", {"depth": 3, "embed_dim": 64, "num_heads": 4, "hidden_size": 96}),
+    "qwen2_5_vl": (
+        "Qwen2_5_VL",
+        {"depth": 3, "hidden_size": 64, "intermediate_size": 88, "num_heads": 4, "out_hidden_size": 96},
+    ),
+    "qwen3_vl": (
+        "Qwen3VL",
+        {
+            "depth": 5,
+            "hidden_size": 64,
+            "intermediate_size": 88,
+            "num_heads": 4,
+            "out_hidden_size": 96,
+            "deepstack_visual_indexes": [1, 3],
+        },
+    ),
+    "glm4v": ("Glm4v", {"depth": 3, "hidden_size": 64, "intermediate_size": 88, "num_heads": 4, "out_hidden_size": 96}),
+    "internvl": (
+        "InternVL",
+        {
+            "num_hidden_layers": 3,
+            "hidden_size": 64,
+            "intermediate_size": 88,
+            "num_attention_heads": 4,
+            "attention_bias": True,
+        },
+    ),
+    "llava_onevision": (
+        "LlavaOnevision",
+        {
+            "model_type": "siglip_vision_model",
+            "num_hidden_layers": 3,
+            "hidden_size": 64,
+            "intermediate_size": 88,
+            "num_attention_heads": 4,
+            "vision_use_head": False,
+            "image_size": 384,
+            "patch_size": 14,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "num_hidden_layers": 3,
+            "hidden_size": 64,
+            "intermediate_size": 88,
+            "num_attention_heads": 4,
+            "vision_use_head": False,
+            "image_size": 896,
+            "patch_size": 14,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BUILT)
+def test_transformers_builds_as_many_parameters(kind: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    name, vision = BUILT[kind]
+    config = getattr(transformers, f"{name}Config")(vision_config=vision)
+    text = config.get_text_config()
+    text.num_hidden_layers, text.hidden_size, text.num_attention_heads, text.num_key_value_heads = 1, 96, 4, 2
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:1]
+    with torch.device("meta"):
+        model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    built = sum(
+        tensor.numel()
+        for path, tensor in model.named_parameters()
+        if "language_model" not in path and not path.startswith("lm_head")
+    )
+    found = encoder(kind, vision, text_config={"hidden_size": 96})
+    assert found.parameters + found.projector_parameters == built
+
+
+def test_every_known_encoder_reads_an_image() -> None:
+    for kind in encoders():
+        found = encoder(kind, text_config={"hidden_size": 2048})
+        image = found.image(1000, 700)
+        assert found.parameters > 100_000_000
+        assert image.patches >= image.tokens > 0
+        assert 0 < found.attended_patches(image) <= image.patches
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = {
+        "model_type": "qwen2_5_vl",
+        "vision_config": {"out_hidden_size": 3584},
+        "text_config": {
+            "model_type": "qwen2",
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "max_position_embeddings": 128000,
+            **QWEN2,
+        },
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"max_pixels": 1003520}), encoding="utf-8")
+    return tmp_path
+
+
+def test_images_cost_memory_and_time_on_the_first_stage(folder: Path) -> None:
+    question: Any = {
+        "model": str(folder),
+        "hardware": "h100-sxm-80g",
+        "nodes": 1,
+        "tp": 2,
+        "pp": 2,
+        "global_batch_size": 16,
+        "stack": "default",
+        "seq_length": 8192,
+    }
+    text = simulator.estimate(**question)
+    frozen, projector, trained = (
+        simulator.estimate(**question, images=f"4x1024x1024@{state}") for state in ("frozen", "projector", "trained")
+    )
+    parts = [each.memory.stages[0].parts_bytes for each in (frozen, projector, trained)]
+    assert parts[0]["encoder"] == pytest.approx(2 * 676_550_144)
+    assert parts[0]["encoder"] < parts[1]["encoder"] < parts[2]["encoder"]
+    assert frozen.memory.stages[1].parts_bytes["encoder"] == 0.0
+    assert sum(parts[2].values()) == pytest.approx(trained.memory.stages[0].device_bytes)
+    seconds = [each.throughput.step_seconds for each in (text, frozen, projector, trained)]
+    assert seconds == sorted(seconds)
+    assert "4 images of 1024x1024 take 4,900 of the 8,192 tokens" in frozen.provenance.cautions[0]
+    none = simulator.estimate(**question)
+    assert none == text
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ("4x1024", "write NUMBERxWIDTHxHEIGHT"),
+        ("4x1024x1024@halved", "write NUMBERxWIDTHxHEIGHT"),
+        ("9x1024x1024", "9 images of 1024x1024 take 11025 tokens, a sequence has 8192"),
+        ("1x4000x10", "one side is more than 200 times the other"),
+    ],
+)
+def test_wrong_images_are_one_line(folder: Path, images: str, message: str) -> None:
+    result = run("estimate", "--model", str(folder), "--nodes", "1", "--seq-length", "8k", "--images", images)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_a_text_model_takes_no_images() -> None:
+    with pytest.raises(InputError, match="it reads text alone"):
+        simulator.estimate(model="llama3.1-8b", nodes=1, images="1x448x448")
+
+
+def test_models_says_what_an_image_costs(folder: Path) -> None:
+    shown = run("models", str(folder)).stdout
+    tokens = read_config(folder / "config.json").encoder
+    assert tokens is not None
+    for size in ((448, 448), (1024, 1024), (1920, 1080)):
+        assert any(
+            f"image {size[0]}x{size[1]}" in line and str(tokens.image(*size).tokens) in line.split()
+            for line in shown.splitlines()
+        )
