@@ -6,7 +6,7 @@ from simulator.show.cli.main import cli
 
 LISTS = frozenset({"models", "hardware", "frameworks", "flags"})
 """Commands that list what is known."""
-MOST_SLOTS = 440
+MOST_SLOTS = 443
 """Options over all other commands, `--help` among them."""
 
 
