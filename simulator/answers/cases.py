@@ -218,7 +218,7 @@ def question_model(question: Question) -> ModelSpec:
 def _words(question: Question) -> Wording:
     """Return the names of a question's settings in errors, by who said it."""
     kinds = {stated.origin.kind for group in (question.layout, question.inputs) for stated in group.values()}
-    return NAMES if "argument" in kinds else OPTIONS if kinds & {"option", "environment"} else KEYS
+    return NAMES if "argument" in kinds else OPTIONS if kinds & {"option", "environment", "settings"} else KEYS
 
 
 def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case | Blocked:

@@ -20,6 +20,7 @@ from simulator.question.origin import OPTION, Input
 from simulator.question.question import Question
 from simulator.question.scenario.layout import default_cut
 from simulator.search.build import fitting_estimates, with_intervals
+from simulator.search.space import divisors
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""
@@ -267,10 +268,8 @@ _OWN_MEGATRON = ("Huawei", "Iluvatar")
 
 def _micro_batch(start: _Try) -> Iterator[_Try]:
     size = start.case.layout.micro_batch_size
-    for smaller in range(size - 1, 0, -1):
-        if size % smaller == 0:
-            option = f"--micro-batch-size {smaller}"
-            yield from _with(start, "micro_batch", option, {"micro_batch_size": smaller})
+    for smaller in reversed(divisors(size, size - 1)):
+        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
 
 
 _SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_parallel", "--pp"))
@@ -322,16 +321,15 @@ def _pipelines(start: _Try, size: int, data_parallel: int, nodes: int | None = N
 def _steps(size: int, limit: int) -> list[int]:
     """Return a few doublings of a size up to a limit, and its divisors."""
     above = [size * 2**n for n in range(1, _LARGEST_STEP) if size * 2**n <= limit]
-    below = [n for n in range(1, size) if size % n == 0]
-    return above + below
+    return [*above, *divisors(size, size - 1)]
 
 
 def _experts(start: _Try) -> Iterator[_Try]:
     """Yield larger expert parallel sizes."""
     layout, model = start.case.layout, start.case.scenario.model
     ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
-    for size in range(layout.expert_parallel + 1, model.num_experts + 1):
-        if model.num_experts % size == 0 and ranks % (size * layout.expert_tensor_parallel) == 0:
+    for size in divisors(model.num_experts, model.num_experts) if model.is_moe else ():
+        if size > layout.expert_parallel and ranks % (size * layout.expert_tensor_parallel) == 0:
             yield from _with(start, "experts", f"--ep {size}", {"expert_parallel": size})
 
 
@@ -346,8 +344,8 @@ def _chunks(start: _Try) -> Iterator[_Try]:
     if layout.virtual_stages > 1:
         yield from _with(start, "chunks", "--vpp 1", {"virtual_stages": 1})
         per_rank = layout.stage_layers[0]
-        for count in range(2, per_rank):
-            if per_rank % count == 0 and count != layout.virtual_stages:
+        for count in divisors(per_rank, per_rank - 1)[1:]:
+            if count != layout.virtual_stages:
                 yield from _with(start, "chunks", f"--vpp {count}", {"virtual_stages": count})
 
 

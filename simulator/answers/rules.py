@@ -23,6 +23,7 @@ A line of `when` has a subject, as `LaunchFacts.value` lists them, and a value, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIGA
 from simulator.question.vocabulary import FRAMEWORK_FOLDER
+from simulator.search.space import divisors
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """A sign in a recipe's text of the code that it starts."""
@@ -122,9 +124,7 @@ def other_heads(model: ModelSpec, tensor_parallel: int) -> tuple[int, int] | Non
 
 def _other_heads(launch: LaunchFacts) -> str:
     model, size = launch.scenario.model, launch.layout.tensor_parallel
-    limit = min(model.num_attention_heads, model.num_key_value_heads)
-    fits = [d for d in range(1, limit + 1) if model.num_attention_heads % d == 0 and model.num_key_value_heads % d == 0]
-    text = f"--tp {max(fits)}"
+    text = f"--tp {math.gcd(model.num_attention_heads, model.num_key_value_heads)}"
     other = other_heads(model, size)
     if other is None:
         return text
@@ -151,13 +151,13 @@ def _other_chunks(launch: LaunchFacts) -> str:
         return "--vpp 1: chunks need a pipeline"
     if len(set(cut)) != 1:
         return "--vpp 1, or a pipeline size that divides the layers"
-    sizes = ", ".join(str(d) for d in range(1, cut[0]) if cut[0] % d == 0)
+    sizes = ", ".join(str(d) for d in divisors(cut[0], cut[0] - 1))
     return f"--layers-per-virtual-stage {sizes}, and micro batches of a step that are a multiple of {pipeline}"
 
 
 def _other_cuts(launch: LaunchFacts) -> str:
     layers, stages = launch.scenario.model.num_hidden_layers, launch.layout.pipeline_parallel
-    sizes = ", ".join(str(d) for d in range(1, min(layers, 2 * stages) + 1) if layers % d == 0)
+    sizes = ", ".join(str(d) for d in divisors(layers, min(layers, 2 * stages)))
     cut = default_cut(layers, stages)
     ends = f"--decoder-first-pipeline-num-layers {cut[0]} --decoder-last-pipeline-num-layers {cut[-1]}"
     spread = f"{ends} in the recipe" if len(set(cut[1:-1])) <= 1 else "--pipeline-model-parallel-layout in the recipe"

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
+
+from annotated_types import Le
 
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
@@ -17,7 +20,9 @@ from simulator.frameworks.flags import Flag, FlagTable, is_harmless, is_irreleva
 from simulator.frameworks.values import Cause, PlainValue, known_value
 from simulator.question.origin import Bound, Place, RecipeFlag, Remark, Severity, Unknown
 from simulator.question.recipe import Recipe
+from simulator.question.scenario.inputs import LARGEST_COUNT
 from simulator.question.scenario.layout import SETTINGS
+from simulator.question.specs.model import ModelSpec
 
 LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
@@ -66,6 +71,26 @@ _BY_ABSENCE: Final = ("full-precision", "no-vocabulary", "no-sequence-parallel")
 """Rules whose remarks rest on the absence of a flag."""
 _BOUND_RULES: Final = {"bound": "upper-bound", "activations": "activations-bound"}
 """Rules for flags that are not priced and only lower the need, by their weight."""
+
+
+LARGEST_OF_WORKLOAD: Final = {
+    "seq_length": 2**27,
+    "global_batch_size": 2**27,
+    "gradient_accumulation_steps": 2**20,
+    "lora_rank": 2**16,
+}
+"""Largest count of each numeric workload field; the other fields hold text."""
+
+
+@functools.cache
+def largest_of(setting: str) -> int:
+    """Return the largest count that a setting takes in a run: its model field's or workload's, else any count's."""
+    field_info = ModelSpec.model_fields.get(setting)
+    if field_info is None:
+        return LARGEST_OF_WORKLOAD.get(setting, LARGEST_COUNT)
+    parts = (info for part in get_args(field_info.annotation) for info in getattr(part, "__metadata__", ()))
+    limits = (limit.le for info in (field_info, *parts) for limit in info.metadata if isinstance(limit, Le))
+    return min((int(str(limit)) for limit in limits), default=LARGEST_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +261,15 @@ class Arguments:
             return None
         return entry.text
 
-    def integer(self, option: str, *names: str, low: int = 1, high: int = 2**31) -> int | None:
-        """Return a whole number; None where absent or unknown. Raises InputError for other text."""
+    def integer(self, option: str, *names: str, low: int = 1, high: int | None = None) -> int | None:
+        """Return a whole number; None where absent or unknown. Raises InputError for other text.
+
+        The number is at most `high`, and at most what its setting takes.
+        """
         text = self.text(option, *names)
         if text is None:
             return None
+        high = min(high or largest_of(option), largest_of(option))
         number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,12}", text, re.ASCII) else None
         if number is None or not low <= number <= high:
             shown = f"'{text[:40]}'" if text else "nothing"

@@ -204,6 +204,11 @@ def _keys(
     return leaves
 
 
+def line_of(text: str, path: Sequence[str]) -> int:
+    """Return the line of a key of a document's text, as near as its own and its parents' names tell."""
+    return _Lines(text.split("\n")).of(tuple(path)) if path else 1
+
+
 def as_text(value: object) -> str:
     """Return a plain value as text, as a flag would have it."""
     if isinstance(value, bool):

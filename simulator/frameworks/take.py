@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.arguments import LARGEST_OF_WORKLOAD, OFF, Arguments, largest_of
 from simulator.frameworks.flags import ANY_TEXT, Flag, Meaning
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.stacks import profile_of
@@ -22,14 +22,6 @@ from simulator.question.specs.optimizers import OPTIMIZERS, Optimizer, optimizer
 Targets = dict[str, Any]
 """Values by target: typed for layouts, models and workloads, text for switches."""
 _LARGEST_DEGREE: Final = 2**16
-_LARGEST_SIZE: Final = 2**31
-_LARGEST_OF_WORKLOAD: Final = {
-    "seq_length": 2**27,
-    "global_batch_size": 2**27,
-    "gradient_accumulation_steps": 2**20,
-    "lora_rank": 2**16,
-}
-"""Largest count of each numeric workload field; the other fields hold text."""
 _SWITCHES: Final = {switch.name: switch for switch in switches()}
 
 
@@ -111,7 +103,7 @@ def type_of(meaning: Meaning) -> type:
     if meaning.kind == "option":
         return type(_SWITCHES[meaning.name].default)
     if meaning.kind == "workload":
-        return int if meaning.name in _LARGEST_OF_WORKLOAD else str
+        return int if meaning.name in LARGEST_OF_WORKLOAD else str
     return _plain_type(ModelSpec.model_fields[meaning.name].annotation)
 
 
@@ -126,12 +118,10 @@ def _range(meaning: Meaning) -> tuple[int, int]:
     """Return the smallest and the largest count of a target."""
     if meaning.kind == "layout":
         return BY_NAME[meaning.name].low, _LARGEST_DEGREE
-    if meaning.kind == "workload":
-        return 1, _LARGEST_OF_WORKLOAD[meaning.name]
     if meaning.kind == "option":
         about = _SWITCHES[meaning.name].metadata
         return about["low"], about["high"]
-    return 0, _LARGEST_SIZE
+    return int(meaning.kind == "workload"), largest_of(meaning.name)
 
 
 def _typed(meaning: Meaning, text: str) -> Any:

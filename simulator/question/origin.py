@@ -12,12 +12,23 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 OriginKind = Literal[
-    "argument", "option", "environment", "file", "search", "stack", "hardware", "framework", "follows", "nobody"
+    "argument",
+    "option",
+    "environment",
+    "settings",
+    "file",
+    "search",
+    "stack",
+    "hardware",
+    "framework",
+    "follows",
+    "nobody",
 ]
 """Who says a value: an `argument` of a Python program or cell of a table, an `option` of the command line, a variable
-of the `environment`, a `file` (launch script, configuration, log), a `search` that picked it, a named `stack` or
-release, the `hardware`'s spec, the `framework`'s own default; it `follows` from other values; or `nobody`."""
-_BY_THE_USER: Final = frozenset({"argument", "option", "environment"})
+of the `environment`, a repository's own `settings`, a `file` (launch script, configuration, log), a `search` that chose
+it, a named `stack` or release, the `hardware`'s spec, the `framework`'s own default; it `follows` from other values; or
+`nobody`."""
+_BY_THE_USER: Final = frozenset({"argument", "option", "environment", "settings"})
 Severity = Literal["error", "warning", "note"]
 Bound = Literal["", "length", "sharding", "adapters", "state"]
 """Upper bounds whose favourable reading can be priced: the shortest samples, adapters of rank 1, no state."""

@@ -6,7 +6,7 @@ from simulator.show.cli.main import cli
 
 LISTS = frozenset({"models", "hardware", "frameworks", "flags"})
 """Commands that list what is known."""
-MOST_SLOTS = 479
+MOST_SLOTS = 482
 """Options over all other commands, `--help` among them."""
 
 

@@ -13,6 +13,8 @@ from simulator.errors import InputError, UnsupportedError, quoted
 ValueT = TypeVar("ValueT")
 MAXIMUM_LAYERS: Final = 10_000
 """Most layers a model may have, a count."""
+MAXIMUM_PARTS: Final = 2**16
+"""Most heads, experts or groups that a layer may have, a count."""
 
 
 class Config:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.specs.configuration import MAXIMUM_LAYERS
+from simulator.question.specs.configuration import MAXIMUM_LAYERS, MAXIMUM_PARTS
 from simulator.question.specs.documents import (
     Frozen,
     ModelId,
@@ -264,6 +264,10 @@ Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
 """Width or count of at least one."""
 SizeOrZero = Annotated[int, Field(ge=0, le=2**31, strict=True)]
 """Width or count that may be zero."""
+PartCount = Annotated[int, Field(ge=1, le=MAXIMUM_PARTS, strict=True)]
+"""Number of heads, experts or groups of at least one."""
+PartCountOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_PARTS, strict=True)]
+"""Number of heads, experts or groups that may be zero."""
 Layers = Annotated[int, Field(ge=1, le=MAXIMUM_LAYERS, strict=True)]
 """Number of layers of at least one."""
 LayersOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_LAYERS, strict=True)]
@@ -386,9 +390,9 @@ class ModelSpec(Frozen):
     """Width of the residual stream, a count of features."""
     intermediate_size: Size
     """Width of the feed-forward network of a dense layer, a count of features."""
-    num_attention_heads: Size
+    num_attention_heads: PartCount
     """Query heads, a count."""
-    num_key_value_heads: Size
+    num_key_value_heads: PartCount
     """Key and value heads, a count; divides the query heads."""
     head_dim: Size
     """Features of one query-key head; for MLA the rotary part is included."""
@@ -444,7 +448,7 @@ class ModelSpec(Frozen):
     """Width of every layer's feed-forward network, a pattern that repeats, 0 where it has none; empty: all alike."""
     prediction_mixer: Mixer | None = None
     """Mixer of a prediction module; None: the last of the layers' that attends to all tokens."""
-    residual_streams: Size = 1
+    residual_streams: PartCount = 1
     """Residual streams side by side that hyper-connections mix, a count."""
     residual_block: LayersOrZero = 0
     """Layers after which the residual stream starts anew; blocks read those before by attention; 0: never."""
@@ -456,15 +460,15 @@ class ModelSpec(Frozen):
     """Tokens that a sliding layer attends to at most, itself included; None without such layers."""
     window_chunked: Boolean = False
     """True when a sliding layer attends within consecutive chunks of that many tokens instead."""
-    sliding_attention_heads: Size | None = None
+    sliding_attention_heads: PartCount | None = None
     """Query heads of sliding layers where they have a number of their own, a count."""
-    sliding_key_value_heads: Size | None = None
+    sliding_key_value_heads: PartCount | None = None
     """Key and value heads of sliding layers where they have a number of their own, a count."""
     sliding_head_dim: Size | None = None
     """Features of a query-key head of sliding layers where they have a number of their own."""
     sliding_value_head_dim: Size | None = None
     """Features of a value head of sliding layers where they have a number of their own."""
-    index_heads: SizeOrZero = 0
+    index_heads: PartCountOrZero = 0
     """Heads of the indexer of sparse attention, a count; 0 without one."""
     index_head_dim: SizeOrZero = 0
     """Features of an indexer head."""
@@ -474,13 +478,13 @@ class ModelSpec(Frozen):
     """Compressed attention: tokens that one of the keys an indexer chooses from stands for, a count."""
     heavy_compression: SizeOrZero = 0
     """Heavily compressed attention: tokens that one key stands for, a count."""
-    output_groups: SizeOrZero = 0
+    output_groups: PartCountOrZero = 0
     """Compressed attention: groups of heads that are projected apart, a count."""
     output_lora_rank: SizeOrZero = 0
     """Compressed attention: features that each group of heads is projected to."""
-    linear_key_heads: SizeOrZero = 0
+    linear_key_heads: PartCountOrZero = 0
     """Gated delta net: query and key heads, a count."""
-    linear_value_heads: SizeOrZero = 0
+    linear_value_heads: PartCountOrZero = 0
     """Gated delta net: value heads, a count."""
     linear_key_head_dim: SizeOrZero = 0
     """Gated delta net: features of a query-key head."""
@@ -490,11 +494,11 @@ class ModelSpec(Frozen):
     """Kimi delta attention: rank of the projection of decays, and of the output gate; see `delta_output_gate`."""
     delta_output_gate: Literal["low_rank", "full"] = "low_rank"
     """Kimi delta attention: whether the output gate is projected through that rank or at once."""
-    mamba_heads: SizeOrZero = 0
+    mamba_heads: PartCountOrZero = 0
     """Mamba-2: heads, Mamba-1: channels, a count; 0 without such layers."""
     mamba_head_dim: SizeOrZero = 0
     """Mamba-2: features of a head."""
-    mamba_groups: SizeOrZero = 0
+    mamba_groups: PartCountOrZero = 0
     """Mamba-2: groups that share input and output matrices of the state, a count."""
     mamba_state: SizeOrZero = 0
     """Mamba: size of the state per feature."""
@@ -514,11 +518,11 @@ class ModelSpec(Frozen):
     """MLA: features of a query-key head with rotary position; None without MLA."""
     v_head_dim: Size | None = None
     """Features of a value head; None where ``head_dim`` serves."""
-    num_experts: SizeOrZero = 0
+    num_experts: PartCountOrZero = 0
     """Routed experts of a mixture-of-experts layer, a count; 0 for a dense model."""
-    num_experts_per_tok: SizeOrZero = 0
+    num_experts_per_tok: PartCountOrZero = 0
     """Routed experts each token uses, a count."""
-    num_shared_experts: SizeOrZero = 0
+    num_shared_experts: PartCountOrZero = 0
     """Experts every token passes, a count; one network of that many widths."""
     moe_intermediate_size: SizeOrZero = 0
     """Width of one expert's feed-forward network, a count of features."""
@@ -532,9 +536,9 @@ class ModelSpec(Frozen):
     """True when a norm stands before tokens are projected back from that width."""
     first_k_dense_replace: LayersOrZero = 0
     """Leading layers that are dense in a mixture-of-experts model, a count."""
-    n_group: SizeOrZero = 0
+    n_group: PartCountOrZero = 0
     """Groups of routed experts of which a token uses some, a count; 0 where it is free in all."""
-    topk_group: SizeOrZero = 0
+    topk_group: PartCountOrZero = 0
     """Groups of routed experts that a token uses, a count; 0 where it is free in all."""
     router_bias: Boolean = False
     """True when the router keeps a correction per expert."""

@@ -48,6 +48,8 @@ from simulator.recipes.check.reading import (
     other_machines,
     unstated,
 )
+from simulator.recipes.check.repository import NAME as SETTINGS_FILE
+from simulator.recipes.check.repository import CommentError, OwnWords, Repository, forget_files, read_settings, silenced
 from simulator.recipes.check.room import peaks_of, room_of
 from simulator.recipes.check.verdict import LONGEST_STATED, Checked, graded, marks_of
 from simulator.search.build import estimate_layout
@@ -66,23 +68,60 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
     *,
+    base: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[Checked, ...]:
     """Judge every launch of every file, in order; a folder stands for the possible recipes below it.
 
-    An error in one file becomes its result and does not stop the others. Nothing outside `root`, by default the
-    repository of each file, is read. `progress` is called with the number of judged files and of all. Raises InputError
-    for errors of the question itself, whatever the file.
+    What a repository says of its files (`check.repository`) counts where the options do not say it; with `base`, a
+    checkout of what a change is merged into, that of the base. An error in one file becomes its result and does not
+    stop the others. Nothing outside `root`, by default the repository of each file, is read. `progress` is called with
+    the number of judged files and of all. Raises InputError for errors of the question itself, whatever the file.
     """
     _check_options(options)
     reading = Reading(options=options, settings=settings or {}, environment=environment, root=root)
+    forget_files()
+    repository = Repository(base, root)
     every = list(expanded(files))
     results: list[Checked] = []
     for number, (file, walked) in enumerate(every):
-        results += _checked(file, reading, gates, skips=walked or gates.skip_non_recipes)
+        try:
+            words = repository.words(file)
+        except CommentError as error:
+            results.append(_failed(file, "", error))
+            continue
+        if Path(file).name == SETTINGS_FILE or words.excluded is not None:
+            results += _passed_over(file, words, repository)
+            continue
+        own = reading.with_words(words)
+        judged = _checked(file, own, gates, skips=walked or gates.skip_non_recipes)
+        results += [_in_repository(graded(result, gates), words, own) for result in judged]
         if progress is not None:
             progress(number + 1, len(every))
-    return tuple(graded(result, gates) for result in _with_unused_once(results))
+    return _with_unused_once(results)
+
+
+def _passed_over(file: str, words: OwnWords, repository: Repository) -> Iterator[Checked]:
+    """Yield the result of settings that a change brings, or of a file that they leave out. Raises InputError."""
+    skipped = Checked(file=file, outcome="skipped", passed=True)
+    if words.excluded is not None:
+        why = f"{file}: left out by {words.excluded.file}:{words.excluded.line}"
+        yield replace(skipped, reasons=(why,))
+        return
+    read_settings(Path(file))
+    if (changed := repository.changed(file)) is not None:
+        yield replace(skipped, reasons=(f"{file}: the settings of simulate",), remarks=(changed,))
+
+
+def _in_repository(result: Checked, words: OwnWords, reading: Reading) -> Checked:
+    """Return a result with what the repository ignores, and without remarks on its settings that the file lacks."""
+    repeated = tuple(f"--set {name[:60]}=" for name in words.settings if reading.settings[name] == words.settings[name])
+    remarks = tuple(
+        remark
+        for remark in result.remarks
+        if remark.rule != UNUSED_SETTING or not remark.message.startswith(repeated or ("\n",))
+    )
+    return silenced(replace(result, remarks=(*remarks, *words.remarks)), words.ignored)
 
 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:

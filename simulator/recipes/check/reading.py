@@ -20,7 +20,9 @@ from simulator.evidence.cluster import cluster
 from simulator.question.origin import OPTION, Input, Remark
 from simulator.question.question import Question
 from simulator.question.recipe import Recipe
+from simulator.recipes.check.repository import OwnWords
 from simulator.recipes.check.verdict import Checked, text_of
+from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.recipes.shell.starts import argument_names
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
@@ -256,6 +258,17 @@ class Reading:
     """Variables that scripts may see; None for none."""
     root: Path | None = None
     """Folder that reading must stay in; None for the repository of each file."""
+    trainers: Mapping[str, OwnTrainer] = field(default_factory=dict)
+    """The repository's own trainers, by pattern."""
+
+    def with_words(self, words: OwnWords) -> Reading:
+        """Return the reading of a file of which its repository says some words; the user's own beat them."""
+        return replace(
+            self,
+            options=self.options.over(words.question),
+            settings={**words.settings, **self.settings},
+            trainers=words.trainers,
+        )
 
     def recipes(
         self, file: str, more: Mapping[str, str] = NOTHING, machines: Question | None = None
@@ -267,14 +280,14 @@ class Reading:
         from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
 
         machines = machines or self.options
-        recipes = read_recipe(file, {**more, **self.settings}, self.environment, self.root)
+        recipes = read_recipe(file, {**more, **self.settings}, self.environment, self.root, self.trainers)
         spec = cluster(machines.value("hardware"), None, None, machines.stated("calibration")).hardware
         devices = min(machines.stated("devices") or spec.devices_per_node, spec.devices_per_node)
         values = counts(recipes, devices, machines.stated("nodes") or 1)
         if not values:
             return recipes
         known = {**more, **self.settings, **values}
-        return with_counts(read_recipe(file, known, self.environment, self.root), values)
+        return with_counts(read_recipe(file, known, self.environment, self.root, self.trainers), values)
 
     def launches(self, file: str) -> Iterator[tuple[Recipe, Reread]]:
         """Yield each launch of a file with a function that reads it again. Raises as a reader does."""

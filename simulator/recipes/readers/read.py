@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.budget import charge, limited
@@ -35,6 +36,7 @@ from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
 from simulator.recipes.readers.cluster import add_words, cluster_of, job_script
+from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 
@@ -53,17 +55,19 @@ def read_recipe(
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
+    trainers: Mapping[str, OwnTrainer] = MappingProxyType({}),
 ) -> tuple[Recipe, ...]:
     """Return the training runs that a file describes.
 
     `settings` are values for what the file leaves to the run (`--set NAME=VALUE`); `environment` are variables that the
-    script may see, by default none; files are read below `root`, by default the file's repository. Raises InputError
-    for a file that is no recipe or takes too much work to read, and UnsupportedError for a framework that is not read.
+    script may see, by default none; files are read below `root`, by default the file's repository; `trainers` are the
+    repository's own, by pattern of their script. Raises InputError for a file that is no recipe or takes too much work
+    to read, and UnsupportedError for a framework that is not read.
     """
     path = Path(path)
     settings = dict(settings or {})
     with limited(str(path)), reading_within(root, settings):
-        recipes = _read(path, settings, environment or {})
+        recipes = _read(path, settings, environment or {}, trainers)
         return tuple(_with_named_stack(recipe, path) for recipe in recipes)
 
 
@@ -95,7 +99,9 @@ _LIBRARY: Final = frozenset({*(decided_by("transformers") or ()), *(decided_by("
 """Switches that its reader takes from a trainer's library: a launch that names its stack has those of the stack."""
 
 
-def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Recipe, ...]:
+def _read(
+    path: Path, settings: Mapping[str, str], environment: Mapping[str, str], trainers: Mapping[str, OwnTrainer]
+) -> tuple[Recipe, ...]:
     for name in settings:
         if not _NAME.fullmatch(name):
             raise InputError(f"--set {name[:60]!r}: a name has no line break and no '='")
@@ -109,7 +115,7 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
         except _CommandWithinError:
             script, variables = job_script(path)
             with contextlib.suppress(NoRecipeError, NotShellError, UnsupportedError):
-                return _read_shell(path, script, settings, {**variables, **environment})
+                return _read_shell(path, script, settings, {**variables, **environment}, trainers)
             raise
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
@@ -118,7 +124,7 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
-    return _read_shell(path, text, settings, environment)
+    return _read_shell(path, text, settings, environment, trainers)
 
 
 class _CommandWithinError(UnsupportedError):
@@ -280,14 +286,18 @@ _LAUNCH_WORK: Final = 1_000_000
 
 
 def _read_shell(
-    path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
+    path: Path,
+    text: str,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    trainers: Mapping[str, OwnTrainer],
 ) -> tuple[Recipe, ...]:
     file = str(path)
     script = _script(text.replace("\r\n", "\n"), file, settings, environment)
     recipes = []
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
-    for launch in _startable(script.launches):
+    for launch in _startable([translated(launch, trainers) for launch in script.launches]):
         try:
             require_training(launch, file)
             recipe = None if other_trainer(launch) else _read_launch(launch, file)

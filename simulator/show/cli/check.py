@@ -17,6 +17,7 @@ from simulator.show.cli.options import (
     PATCHES,
     RECIPE,
     REPLACED,
+    WORDS,
     Sectioned,
     answer_options,
     layout_options,
@@ -28,7 +29,7 @@ from simulator.show.cli.streams import note, presentation, progress_bar, verbosi
 
 if TYPE_CHECKING:
     from simulator.answers.gates import Gates
-    from simulator.recipes.check.verdict import Checks
+    from simulator.recipes.check.verdict import Checked, Checks
     from simulator.show.report.presentation import Presentation
 
 
@@ -74,6 +75,7 @@ def check_command() -> click.Command:
             *GATES,
             *answer_options("verdicts"),
             PATCHES,
+            *WORDS,
         ],
         help=(
             "Judge launch scripts and configuration files before they are launched: do they fit, and would the "
@@ -99,9 +101,19 @@ def _check(**values: Any) -> None:
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
     settings = values_by_name("--set", values["settings"])
-    root = _root(values["root"])
+    root, base = (_folder(f"--{name}", values[name]) for name in ("root", "base"))
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="files judged") as bar:
-        results = check_files(values["files"], question_on_line(ctx), gates, settings, environment, root, progress=bar)
+        question = question_on_line(ctx)
+        files = values["files"]
+        results = check_files(files, question, gates, settings, environment, root, base=base, progress=bar)
+    if values["init"]:
+        _write_settings(results, str(question.value("hardware")), root or Path.cwd())
+        return
+    if values["explain"]:
+        from simulator.show.report.check import origins_text
+
+        click.echo(origins_text(results), nl=False)
+        return
     if before is not None:
         results = ratcheted(results, before)
     if values["diff"]:
@@ -116,12 +128,27 @@ def _check(**values: Any) -> None:
     ctx.exit(checks.exit_code)
 
 
-def _root(folder: str | None) -> Path | None:
-    """Return the folder of `--root`; None without it."""
+def _write_settings(results: tuple[Checked, ...], hardware: str, folder: Path) -> None:
+    """Write the settings file that asks for what the results could not know. Raises UsageError where one stands."""
+    from simulator.recipes.check.repository import NAME, skeleton
+
+    file = folder / NAME
+    try:
+        with file.open("x", encoding="utf-8", newline="\n") as stream:
+            stream.write(skeleton(results, hardware, folder.absolute()))
+    except FileExistsError as error:
+        raise click.UsageError(f"--init: {shown(str(file))} is there already") from error
+    except OSError as error:
+        raise click.UsageError(f"--init: {shown(str(file))}: {error.strerror}") from error
+    note(f"written: {file}: fill in what stands empty", quiet=False)
+
+
+def _folder(option: str, folder: str | None) -> Path | None:
+    """Return the folder of an option; None without it."""
     if folder is None:
         return None
     if "\0" in folder or not os.path.isdir(folder):  # noqa: PTH112  false where nobody may look
-        raise click.UsageError(f"--root {shown(folder)}: no such folder")
+        raise click.UsageError(f"{option} {shown(folder)}: no such folder")
     return Path(folder)
 
 

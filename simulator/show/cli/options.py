@@ -584,6 +584,11 @@ RECIPE = in_section(
     ),
     Option("--root", "Folder that reading does not leave, by default the repository of each recipe.", metavar="FOLDER"),
     Option("--from-environment", "Take such values from this environment too."),
+    Option(
+        "--base",
+        "Checkout of what a change is merged into: its .simulate.yaml and comments count, and what is new is shown.",
+        metavar="FOLDER",
+    ),
 )
 """Options of how a recipe is read."""
 GATES = in_section(
@@ -606,6 +611,11 @@ GATES = in_section(
     Option("--baseline", "A stored --format json: what fails there fails no more.", metavar="FILE"),
 )
 """Options of what passes a check."""
+WORDS = (
+    Option("--init", "Write .simulate.yaml here, with each value that could not be known, once and empty."),
+    Option("--explain", "Say of each value of each recipe who said it, in place of the verdicts."),
+)
+"""Options of what a check writes in place of verdicts."""
 PATCHES = Option("--diff", "Print each change that helps as a patch of the recipe, the fastest first.")
 EMITTED = in_section(
     "Recipe",

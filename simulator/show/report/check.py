@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.answers.cases import HARDWARE_ASSUMED, NODES_ASSUMED
-from simulator.answers.gates import FIRM, OUTCOMES, CheckOutcome
+from simulator.answers.gates import FIRM, OUTCOMES, CheckOutcome, Gates
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
-from simulator.question.origin import Place
+from simulator.question.origin import Origin, OriginKind, Place
+from simulator.question.question import Question
 from simulator.recipes.check.verdict import NOT_JUDGED, Changed, Checked, Checks
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import Presentation, joined
@@ -376,3 +377,47 @@ def _printable(result: Checked) -> Checked:
         blame=_place(result.blame),
         estimate=result.estimate and replace(result.estimate, model=_name(result.estimate.model)),
     )
+
+
+_SAID_BY: Mapping[OriginKind, str] = {
+    "option": "the command line",
+    "argument": "the program",
+    "environment": "the environment",
+    "follows": "follows from the others",
+    "nobody": "nobody: the default",
+    "framework": "the framework's default",
+}
+
+
+def origins_text(results: Sequence[Checked]) -> str:
+    """Return each value of each recipe with who said it, and what is missing with what would tell it."""
+    blocks: list[str] = []
+    for result in printable(Checks(results=tuple(results), gates=Gates())).results:
+        if result.outcome == "skipped":
+            continue
+        case = result.case
+        question = Question() if case is None else case.question
+        groups = (question.inputs, question.model_fields, question.layout, question.switches)
+        stated = [(name, said) for group in groups for name, said in group.items()]
+        rows = [(name, one_line(str(said.value)), _said_by(said.origin)) for name, said in stated]
+        columns = [
+            Column(head, cells, is_text=True) for head, cells in zip(_ORIGINS, zip(*rows, strict=True), strict=True)
+        ]
+        table = Presentation().columns(columns) if rows else ""
+        missing = [f"not known: {_below(result, reason)}" for reason in result.reasons if case is None]
+        blocks.append("\n".join(line for line in (verdict_heading(result), table, *map(one_line, missing)) if line))
+    return "\n\n".join(blocks) + "\n"
+
+
+_ORIGINS = ("setting", "value", "said by")
+
+
+def verdict_heading(result: Checked) -> str:
+    """Return a recipe's name and verdict."""
+    return f"{one_line(result.name)}: {words(result.outcome)}"
+
+
+def _said_by(origin: Origin) -> str:
+    if origin.kind in ("framework", "stack", "hardware") and origin.where:
+        return f"{one_line(origin.where)}'s default"
+    return one_line(origin.where) or _SAID_BY.get(origin.kind, origin.kind)

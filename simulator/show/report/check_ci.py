@@ -2,14 +2,13 @@
 
     ::error file=train.sh,line=12,title=simulate check%3A does not fit::needs 161.2 of 79.6 GiB
 
-`rules.csv` has titles of verdicts and of a reader's remarks; a rule of a layout or of a framework says its own.
+`recipes.check` has titles of verdicts and of a reader's remarks; a rule of a layout or of a framework says its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -18,9 +17,8 @@ from simulator._version import __version__
 from simulator.answers.gates import FIRM
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.question.origin import Place
-from simulator.question.specs.documents import read_table
+from simulator.recipes.check.repository import CHANGED, rule_titles
 from simulator.recipes.check.verdict import NOT_JUDGED, Checked, Checks
-from simulator.search.rules import RULES
 from simulator.show.report.check import change_lines, check_table, detail_lines, printable, reason, tally, verdict_line
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps
@@ -191,7 +189,9 @@ def _annotations(result: Checked) -> Iterator[_Annotation]:
     for remark in result.remarks:
         if remark.severity == "warning" and remark.place is not None:
             message = remark.message + (f"\nfix: {remark.fix}" if remark.fix else "")
-            yield _Annotation("warning", remark.place.file, remark.place.line, remark.rule, message, remark.rule)
+            alone = f": {remark.place}" if remark.rule == CHANGED else ""
+            group = f"{remark.rule}{alone}"
+            yield _Annotation("warning", remark.place.file, remark.place.line, remark.rule, message, group)
 
 
 def _data(text: str) -> str:
@@ -204,13 +204,6 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-@cache
-def _titles() -> dict[str, str]:
-    titles = {row["rule"]: row["about"] for row in read_table(__file__, "rules")}
-    titles |= {rule.id.replace("_", "-"): rule.about for rule in RULES}
-    return titles | {rule.id: rule.about for rule in FRAMEWORK_RULES}
-
-
 def rule_text(rule: str) -> str:
     """Return the subject of a rule; the rule's name as words where it is in no list."""
-    return _titles().get(rule) or f"a remark of the recipe's reader: {rule.replace('-', ' ')}"
+    return rule_titles().get(rule) or f"a remark of the recipe's reader: {rule.replace('-', ' ')}"
