@@ -9,6 +9,7 @@ it; `show.report.text` writes it.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -199,9 +200,11 @@ def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Ve
     if memory.fits_host is False:  # offloaded bytes are counted, not estimated
         return 0.0, "does_not_fit"
     room = math.log(memory.capacity_bytes / memory.need_bytes)
-    mean, variance = _mean_and_variance(memory.need_bytes, span)
-    deviation = math.sqrt(variance + (math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90) ** 2)
-    probability = normal_below((room - mean) / deviation)
+    shares, moved = _moves(memory.need_bytes, span)
+    deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
+    probability = sum(
+        share * normal_below((room - change) / deviation) for share, change in zip(shares, moved, strict=True)
+    )
     favourable = room + math.log(memory.need_bytes / span.least_bytes)
     if max(probability, normal_below(favourable * NORMAL_90 / own)) < FIRM_NO:
         return probability, "does_not_fit"
@@ -218,17 +221,29 @@ def _verdict_of_ends(estimate: Estimate, span: OpenRange) -> Verdict:
     return estimate.verdict if span.most_bytes <= capacity else "depends"
 
 
-def _mean_and_variance(need_bytes: float, span: OpenRange) -> tuple[float, float]:
-    """Return mean and variance of the logarithm of the need over today's, each switch by its shares."""
-    mean = variance = 0.0
+def _moves(need_bytes: float, span: OpenRange) -> tuple[list[float], list[float]]:
+    """Return what the logarithm of the need over today's may be, first the share of each case.
+
+    A case is a value of every switch; switches are independent, and together move no further than the span.
+    """
+    least, most = (math.log(end / need_bytes) for end in (span.least_bytes, span.most_bytes))
+    cases = {0.0: 1.0}
     for name in span.names:
         values = [switch for switch in span.switches if switch.switch == name]
         shares = [DOCUMENTED_SHARE if switch.share is None else switch.share for switch in values]
         moved = [math.log1p(switch.memory_bytes / need_bytes) for switch in values]
-        first = sum(share * change for share, change in zip(shares, moved, strict=True))
-        mean += first
-        variance += sum(share * change * change for share, change in zip(shares, moved, strict=True)) - first * first
-    return mean, max(variance, 0.0)
+        options = [(max(1.0 - sum(shares), 0.0), 0.0), *zip(shares, moved, strict=True)]
+        longer: defaultdict[float, float] = defaultdict(float)
+        for change, weight in cases.items():
+            for share, step in options:
+                longer[round(min(max(change + step, least), most), _DIGITS)] += weight * share
+        cases = longer
+    whole = sum(cases.values())
+    return [weight / whole for weight in cases.values()], list(cases)
+
+
+_DIGITS: Final = 3
+"""Digits of a logarithm that tell cases apart: a thousandth of the need."""
 
 
 def _half_width(figure: str, own: float, span: float) -> float:

@@ -154,10 +154,10 @@ def test_the_probability_is_that_of_the_shares() -> None:
     need = changed.memory.device_bytes
     for share in (0.25, None):
         weight = DOCUMENTED_SHARE if share is None else share
-        mean, variance = -weight * half, weight * (1.0 - weight) * half**2
-        deviation = math.sqrt(variance + (own**2 + UNSAID_STACK["memory"] ** 2) / NORMAL_90**2)
+        deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
         probability, _ = _fitting(changed, _span(need, _one(-0.5 * need, share)), own)
-        assert probability == pytest.approx(normal_below(-mean / deviation))
+        expected = (1.0 - weight) * normal_below(0.0) + weight * normal_below(half / deviation)
+        assert probability == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_range_joins_its_own_width_with_a_share_of_the_span() -> None:

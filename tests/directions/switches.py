@@ -167,6 +167,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "release_grads": on("state- device-", "fully_shard=false"),
     "sharding_degree": along("2 4 0", "state- device- host- seconds?", because="more ranks exchange smaller parts"),
     "sharding_replicas": along("1 2 4", f"{STATE} host+ seconds?", because="parts are summed between the groups"),
+    "model_build": (*along("parts buffers", "device+"), *along("parts whole", "", because="steps need more here")),
     "live_parameters": along("1000000000 2000000000", "device+", "fully_shard=false"),
     "reuse_parameters": along("1 1000000000", "device+", ZERO_3),
     "prefetch_parameters": along("50000000 500000000", "device+", ZERO_3),

@@ -27,7 +27,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.units import MIB
 
-MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction"]
+MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction", "load"]
 """Moments that are compared for the peak."""
 MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
 

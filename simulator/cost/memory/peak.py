@@ -23,6 +23,7 @@ from simulator.cost.memory.activations import (
 )
 from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
+from simulator.cost.memory.loading import loading_moment
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moments import Moment, retained_bytes, workspace_bytes
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
@@ -131,6 +132,8 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
     retained = contents.on_ranks(retained_bytes(pricing))
     moments = sharded_moments(pricing) if shards_by_unit(scenario) else _moments(pricing)
+    loading = loading_moment(pricing)
+    moments = moments if loading is None else (*moments, loading)
     peak = moments[0].total(contents)
     moment = np.zeros(peak.shape, dtype=np.int8)
     for index, candidate in enumerate(moments[1:], start=1):
