@@ -31,10 +31,12 @@ from simulator.tabular import Tabular
 MOST_SIZES = 64
 """Most numbers of nodes in one offer."""
 _OFFER = re.compile(
-    r"(?P<name>.+?):(?:(?P<low>\d{1,7}):(?P<high>\d{1,7})(?::(?P<step>\d{1,7}))?|(?P<list>\d{1,7}(?:,\d{1,7})*))"
+    r"(?P<name>.+?):(?:(?P<low>\d{1,7}):(?P<high>\d{1,7})(?::(?P<step>\d{1,7}))?|(?P<list>\d{1,7}d?(?:,\d{1,7}d?)*))"
     r"(?:@(?P<price>\d{1,9}(?:\.\d{1,6})?))?"
 )
-_FORM = "NAME:NODES[,NODES...][@PRICE] or NAME:LOW:HIGH[:STEP][@PRICE], such as h100-sxm-80g:8,16@2.50"
+_FORM = (
+    "NAME:NODES[,NODES...][@PRICE], 72d for devices, or NAME:LOW:HIGH[:STEP][@PRICE], such as h100-sxm-80g:8,16@2.50"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,8 @@ class Offer:
 def parse_offer(text: str) -> Offer:
     """Return the offer in a text such as `h100-sxm-80g:8,16@2.50` or `ascend-910b-64g-8:4:64@1.20`.
 
-    `LOW:HIGH` doubles from LOW to HIGH, with HIGH itself; `LOW:HIGH:STEP` counts up. Raises InputError.
+    `72d` is a number of devices, such as a rack of NVL72. `LOW:HIGH` doubles from LOW to HIGH, with HIGH itself;
+    `LOW:HIGH:STEP` counts up. Raises InputError.
     """
     match = _OFFER.fullmatch(text.strip())
     shown = text if len(text) <= 60 else f"{text[:60]}..."
@@ -72,7 +75,7 @@ def parse_offer(text: str) -> Offer:
         raise InputError(f"offer '{shown}': write {_FORM}")
     price = None if match["price"] is None else float(match["price"])
     if match["list"] is not None:
-        nodes = tuple(sorted({int(size) for size in match["list"].split(",")}))
+        nodes = tuple(sorted({_nodes_of(match["name"], size) for size in match["list"].split(",")}))
         return Offer(hardware=match["name"], nodes=nodes, price_per_device_hour=price)
     low, high, step = int(match["low"]), int(match["high"]), int(match["step"] or 0)
     if low < 1 or low > high or match["step"] == "0":
@@ -82,6 +85,16 @@ def parse_offer(text: str) -> Offer:
     counted = range(low, high + 1, step) if step else (low * 2**power for power in range((high // low).bit_length()))
     sizes = {size for size in counted if size <= high} | (set() if step else {high})
     return Offer(hardware=match["name"], nodes=tuple(sorted(sizes)), price_per_device_hour=price)
+
+
+def _nodes_of(name: str, size: str) -> int:
+    """Return a number of nodes, or the nodes of a number of devices (`72d`: a rack of NVL72). Raises InputError."""
+    if not size.endswith("d"):
+        return int(size)
+    devices, per_node = int(size[:-1]), load_hardware(name).devices_per_node
+    if devices % per_node:
+        raise InputError(f"offer {name}:{size}: {devices} devices are not whole nodes of {per_node}")
+    return devices // per_node
 
 
 LimitAnswer = Literal["yes", "maybe", "no"]

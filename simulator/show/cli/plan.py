@@ -51,7 +51,8 @@ _BOOKING = in_section(
     QUESTION,
     Option(
         "--offer",
-        "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; repeatable.",
+        "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; 72d counts "
+        "devices; repeatable.",
         Parsed("OFFER", _offer, lambda: SpecName("hardware").completions("")),
         multiple=True,
     ),
