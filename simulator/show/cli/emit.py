@@ -72,8 +72,8 @@ def _emit(**values: Any) -> None:
     else:
         case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
     recipe = emit(case, target or recipe_format(case.scenario.framework.name))
-    problem = _problem(case)
-    if problem and not values["force"]:
+    problem, is_firm = _problem(case)
+    if is_firm and not values["force"]:
         tell(f"simulate: error: {problem}; --force writes it all the same")
         ctx.exit(DOES_NOT_FIT)
     if problem:
@@ -81,13 +81,15 @@ def _emit(**values: Any) -> None:
     write(recipe, values["output"])
 
 
-def _problem(case: Case) -> str:
-    """Return why a layout would not run; empty if it would."""
-    from simulator.search.build import bare_estimate
+def _problem(case: Case) -> tuple[str, bool]:
+    """Return why a layout may not run, empty if it does, and whether that holds whatever nobody said."""
+    from simulator.answers.ranking import estimate_of
     from simulator.show.report.text import verdict_sentence
 
-    estimate = bare_estimate(case.scenario, case.layout)
-    return "" if estimate.memory.fits else f"the layout {verdict_sentence(estimate, colour=False)}"
+    estimate = estimate_of(case)
+    runs = estimate.memory.fits and estimate.verdict != "depends"
+    text = "" if runs else f"the layout {verdict_sentence(estimate, colour=False)}"
+    return text, bool(text) and estimate.verdict != "depends"
 
 
 def _stdin() -> str:
