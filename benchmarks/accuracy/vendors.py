@@ -12,8 +12,9 @@ from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.sample import Sample, predict
-from simulator.search.query import MIN_FIT_PROBABILITY, Query
-from simulator.search.rank import faster_than
+from simulator.question.scenario.layout import Layout
+from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
+from simulator.search.rank import layouts_below, likely_to_fit, priced_layout
 from simulator.show.report.text import layout_text
 
 WITHIN = 0.05
@@ -93,6 +94,20 @@ def _judged(name: str, members: Sequence[Sample]) -> PublishedLayout:
         layouts=len({(one.layout, one.scenario.framework) for one in members}),
         tau=_order(members),
     )
+
+
+def faster_than(query: Query, layout: Layout) -> tuple[int, PricedLayout, PricedLayout]:
+    """How many fitting layouts are faster than `layout`, the fastest of them (or `layout`), and `layout`."""
+    own = priced_layout(query, price(pricing_of(query.scenario, layout)), 0)
+    count, best = 0, own
+    for priced, where in layouts_below(query, lambda: own.step_seconds):
+        before = np.flatnonzero(where)
+        before = before[likely_to_fit(query, priced, before)] if len(before) else before
+        count += len(before)
+        if len(before):
+            first = priced_layout(query, priced, int(before[np.argmin(priced.step.total[before])]))
+            best = min(best, first, key=lambda one: one.step_seconds)
+    return count, best, own
 
 
 def _order(members: Sequence[Sample]) -> float | None:

@@ -169,7 +169,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     left = np.flatnonzero(where)
     left = left[np.argsort(priced.step.total[left], kind="stable")]
     while len(lot := shortlist.entering(priced, left)[:_JUDGED_AT_ONCE]):
-        likely = _likely(query, priced, lot)
+        likely = likely_to_fit(query, priced, lot)
         refused.append(lot[~likely])
         shortlist.offer(priced, lot[likely])
         left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
@@ -203,7 +203,7 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
 
     def passes(sized: Sized) -> Mask:
         every = np.arange(len(sized.pricing))
-        return np.asarray(_likely(query, sized, every) & (sized.verdict == FITS))
+        return np.asarray(likely_to_fit(query, sized, every) & (sized.verdict == FITS))
 
     for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block.seconds))):
         left = np.arange(len(pricing))
@@ -216,7 +216,7 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
                 shortlist.offer(priced, np.arange(len(allowed)))
 
 
-def _likely(query: Query, sized: Sized, index: Index) -> Mask:
+def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     """Return which layouts fit with the requested probability; all without a calibration."""
     scenario, probability = query.scenario, query.min_fit_probability
     if scenario.calibration is None or probability <= 0.0:
@@ -244,7 +244,7 @@ def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.in
     _counted(query)
     known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
     shortlist, raisable = Shortlist(query, 1), list[Raisable]()
-    for priced, where in _below(query, lambda: min(shortlist.bar, known, below)):
+    for priced, where in layouts_below(query, lambda: min(shortlist.bar, known, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
     _offer_raised(shortlist, raisable)
     if known < np.inf and not shortlist.entries:  # `near` came from another space
@@ -252,7 +252,7 @@ def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.in
     return shortlist.entries[0] if shortlist.entries else None
 
 
-def _below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
+def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK):
         allowed, _ = lawful(query.space, pricing)
@@ -283,21 +283,7 @@ def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[fl
         if len(allowed):
             priced = price(allowed)
             fits = np.flatnonzero(priced.verdict == FITS)
-            yield from priced.step.total[fits[_likely(query, priced, fits)]]
-
-
-def faster_than(query: Query, layout: Layout) -> tuple[int, PricedLayout, PricedLayout]:
-    """Return the number of fitting layouts faster than `layout`, the fastest of them (or `layout`), and `layout`."""
-    own = priced_layout(query, price(pricing_of(query.scenario, layout)), 0)
-    count, best = 0, own
-    for priced, where in _below(query, lambda: own.step_seconds):
-        before = np.flatnonzero(where)
-        before = before[_likely(query, priced, before)] if len(before) else before
-        count += len(before)
-        if len(before):
-            first = priced_layout(query, priced, int(before[np.argmin(priced.step.total[before])]))
-            best = min(best, first, key=_seconds)
-    return count, best, own
+            yield from priced.step.total[fits[likely_to_fit(query, priced, fits)]]
 
 
 _BASE = 8192.0

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -195,14 +195,7 @@ def apply_data_parallel(stage: Stage, mesh: DeviceMesh, layout: Layout, precisio
             fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=layout.zero_stage == 3)
 
 
-class Passes(Protocol):
-    """Forward and backward passes of a whole step."""
-
-    def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """Add the mean loss's gradients to the parameters; return the losses by micro batch where they are known."""
-
-
-def passes_of(stages: Sequence[Stage], job: TrainingJob, mesh: DeviceMesh, watch: Watch) -> Passes:
+def passes_of(stages: Sequence[Stage], job: TrainingJob, mesh: DeviceMesh, watch: Watch) -> Accumulation | Pipeline:
     """Return the passes of a rank's stages: a pipeline, or gradient accumulation."""
     if job.layout.pipeline_parallel > 1:
         return Pipeline(stages, job, mesh["pp"].get_group(), watch)
@@ -219,7 +212,7 @@ class Accumulation:
         self._watch = watch
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """Run both passes, as in `Passes`."""
+        """Add the mean loss's gradients to the parameters; return the losses by micro batch where they are known."""
         losses = []
         count = self._micro_batches
         chunks = zip(tokens.tensor_split(count), targets.tensor_split(count), strict=True)
@@ -274,7 +267,7 @@ class Pipeline:
         self._count = count
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """Run both passes, as in `Passes`."""
+        """Add the mean loss's gradients to the parameters; return the losses by micro batch where they are known."""
         losses: list[torch.Tensor] = []
         inputs = (tokens,) if self._first else ()
         # The last stage returns losses: nothing of the size of the logits is handed to the schedule, which keeps
