@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess  # noqa: S404  git, and the report of another revision
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
