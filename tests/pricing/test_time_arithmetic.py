@@ -201,7 +201,12 @@ def test_what_attention_does_beside_its_products() -> None:
     """Per score the work of so many features of a head's 128; per sequence that of so many more tokens."""
     plain = parts(llama())["attention"]
     assert parts(with_time(attention_score_width=64))["attention"] == pytest.approx(1.5 * plain)
+    # Over 8,192 tokens by FlashAttention 2; a ring of four sees 2,048 at a time, three of four steps without a mask.
     assert parts(with_time(attention_tile_tokens=2048))["attention"] == pytest.approx(1.25 * plain)
+    assert parts(with_time(attention_tile_tokens_flash_3=2048))["attention"] == pytest.approx(plain)
+    ring = {"context_parallel": 4}
+    tiled, alone = (parts(with_time(attention_tile_tokens=tile), **ring)["attention"] for tile in (2048, 0))
+    assert tiled == pytest.approx((1 + (1 + 3 / 3) / 4) * alone)
 
 
 def test_the_host_s_part_of_tensor_parallelism() -> None:

@@ -32,6 +32,8 @@ ROUND = Coefficients(
         attention_efficiency_flash_3=0.25,
         attention_efficiency_unfused=0.25,
         attention_unaligned=0.125,
+        attention_tile_tokens=0,
+        attention_tile_tokens_flash_3=0,
         # Products take the longer of computing and moving.
         roofline_sharpness=1e6,
         memory_efficiency=0.5,

@@ -19,17 +19,21 @@ BF16, FP8 = 989.5e12, 1979e12
 
 
 @pytest.mark.parametrize(
-    ("precision", "switch", "share"),
+    ("hardware", "precision", "switch", "share"),
     [
-        # FlashAttention-3 reaches 740 TFLOP/s in 16 and 1200 in 8 bits (arXiv:2407.08608), half the time at its peak.
-        ("fp8", "true", 740 / 1200),
-        ("fp8", "false", 1.0),
-        ("bf16", "true", 1.0),
+        # Both passes of cuDNN at 8,192 tokens: 567 TFLOP/s in 16 and 511 in 8 bits on H200, 1,393 and 1,585 on GB200.
+        (H100, "fp8", "true", 567 / 511),
+        (H100, "fp8", "false", 1.0),
+        (H100, "bf16", "true", 1.0),
+        ("gb200-nvl72", "fp8", "true", 1393 / 1585),
+        ("gb200-nvl72", "fp4", "true", 1393 / 1585),
+        # No measurement was read.
+        ("mi300x", "fp8", "true", 1.0),
     ],
 )
-def test_attention_in_8_bits(precision: Any, switch: str, share: float) -> None:
-    scenario = scenario_of(small_dense(), H100, precision=precision, options={"fp8_attention": switch})
-    assert attention_share(scenario) == pytest.approx(share, rel=1e-3)
+def test_attention_in_8_bits(hardware: str, precision: Any, switch: str, share: float) -> None:
+    scenario = scenario_of(small_dense(), hardware, precision=precision, options={"fp8_attention": switch})
+    assert attention_share(scenario) == pytest.approx(share, rel=3e-3)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ def test_no_shape_counts_where_the_processors_are_not_known() -> None:
         ("flash_2", 0.63 * 0.5),
         ("flash_3", 0.6),
         ("ck", 0.4),
+        ("aiter", 0.6),
         ("npu", 0.7),
     ],
 )

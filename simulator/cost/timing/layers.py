@@ -274,8 +274,8 @@ def attention_seconds(pricing: Pricing, width: float) -> Array:
 def kernel_tokens(pricing: Pricing) -> Array:
     """Return the tokens over which attention cuts its tiles, shape (n,): `3 s / (c + 2)` in a ring of c (T4).
 
-    A kernel sees the tokens of a ring step, `s / c`; c - 1 of c steps have no causal mask, whose short loops cost a
-    third as much: cuDNN 9.19 on H200 reaches 535, 587 and 619 TFLOP/s without mask at 2k, 4k and 8k tokens, of 630.
+    A kernel sees the tokens of a ring step, `s / c`; c - 1 of c steps have no causal mask, and short loops cost a third
+    as much there: cuDNN 9.19 on H200 reaches 535, 587 and 619 TFLOP/s at 2k, 4k and 8k tokens, 630 at most.
     """
     ring = pricing.block.context_parallel / inner_context(pricing)
     return 3.0 * attended_tokens(pricing) / (ring + 2.0)
