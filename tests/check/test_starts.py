@@ -397,3 +397,45 @@ def test_an_override_is_no_repetition(tmp_path: Path) -> None:
     rules = {remark["rule"]: remark for remark in found["remarks"]}
     assert "repeated-flag" not in rules
     assert (rules["override"]["severity"], found["estimate"]["layout"]["tp"]) == ("note", 2)
+
+
+_BEHIND = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 "
+    "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size $MBS --global-batch-size 64 "
+    "--vocab-size 32000 --bf16 --data-path $DATA"
+)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'DATA=""\nif [ -z "$DATA" ]; then echo "set it"; exit 1; fi',
+        'DATA="<your path>"\nif [ "$DATA" = "<your path>" ]; then exit 1; fi',
+        'DATA=""\n[[ -n "$DATA" ]] || exit 1',
+        'DATA=path/to/data\n[[ "$DATA" != path/to/data ]] || { echo; exit 1; }',
+    ],
+)
+@pytest.mark.parametrize("start", ["{}", 'RUN="docker run x"\nCMD="{}"\n$RUN bash -c "$CMD"'])
+def test_a_launch_behind_a_stop_is_judged_with_the_value_open(before: str, start: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"MBS=1\n{before}\n{start.format(_BEHIND)}\n", encoding="utf-8")
+    (result,) = checked(str(file), "--hardware", "h100-sxm-80g")
+    assert result["outcome"] == "fits"
+
+
+def test_a_stop_whose_value_decides_asks_for_it_and_a_setting_beats_the_script(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f'MBS=\nDATA=a\nif [ -z "$MBS" ]; then exit 1; fi\n{_BEHIND}\n', encoding="utf-8")
+    (result,) = checked(str(file), "--hardware", "h100-sxm-80g", code=3)
+    assert "--set MBS=VALUE" in result["reasons"][0]
+    (result,) = checked(str(file), "--hardware", "h100-sxm-80g", "--set", "MBS=4")
+    assert result["estimate"]["layout"]["micro_batch_size"] == 4
+    file.write_text(f"MBS=1\nDATA=a\nDATA=$DATA/b\n{_BEHIND}\nexit 1\n", encoding="utf-8")
+    (result,) = checked(str(file), "--hardware", "h100-sxm-80g", "--set", "MBS=2")
+    assert result["estimate"]["layout"]["micro_batch_size"] == 2
+
+
+def test_a_stop_on_every_path_is_none_to_pass_over(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"MBS=1\nDATA=\nexit 1\n{_BEHIND}\n", encoding="utf-8")
+    assert checked(str(file), "--hardware", "h100-sxm-80g", code=3)[0]["outcome"] == "cannot_tell"

@@ -81,11 +81,11 @@ def test_what_only_the_run_knows_keeps_its_name() -> None:
     assert given.unused_settings == ()
 
 
-def test_a_setting_fills_a_variable_that_is_not_known() -> None:
-    text = "TP=$1\nNODES=$(cat hosts | wc -l)\nPP=2\ntorchrun t.py $TP $NODES $PP"
-    script = read(text, TP="8", NODES="4", PP="1")
-    assert words(only(script)) == ["8", "4", "2"]
-    assert script.unused_settings == ("PP",)
+def test_a_setting_beats_what_the_script_sets() -> None:
+    text = "TP=$1\nNODES=$(cat hosts | wc -l)\nPP=2\nA=$A/b\nB=c\nB+=d\ntorchrun t.py $TP $NODES $PP $A $B"
+    script = read(text, TP="8", NODES="4", PP="1", A="a", B="x", CP="2")
+    assert words(only(script)) == ["8", "4", "1", "a/b", "xd"]
+    assert script.unused_settings == ("CP",)
 
 
 def test_the_environment_counts_only_when_given() -> None:

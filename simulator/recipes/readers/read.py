@@ -145,8 +145,8 @@ class _Document:
 
 _ReadRecipe = tuple[Recipe, set[str]]
 _READ: Final = (
-    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, FlagScale, GPT-NeoX, Paddle, LLaMA-Factory, "
-    "TRL, axolotl, oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune; in scripts "
+    "read are Megatron-LM's MODEL_ARGS, NeMo, Automodel, Megatron-Bridge, Primus, FlagScale, GPT-NeoX, Paddle, "
+    "LLaMA-Factory, TRL, axolotl, oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune; in scripts "
     "also ms-swift and Hugging Face's Trainer, under accelerate too"
 )
 

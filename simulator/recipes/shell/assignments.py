@@ -51,8 +51,10 @@ class Assignments:
             return True
         self._machine.substituted = True
         new = (self._one_text(value[0]) if value else EMPTY) if expanded is None else expanded
-        self._set(name, new, line, appends=appends)
         raw = self._source.data[node.start_byte : node.end_byte]
+        if name in self._machine.settings and not appends and not re.search(rb"\$\{?%b\b" % name.encode(), raw):
+            new = self._machine.preset(name, line) or new  # what the user sets beats the script
+        self._set(name, new, line, appends=appends)
         # `X=$(command)` succeeds as the command does.
         return new.causes if new.causes and (b"$(" in raw or b"`" in raw) else self._machine.substituted
 

@@ -183,6 +183,19 @@ class State:
         return other
 
 
+_PLACEHOLDER: Final = re.compile(r"\A<[^<>]+>\Z|\b(?:your|path/to|change_?me|todo|xxx+|placeholder)\b", re.IGNORECASE)
+"""What stands for a value that the script's user is to fill in."""
+_LONGEST_PLACEHOLDER: Final = 100
+
+
+def _is_placeholder(content: Content) -> bool:
+    """Whether a variable holds an empty text or a placeholder."""
+    if not isinstance(content, Value) or len(content.pieces) > 1 or not content.known:
+        return False
+    text = content.text
+    return not text or (len(text) <= _LONGEST_PLACEHOLDER and _PLACEHOLDER.search(text) is not None)
+
+
 class Machine:
     """The state of the current path, the values from outside, and the findings so far."""
 
@@ -302,7 +315,10 @@ class Machine:
         if name.isdigit() or name in ("#", "@", "*"):
             return self._parameter(name, line)
         if name in self.state.variables:
-            return self.state.variables[name]
+            content = self.state.variables[name]
+            if _is_placeholder(content):
+                self.read_as_unset.append(name)
+            return content
         setting = self.preset(name, line)
         return self._never_set(name, line) if setting is None else setting
 
@@ -359,11 +375,11 @@ class Machine:
             self.assumed_unset.setdefault(cause.name, cause.line)
 
     def assign(self, name: str, content: Content, line: int) -> None:
-        """Set a variable; the user's setting of that name replaces an unknown value."""
+        """Set a variable; the user's setting replaces an unknown value, a hole what the script ends with."""
         if isinstance(content, Value) and not content.known and (setting := self.preset(name, line)) is not None:
             content = setting
-        elif self.attributed.get(name, "A") != "A":
-            content = hole(f"${name}", line, [Cause(line, name)])
+        elif self.attributed.get(name, "A") != "A" or (name in self.required and _is_placeholder(content)):
+            content = hole(f"${name}", line, [Cause(line, name)], filled=name in self.required)
         if "n" in self.attributed.get(name, ""):  # a name for another variable
             self.may_set_any(f"${name}", (), line)
         if "a" in self.state.options:

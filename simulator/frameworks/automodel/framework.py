@@ -1,0 +1,173 @@
+"""NeMo Automodel's configuration files: FSDP2 over models of Transformers or its own.
+
+Read at NVIDIA-NeMo/Automodel 36044ad (August 2026): `nemo_automodel/recipes/llm/{train_ft,benchmark}.py`,
+`components/distributed/{config,parallelizer}.py`, `components/moe/parallelizer.py`, `components/loss/masked_ce.py`,
+`_transformers/auto_model.py`, whose defaults apply where a key is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from simulator.frameworks import models
+from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.documents import Key
+from simulator.frameworks.framework import FileForm, Framework
+from simulator.frameworks.logs import with_longest_sample
+from simulator.frameworks.take import part, read_optimizer, take
+from simulator.question.recipe import Recipe
+from simulator.question.scenario.layout import Layout, rank_layers
+
+_NAMES: Final = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config")
+_LENGTHS: Final = ("packed_sequence.packed_sequence_size", "packed_sequence.pack_size", "dataset.seq_len")
+"""Lengths that every sample has: packs, and the benchmark's made-up data."""
+_BOUNDS: Final = ("dataloader.collate_fn.max_length", "dataset.seq_length", "dataset.max_length")
+_HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+"""Weights have the checkpoint's type, and FSDP2 gives gradients back in it; `mp_policy` computes in bf16."""
+_EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
+_OTHERS: Final = {
+    "model._target_": "models that see, hear or only encode are not modelled",
+    "recipe": "this recipe of Automodel is not modelled",
+}
+_TEXT: Final = ("NeMoAutoModelForCausalLM", "build_gpt2_model")
+_RECIPES: Final = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys belong to Automodel."""
+    return "_target_" in names and {"step_scheduler.local_batch_size", "distributed.strategy"} & set(names) != set()
+
+
+def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
+    """Return the run of a configuration file."""
+    arguments.add_keys(keys)
+    _require_text(arguments)
+    targets = take(arguments)
+    name = next((text for key in _NAMES if (text := arguments.text("model", key))), "")
+    model = models.named_model(arguments, name, *_NAMES)
+    rank = arguments.integer("lora_rank", "peft.dim") or 8 if arguments.has("peft._target_", "peft.dim") else None
+    layout = Layout(**_layout(arguments, model, targets))
+    whole = arguments.text("parameter_dtype", "model.torch_dtype") in ("float32", "fp32", "torch.float32")
+    fused = {"fused_rms_norm": "true", "repeat_kv": "false"} if _is_te(arguments) else _EAGER
+    quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
+    options = {**({} if whole else _HALF), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
+    options |= read_optimizer(arguments, "optimizer._target_", "torch", own={"adam": "adamw", "fusedadam": "adamw"})
+    nodes = arguments.integer("nodes", "benchmark.num_nodes")
+    arguments.nodes = nodes or arguments.nodes
+    exact = next((key for key in _LENGTHS if arguments.integer("seq_length", key, low=0)), None)
+    run = Recipe(
+        framework="torch",
+        model=model,
+        seq_length=arguments.integer("seq_length", exact) if exact else _bound(arguments, model),
+        global_batch_size=targets.get("workload.global_batch_size"),
+        precision="fp8" if arguments.has("model.backend.te_fp8.recipe") or _fp8(arguments) else "bf16",
+        lora_rank=rank,
+        options=options,
+        layout=layout,
+        unpriced_bytes=_wrapped_bytes(model, layout),
+    )
+    if exact:
+        return run
+    data = {
+        text for key in ("dataset.dataset_name", "dataset.path_or_dataset_id") if (text := arguments.text("d", key))
+    }
+    return with_longest_sample(arguments, run, data)
+
+
+def _require_text(arguments: Arguments) -> None:
+    """Remark what is trained beside a decoder of text."""
+    for key, message in _OTHERS.items():
+        text = arguments.text("model", key) or ""
+        known = {"recipe": _RECIPES, "model._target_": _TEXT}.get(key, ())
+        if text and not any(part in text for part in known):
+            arguments.not_modelled(message, key)
+
+
+def _is_te(arguments: Arguments) -> bool:
+    return (arguments.text("fused_rms_norm", "model.backend.rms_norm") or "").lower() == "te"
+
+
+def _fp8(arguments: Arguments) -> bool:
+    return arguments.switch("precision", "fp8.enabled")
+
+
+def _layout(arguments: Arguments, model: str | None, targets: dict[str, Any]) -> dict[str, Any]:
+    """Return the layout's fields: what stays gathered behind a forward pass, and the pipeline's own micro batch."""
+    fields = part(targets, "layout")
+    pipeline, experts = fields.get("pipeline_parallel", 1), fields.get("expert_parallel", 1)
+    fields["zero_stage"] = 2 if pipeline > 1 else 3
+    if experts > 1 and not arguments.switch("zero_stage", "distributed.moe.reshard_after_forward"):
+        fields["zero_stage"] = 2
+    if arguments.has("distributed.reshard_after_forward"):
+        fields["zero_stage"] = 3 if arguments.switch("zero_stage", "distributed.reshard_after_forward") else 2
+    if pipeline > 1:
+        fields["micro_batch_size"] = (
+            arguments.integer("micro_batch_size", "distributed.pipeline.pp_microbatch_size") or 1
+        )
+        if model is not None:
+            fields |= _cut(arguments, models.load_model(model).num_hidden_layers, pipeline)
+    return fields
+
+
+def _cut(arguments: Arguments, layers: int, pipeline: int) -> dict[str, Any]:
+    """Return the layers of each stage: as equal as can be, longer ones first (pipelining/functional.py: 98, 182)."""
+    several = "interleaved" in (arguments.text("schedule", "distributed.pipeline.pp_schedule") or "1f1b").lower()
+    per_stage = arguments.integer("stage_layers", "distributed.pipeline.layers_per_stage")
+    stages = -(-layers // per_stage) if per_stage else pipeline * (2 if several else 1)
+    if rest := stages % pipeline:
+        up = arguments.text("stage_layers", "distributed.pipeline.round_virtual_stages_to_pp_multiple") == "up"
+        stages += pipeline - rest if up else -rest
+    if not pipeline <= stages <= layers:
+        arguments.not_modelled(f"{layers} layers make no {stages} stages", "distributed.pipeline.layers_per_stage")
+        return {}
+    sizes = tuple(layers // stages + (stage < layers % stages) for stage in range(stages))
+    ranks = rank_layers(sizes, pipeline)
+    equal = len(set(sizes)) == 1
+    return {
+        "virtual_stages": stages // pipeline,
+        "stage_layers": () if equal else ranks,
+        "chunk_layers": () if equal or stages == pipeline else sizes,
+    }
+
+
+def _bound(arguments: Arguments, model: str | None) -> int | None:
+    """Return the longest sample: what the file cuts to, else what the model allows."""
+    bound = next((size for key in _BOUNDS if (size := arguments.integer("seq_length", key))), None)
+    if bound is not None and (arguments.text("seq_length", "dataset.padding") or "") == "max_length":
+        return bound
+    longest = bound or (models.load_model(model).max_position_embeddings if model else None)
+    message = f"samples are priced as long as {'the file' if bound else 'the model'} allows, {longest}"
+    arguments.remark("activations-bound", "warning", message, *_BOUNDS, bound="length")
+    return longest
+
+
+def _loss(arguments: Arguments) -> dict[str, str]:
+    """Return the switches of the loss: logits of 16 bits beside fp32 ones, log-softmax and gradients (masked_ce.py)."""
+    name = (arguments.text("loss_bytes_per_logit", "loss_fn._target_") or "").rpartition(".")[2]
+    arguments.forget("loss_bytes_per_logit")
+    if name not in ("", "MaskedCrossEntropy"):
+        message = f"{name[:60]} is priced as a plain loss, which keeps more"
+        arguments.remark("activations-bound", "warning", message, "loss_fn._target_")
+    narrow = arguments.has("loss_fn.fp32_upcast") and (arguments.text("loss", "loss_fn.fp32_upcast") or "") in OFF
+    return {"loss_bytes_per_logit": "8" if narrow else "14"}
+
+
+def _wrapped_bytes(model: str | None, layout: Layout) -> float:
+    """Return what checkpoints of a layer's norms, attention and network keep beside that of the whole layer.
+
+    Three more inputs of 16 bits: parallelizer.py wraps each part of a dense model's layer.
+    """
+    if model is None or layout.recompute != "full":
+        return 0.0
+    spec = models.load_model(model)
+    tokens = layout.micro_batch_size * (spec.max_position_embeddings or 0)
+    return 0.0 if spec.is_moe else 6.0 * tokens * spec.hidden_size * spec.num_hidden_layers / layout.context_parallel
+
+
+FRAMEWORK: Final = Framework(
+    title="NeMo Automodel",
+    profile="torch",
+    tables=("automodel",),
+    files=(FileForm("automodel-yaml", 19, is_file, read),),
+)
