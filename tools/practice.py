@@ -35,29 +35,32 @@ class Launch(NamedTuple):
     repository: str
     framework: str
     options: Mapping[str, str]
+    adapters: bool = False
+    """Whether it trains adapters alone."""
 
 
 def shares(rows: Sequence[Mapping[str, str]], launches: Iterable[Launch]) -> list[tuple[float, int]]:
-    """Return the share of each row of the table, and the repositories of its framework."""
-    by_repository: dict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
+    """Return the share of each row of the table, and the repositories of its framework, or of those with adapters."""
+    by_repository: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for launch in launches:
-        by_repository[launch.framework, launch.repository].append(launch.options)
-    repositories = Counter(framework for framework, _ in by_repository)
+        for method in ("", "lora") if launch.adapters else ("",):
+            by_repository[launch.framework, method, launch.repository].append(launch.options)
+    repositories = Counter(key[:2] for key in by_repository)
     votes = [0.0] * len(rows)
-    for (framework, _), every in by_repository.items():
+    for (framework, method, _), every in by_repository.items():
         for options in every:
-            for chosen in _chosen(rows, framework, options):
+            for chosen in _chosen(rows, (framework, method), options):
                 votes[chosen] += 1.0 / len(every)
-    counts = [repositories[row["framework"]] for row in rows]
+    counts = [repositories[row["framework"], row["method"]] for row in rows]
     return [(vote / max(count, 1), count) for vote, count in zip(votes, counts, strict=True)]
 
 
-def _chosen(rows: Sequence[Mapping[str, str]], framework: str, options: Mapping[str, str]) -> Iterator[int]:
+def _chosen(rows: Sequence[Mapping[str, str]], kind: tuple[str, str], options: Mapping[str, str]) -> Iterator[int]:
     """Yield the row of each switch that a launch votes for: of those that hold, the one that names most."""
     best: dict[str, tuple[int, int]] = {}
     for at, row in enumerate(rows):
         values = {row["switch"]: row["value"], **dict(pair.split("=") for pair in row["others"].split())}
-        if row["framework"] == framework and values.items() <= options.items():
+        if (row["framework"], row["method"]) == kind and values.items() <= options.items():
             best[row["switch"]] = max(best.get(row["switch"], (0, -1)), (len(values), at))
     yield from (at for _, at in best.values())
 
@@ -78,7 +81,7 @@ def _read(job: tuple[str, str, str]) -> list[Launch]:
     repository, file, root = job
     try:
         recipes = read_recipe(Path(file), {}, None, Path(root))
-        return [Launch(repository, recipe.framework, dict(recipe.options)) for recipe in recipes if recipe.framework]
+        return [Launch(repository, each.framework, dict(each.options), bool(each.lora_rank)) for each in recipes]
     except Exception:  # noqa: BLE001  what cannot be read has no vote
         return []
 

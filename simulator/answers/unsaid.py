@@ -95,7 +95,8 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
     """Yield the values beside the present ones that move speed or memory of the layout."""
     scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
     decided = {*question.switches, *(decided_by(profile.stack) or ())}
-    for each in (*practice_of(profile.name), *_of_release(profile, release)):
+    practice = practice_of(profile.name, adapters=scenario.lora_rank is not None)
+    for each in (*practice, *_of_release(profile, release)):
         values = _values(profile, {each.switch: each.text, **each.others})
         value, usual = values[each.switch], getattr(profile, each.switch)
         # A choice stays open beside a decided switch that has the value it brings.

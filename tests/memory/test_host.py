@@ -63,16 +63,17 @@ def test_optimizer_state_of_all_devices_of_a_node() -> None:
             {"offload_parameters": "true"},
             {"optimizer": 8, "gradient_buffers": 4, "parameters": 4},
         ),
-        ("torch", "deepspeed", 3, {}, {"optimizer": 12, "gradient_buffers": 6}),
+        # 1,003.8 million parameters a rank: pinned blocks of 2^30, of a group of 1e9 beside one of 2^22.
+        ("torch", "deepspeed", 3, {}, {"optimizer": 12.30, "gradient_buffers": 6.43}),
         (
             *("torch", "deepspeed", 3, {"offload_parameters": "true"}),
-            {"optimizer": 12, "gradient_buffers": 6, "parameters": 2},
+            {"optimizer": 12.30, "gradient_buffers": 6.43, "parameters": 2.14},
         ),
-        ("torch", "deepspeed", 2, {}, {"optimizer": 12, "gradient_buffers": 6, "parameter_buffers": 2}),
+        ("torch", "deepspeed", 2, {}, {"optimizer": 12.28, "gradient_buffers": 6.42, "parameter_buffers": 2.14}),
     ],
 )
 def test_what_each_framework_keeps_on_the_host(
-    framework: str, stack: str, zero_stage: int, options: dict[str, str], bytes_per_parameter: dict[str, int]
+    framework: str, stack: str, zero_stage: int, options: dict[str, str], bytes_per_parameter: dict[str, float]
 ) -> None:
     """Bytes a parameter as the frameworks' sources allocate them (docs/model.md, M25), on one node."""
     scenario = scenario_of(

@@ -7,8 +7,8 @@ import pytest
 from tools.practice import Launch, shares
 
 
-def row(switch: str, value: str, others: str = "", framework: str = "torch") -> dict[str, Any]:
-    return {"framework": framework, "switch": switch, "value": value, "others": others}
+def row(switch: str, value: str, others: str = "", framework: str = "torch", method: str = "") -> dict[str, Any]:
+    return {"framework": framework, "switch": switch, "value": value, "others": others, "method": method}
 
 
 ROWS = [
@@ -34,3 +34,9 @@ PURE = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "compiled": "false"
 )
 def test_shares(launches: list[tuple[str, str, dict[str, str]]], expected: list[tuple[float, int]]) -> None:
     assert shares(ROWS, [Launch(*launch) for launch in launches]) == expected
+
+
+def test_adapters_count_for_rows_of_their_own_too() -> None:
+    launches = [Launch("a", "torch", {"compiled": "true"}, adapters=True), Launch("b", "torch", {})]
+    rows = [row("compiled", "true"), row("compiled", "true", method="lora")]
+    assert shares(rows, launches) == [(0.5, 2), (1.0, 1)]

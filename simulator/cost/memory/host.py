@@ -52,20 +52,47 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     weights = np.where(first, profile.host_weight_bytes, 0.0)
     optimizer = state.optimizer - resident_optimizer(pricing, state.optimizer)
     staged = np.where(first & (offloaded > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
+    whole, grouped = _rounding(pricing, offloaded)
     activations = contents.on_ranks(memory.activations.offload_traffic + sent_bytes(pricing)) * in_flight(pricing)
+    held = np.minimum(optimizer, offloaded * profile.host_pinned_bytes)
+    gradients = offloaded * (grouped * profile.host_gradient_bytes + whole * summed) + staged
     parts = {
-        "optimizer": contents.on_ranks(optimizer),
-        "parameters": contents.on_ranks(state.parameters_on_host),
+        "optimizer": contents.on_ranks(optimizer + (grouped - 1.0) * held),
+        "parameters": contents.on_ranks(whole * state.parameters_on_host),
         "activations": activations,
-        "gradient_buffers": contents.on_ranks(offloaded * (profile.host_gradient_bytes + summed) + staged),
-        "parameter_buffers": contents.on_ranks(offloaded * weights),
+        "gradient_buffers": contents.on_ranks(gradients),
+        "parameter_buffers": contents.on_ranks(whole * offloaded * weights),
     }
-    pinned_state = contents.on_ranks(np.minimum(optimizer, offloaded * profile.host_pinned_bytes))
+    pinned_state = contents.on_ranks(grouped * held)
     pinned = sum((size for name, size in parts.items() if name != "optimizer"), pinned_state)
     by_node = {name: _on_nodes(pricing, size) for name, size in parts.items()}
     fullest = np.argmax(sum(by_node.values()), axis=0)
     at = fullest, np.arange(len(pricing))
     return HostMemory({name: size[at] for name, size in by_node.items()}, _on_nodes(pricing, pinned)[at])
+
+
+def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindArray]:
+    """Return the factors by which pinned blocks exceed a rank's flat partition, whole and in sub groups (M25).
+
+    PyTorch makes a pinned block a power of two (2.13, ATen/core/CachingHostAllocator.h); all of DeepSpeed's have 2 or 4
+    bytes a parameter. Of tensors pinned one by one the sizes are not followed.
+    """
+    group = float(pricing.scenario.framework.step_parameters)
+    none = np.ones_like(offloaded)
+    if not group:
+        return none, none
+    size = np.maximum(offloaded, 1.0)
+    groups = np.where(pricing.block.zero_stage >= 3, np.floor(size / group), 0.0)
+    rest = size - groups * group
+    parts = (
+        groups * _block(np.full_like(size, group)) + np.where(rest > 0.0, _block(np.maximum(rest, 1.0)), 0.0)
+    ) / size
+    used = offloaded > 0.0
+    return np.where(used, _block(size) / size, 1.0), np.where(used, parts, 1.0)
+
+
+def _block(size: KindArray) -> KindArray:
+    return np.asarray(2.0 ** np.ceil(np.log2(size)))
 
 
 def _offloaded_parameters(pricing: Pricing) -> KindArray:

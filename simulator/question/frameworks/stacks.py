@@ -378,12 +378,15 @@ _LEAST_SHARE: Final = 0.05
 
 
 @lru_cache(maxsize=16)
-def practice_of(framework: str) -> tuple[Practice, ...]:
+def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ...]:
     """Return the values of switches beside the defaults that runs of a framework have (`specs/practice.csv`).
 
-    Shares were counted in November 2026 over 1,405 launches of public recipes, one vote for each repository.
+    Runs that train `adapters` have rows of their own, in place of all runs' for the same switches. Shares were
+    counted in November 2026 over 1,405 launches of public recipes, one vote for each repository.
     """
-    rows = (row for row in practice_rows() if row["framework"] == framework)
+    rows = [row for row in practice_rows() if row["framework"] == framework and (adapters or row["method"] != "lora")]
+    counted = {name for row in rows if row["method"] for name in (row["switch"], *_others(row))}
+    rows = [row for row in rows if row["method"] or row["switch"] not in counted]
     values = (
         Practice(
             switch=row["switch"],
@@ -391,11 +394,15 @@ def practice_of(framework: str) -> tuple[Practice, ...]:
             share=float(row["share"]) if row["share"] else None,
             families=tuple(row["families"].split()),
             source=row["source"],
-            others=dict(pair.split("=") for pair in row["others"].split()),
+            others=_others(row),
         )
         for row in rows
     )
     return tuple(each for each in values if each.share is None or each.share >= _LEAST_SHARE)
+
+
+def _others(row: Mapping[str, str]) -> dict[str, str]:
+    return dict(pair.split("=") for pair in row["others"].split())
 
 
 PROFILES: dict[str, FrameworkProfile] = {

@@ -44,7 +44,7 @@ def stack_data() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def practice_rows() -> tuple[Mapping[str, str], ...]:
-    """Return the rows of practice.csv: framework, switch, value, share, families, source, others."""
+    """Return the rows of practice.csv: framework, switch, value, share, families, source, others, method."""
     return tuple(read_table(__file__, "practice"))
 
 
