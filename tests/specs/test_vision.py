@@ -43,7 +43,7 @@ def test_bounds_of_the_preprocessor_decide() -> None:
 
 
 # Parameters of whole checkpoints, as Hugging Face counts those of their safetensors; sizes by their config.json:
-    "Qwen2.5-VL-3B": ("qwen2_5_vl", {"out_hidden_size": 2048}, (2048, 11008, 36, 16, 2, 151936), True, 3754622976),
+# kind, sizes of the encoder, of the text (width, network, layers, heads, key-value heads, vocabulary), tied, count.
 PUBLISHED: dict[str, tuple[str, dict[str, Any], tuple[int, ...], bool, int]] = {
     "Qwen2-VL-2B": ("qwen2_vl", {"hidden_size": 1536}, (1536, 8960, 28, 12, 2, 151936), True, 2_208_985_600),
     "Qwen2-VL-7B": ("qwen2_vl", {"hidden_size": 3584}, (3584, 18944, 28, 28, 4, 152064), False, 8_291_375_616),
