@@ -165,6 +165,35 @@ def test_transformers_builds_as_many_parameters(kind: str) -> None:
     assert found.parameters + found.projector_parameters == built
 
 
+@pytest.mark.parametrize(("kind", "gated"), [("qwen3_vl", False), ("qwen2_5_vl", True)])
+def test_a_layer_run_for_real_saves_as_much(kind: str, gated: bool) -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    found = encoder(kind)
+    width, wide, heads, patches = found.width, found.sizes["i"], found.sizes["a"], 64
+    weights = [torch.randn(rows, width, requires_grad=True).bfloat16() for rows in (3 * width, width, wide, wide)]
+    down = torch.randn(width, wide, requires_grad=True).bfloat16()
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    hidden = torch.randn(1, patches, width, requires_grad=True).bfloat16()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        joint = functional.linear(functional.layer_norm(hidden, (width,)), weights[0])
+        parts = joint.view(1, patches, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        core = functional.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(1, patches, width)
+        middle = hidden + functional.linear(core, weights[1])
+        normed = functional.layer_norm(middle, (width,))
+        up = functional.linear(normed, weights[2])
+        inner = functional.silu(functional.linear(normed, weights[3])) * up if gated else functional.gelu(up)
+        functional.linear(inner, down)
+    for weight in (*weights, down):
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    assert sum(kept.values()) / 2 / patches == pytest.approx(found.widths[1], rel=0.02)
+
+
 def test_every_known_encoder_reads_an_image() -> None:
     for kind in encoders():
         found = encoder(kind, text_config={"hidden_size": 2048})
