@@ -6,9 +6,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import InputError, quoted
 from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
 
@@ -81,17 +81,16 @@ def measured_lengths(file: str, field: str, characters_per_token: float) -> Meas
     samples, characters = counts.total(), kinds.total()
     if not samples:
         raise InputError(f"{file}: holds no samples")
-    ordered = sorted(counts.items())
     tokens = sum(kinds[name] / usual for name, usual in _CHARACTERS.items())
     usual = characters / tokens if tokens else characters_per_token
     off = max(_LEAST_ERROR, abs(characters_per_token / usual - 1.0))
-    points = ", ".join(f"p{share} {_percentile(ordered, samples * share / 100.0):,}" for share in (50, 90, 99))
-    mean = sum(length * count for length, count in ordered) / samples
+    lengths = Lengths.read(counts)
+    points = ", ".join(f"p{share} {replace(lengths, survive=share / 100.0).fullest(1):,}" for share in (50, 90, 99))
     error = f"of characters / {characters_per_token:g}: ± {100 * off:.0f} %;"
     return MeasuredLengths(
-        "length,count\n" + "".join(f"{length},{count}\n" for length, count in ordered),
+        "length,count\n" + "".join(f"{length},{count}\n" for length, count in sorted(counts.items())),
         (
-            f"{samples:,} samples: mean {mean:,.0f}, {points}, longest {ordered[-1][0]:,} tokens",
+            f"{samples:,} samples: mean {lengths.segments(1).mean:,.0f}, {points}, longest {lengths.longest:,} tokens",
             f"{error} by its letters, digits and scripts a token has about {usual:.1f} characters (--chars-per-token)",
         ),
     )
@@ -135,9 +134,3 @@ def _text(place: str, line: str, field: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{place}: field {quoted(field)} holds no text")
     return value
-
-
-def _percentile(ordered: Sequence[tuple[int, int]], samples: float) -> int:
-    """Return the length that `samples` of the samples do not exceed."""
-    passed = accumulate(count for _, count in ordered)
-    return next(length for (length, _), until in zip(ordered, passed, strict=True) if until >= samples)

@@ -212,7 +212,9 @@ def test_a_stored_answer_is_priced_again_and_written(tmp_path: Path) -> None:
     assert again["throughput"]["step_time_s"] == stored["throughput"]["step_time_s"]
     for name in ("lengths", "batching", "cutoff"):
         assert again["question"]["inputs"][name] == stored["question"]["inputs"][name]
-    assert "--seq-length 8192" in run("emit", str(file)).stdout.replace("\\\n", " ")
+    written = run("emit", str(file)).stdout
+    assert "--seq-length 8192" in written.replace("\\\n", " ")
+    assert "Memory is of 8192 tokens; lengths: packed, cut at 8192" in written
 
 
 def test_a_data_set_is_counted_by_characters(tmp_path: Path) -> None:

@@ -42,68 +42,48 @@ def test_bounds_of_the_preprocessor_decide() -> None:
     assert few.image(1024, 1024).tokens <= 256 < encoder("qwen2_5_vl").image(1024, 1024).tokens
 
 
-QWEN2: dict[str, Any] = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28}
-# Parameters of whole checkpoints, as Hugging Face counts those of their safetensors; text sizes by their config.json.
-PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
-    "Qwen/Qwen2.5-VL-7B-Instruct": (
-        {"model_type": "qwen2_5_vl", "vision_config": {"out_hidden_size": 3584}},
-        {"num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064, **QWEN2},
-        8_292_166_656,
+# Parameters of whole checkpoints, as Hugging Face counts those of their safetensors; sizes by their config.json:
+# kind, sizes of the encoder, of the text (width, network, layers, heads, key-value heads, vocabulary), tied, count.
+PUBLISHED: dict[str, tuple[str, dict[str, Any], tuple[int, ...], bool, int]] = {
+    "Qwen2-VL-2B": ("qwen2_vl", {"hidden_size": 1536}, (1536, 8960, 28, 12, 2, 151936), True, 2_208_985_600),
+    "Qwen2-VL-7B": ("qwen2_vl", {"hidden_size": 3584}, (3584, 18944, 28, 28, 4, 152064), False, 8_291_375_616),
+    "Qwen2-VL-72B": ("qwen2_vl", {"hidden_size": 8192}, (8192, 29568, 80, 64, 8, 152064), False, 73_405_560_320),
+    "Qwen2.5-VL-3B": ("qwen2_5_vl", {"out_hidden_size": 2048}, (2048, 11008, 36, 16, 2, 151936), True, 3_754_622_976),
+    "Qwen2.5-VL-7B": ("qwen2_5_vl", {"out_hidden_size": 3584}, (3584, 18944, 28, 28, 4, 152064), False, 8_292_166_656),
+    "Qwen2.5-VL-32B": (
+        *("qwen2_5_vl", {"out_hidden_size": 5120, "intermediate_size": 3456}),
+        *((5120, 27648, 64, 40, 8, 152064), False, 33_452_718_336),
     ),
-    "Qwen/Qwen2.5-VL-3B-Instruct": (
-        {"model_type": "qwen2_5_vl", "vision_config": {"out_hidden_size": 2048}, "tie_word_embeddings": True},
-        {
-            "hidden_size": 2048,
-            "intermediate_size": 11008,
-            "num_attention_heads": 16,
-            "num_hidden_layers": 36,
-            "num_key_value_heads": 2,
-            "vocab_size": 151936,
-        },
-        3_754_622_976,
+    "Qwen2.5-VL-72B": (
+        *("qwen2_5_vl", {"out_hidden_size": 8192, "intermediate_size": 3456}),
+        *((8192, 29568, 80, 64, 8, 152064), False, 73_410_777_344),
     ),
-    "Qwen/Qwen2.5-VL-72B-Instruct": (
-        {"model_type": "qwen2_5_vl", "vision_config": {"out_hidden_size": 8192, "intermediate_size": 3456}},
-        {
-            "hidden_size": 8192,
-            "intermediate_size": 29568,
-            "num_attention_heads": 64,
-            "num_hidden_layers": 80,
-            "num_key_value_heads": 8,
-            "vocab_size": 152064,
-        },
-        73_410_777_344,
+    "Qwen3-VL-4B": (
+        *("qwen3_vl", {"out_hidden_size": 2560, "depth": 24, "hidden_size": 1024, "intermediate_size": 4096}),
+        *((2560, 9728, 36, 32, 8, 151936), True, 4_437_815_808),
     ),
-    "Qwen/Qwen2-VL-7B-Instruct": (
-        {"model_type": "qwen2_vl", "vision_config": {"hidden_size": 3584}},
-        {"num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064, **QWEN2},
-        8_291_375_616,
-    ),
-    "Qwen/Qwen2-VL-2B-Instruct": (
-        {"model_type": "qwen2_vl", "vision_config": {"hidden_size": 1536}, "tie_word_embeddings": True},
-        {
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_attention_heads": 12,
-            "num_hidden_layers": 28,
-            "num_key_value_heads": 2,
-            "vocab_size": 151936,
-        },
-        2_208_985_600,
-    ),
-    "llava-hf/llava-onevision-qwen2-7b-ov-hf": (
-        {"model_type": "llava_onevision", "vision_config": {}},
-        {"num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064, **QWEN2},
-        8_030_348_832,
-    ),
+    "Qwen3-VL-8B": ("qwen3_vl", {"out_hidden_size": 4096}, (4096, 12288, 36, 32, 8, 151936), False, 8_767_123_696),
+    "Qwen3-VL-32B": ("qwen3_vl", {"out_hidden_size": 5120}, (5120, 25600, 64, 64, 8, 151936), False, 33_357_390_064),
+    "InternVL3-2B": ("internvl", {"attention_bias": True}, (1536, 8960, 28, 12, 2, 151674), False, 2_088_957_440),
+    "InternVL3-8B": ("internvl", {"attention_bias": True}, (3584, 18944, 28, 28, 4, 151674), False, 7_944_373_760),
+    "LLaVA-OneVision-7B": ("llava_onevision", {}, (3584, 18944, 28, 28, 4, 152064), False, 8_030_348_832),
+    "Gemma-3-4B": ("gemma3", {}, (2560, 10240, 34, 8, 4, 262208), True, 4_300_079_472),
+    "Gemma-3-12B": ("gemma3", {}, (3840, 15360, 48, 16, 8, 262208), True, 12_187_325_040),
+    "Gemma-3-27B": ("gemma3", {}, (5376, 21504, 62, 32, 16, 262208), True, 27_432_406_640),
 }
+TEXT = {"qwen3_vl": ("qwen3_vl_text", 128), "gemma3": ("gemma3_text", 256)}
+"""Model type of the text part and width of a head; else those of Qwen2."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_checkpoint_has_its_published_parameters(name: str) -> None:
-    whole, text, published = PUBLISHED[name]
-    text = {"model_type": "qwen2", **text}
-    model = model_of_config({**whole, "text_config": text}, "config.json", "model")
+    kind, vision, sizes, tied, published = PUBLISHED[name]
+    architecture, head = TEXT.get(kind, ("qwen2", sizes[0] // sizes[3]))
+    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    text: dict[str, Any] = dict(zip((*keys, "vocab_size"), sizes, strict=True))
+    text |= {"model_type": architecture, "head_dim": 128 if name == "Gemma-3-27B" else head}
+    whole = {"model_type": kind, "vision_config": vision, "text_config": text, "tie_word_embeddings": tied}
+    model = model_of_config(whole, "config.json", "model")
     assert model.encoder is not None
     assert total_parameters(model) + model.encoder.parameters + model.encoder.projector_parameters == published
 
@@ -185,6 +165,35 @@ def test_transformers_builds_as_many_parameters(kind: str) -> None:
     assert found.parameters + found.projector_parameters == built
 
 
+@pytest.mark.parametrize(("kind", "gated"), [("qwen3_vl", False), ("qwen2_5_vl", True)])
+def test_a_layer_run_for_real_saves_as_much(kind: str, gated: bool) -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    found = encoder(kind)
+    width, wide, heads, patches = found.width, found.sizes["i"], found.sizes["a"], 64
+    weights = [torch.randn(rows, width, requires_grad=True).bfloat16() for rows in (3 * width, width, wide, wide)]
+    down = torch.randn(width, wide, requires_grad=True).bfloat16()
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    hidden = torch.randn(1, patches, width, requires_grad=True).bfloat16()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        joint = functional.linear(functional.layer_norm(hidden, (width,)), weights[0])
+        parts = joint.view(1, patches, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        core = functional.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(1, patches, width)
+        middle = hidden + functional.linear(core, weights[1])
+        normed = functional.layer_norm(middle, (width,))
+        up = functional.linear(normed, weights[2])
+        inner = functional.silu(functional.linear(normed, weights[3])) * up if gated else functional.gelu(up)
+        functional.linear(inner, down)
+    for weight in (*weights, down):
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    assert sum(kept.values()) / 2 / patches == pytest.approx(found.widths[1], rel=0.02)
+
+
 def test_every_known_encoder_reads_an_image() -> None:
     for kind in encoders():
         found = encoder(kind, text_config={"hidden_size": 2048})
@@ -205,7 +214,9 @@ def folder(tmp_path: Path) -> Path:
             "num_key_value_heads": 4,
             "vocab_size": 152064,
             "max_position_embeddings": 128000,
-            **QWEN2,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_attention_heads": 28,
         },
     }
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -30,6 +30,7 @@ from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.vision import Encoder, encoder_of
 
 _MOCK: Final = "MockVLMSFTDatasetConfig"
 _IMAGE_SIZE, _IMAGES = (256, 256), 1
@@ -39,55 +40,36 @@ _WHOLE_BYTES, _SHARDED_BYTES = 6, 12
 
 
 class VisionTower(NamedTuple):
-    """Sizes of the vision tower of one model."""
+    """Vision tower of one model."""
 
-    hub: str
-    """Name of the whole model on Hugging Face."""
     model: str
     """Shipped spec of its decoder."""
-    layers: int
-    hidden_size: int
-    intermediate_size: int
-    patch_size: int
-    """Side of a patch, in pixels."""
-    temporal_patch_size: int
-    positions: int
-    """Number of learned positions."""
-    merge_size: int
-    """Side of the square of patches that becomes one token."""
-    mergers: int
-    """Number of networks that turn patches into tokens: one at the end, and one per layer whose output the decoder
-    adds."""
-    out_size: int
-    """Width of a token."""
+    encoder: Encoder
 
     @property
     def parameters(self) -> int:
         """Number of parameters of the tower."""
-        hidden, wide = self.hidden_size, self.intermediate_size
-        patch = 3 * self.temporal_patch_size * self.patch_size**2 * hidden + hidden
-        layer = 4 * hidden * hidden + 2 * hidden * wide + 9 * hidden + wide
-        merged = hidden * self.merge_size**2
-        merger = merged * merged + merged + merged * self.out_size + self.out_size
-        # The last merger normalises a patch, the others the merged patches.
-        norms = 2 * hidden + 2 * merged * (self.mergers - 1)
-        return patch + self.positions * hidden + self.layers * layer + self.mergers * merger + norms
-
-    def kept_bytes(self, pixels: int) -> float:
-        """Return the bytes kept for `pixels` in 16 bits: ten tensors of the width and two wide ones a layer."""
-        patches = pixels / self.patch_size**2
-        layer = 20 * self.hidden_size + 4 * self.intermediate_size
-        return patches * (self.layers * layer + self.mergers * (8 * self.hidden_size + self.out_size))
+        return self.encoder.parameters + self.encoder.projector_parameters
 
     def most_bytes(self, pixels: int, passes: int, replicas: int) -> float:
-        """Return the most bytes on a device: `passes` micro batches in flight, optimizer state over `replicas`."""
-        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * self.kept_bytes(pixels)
+        """Return the most bytes on a device: `passes` micro batches in flight, optimizer state over `replicas`.
+
+        In 16 bits a layer keeps ten tensors of the width and two wide ones.
+        """
+        sizes, (_, saved) = self.encoder.sizes, self.encoder.widths
+        patches, networks = pixels / sizes["p"] ** 2, sizes["d"] + 1
+        kept = 2 * sizes["L"] * (saved + 2 * sizes["h"]) + networks * (8 * sizes["h"] + sizes["o"])
+        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * patches * kept
 
 
 @functools.cache
 def _towers() -> dict[str, VisionTower]:
     table = read_yaml(Path(__file__).with_name("vision_towers.yaml"))
-    return {hub: VisionTower(hub=hub, **table["shape"], **sizes) for hub, sizes in table["towers"].items()}
+    return {
+        hub: VisionTower(row["model"], encoder)
+        for hub, row in table.items()
+        if (encoder := encoder_of({"model_type": row["type"], "vision_config": {"out_hidden_size": row["width"]}}, {}))
+    }
 
 
 def tower_of(hub: str) -> VisionTower | None:

@@ -91,9 +91,9 @@ class Lengths:
         return ",".join(f"{length}:{weight:.9g}" for length, weight in zip(self.tokens, self.weights, strict=True))
 
     def __str__(self) -> str:
-        """Return the source, and how it is batched."""
-        cut = f" cut at {self.cutoff}" if self.cutoff else ""
-        return f"{self.source or self.to_dict()}"[:60] + f" {self.batching}{cut}"
+        """Return how they are batched, the cutoff, and the source."""
+        cut = f", cut at {self.cutoff}" if self.cutoff else ""
+        return f"{self.batching}{cut}, {self.source or self.to_dict()}"[:60]
 
     @property
     def where(self) -> str:
@@ -242,7 +242,10 @@ def _points(text: str, parts: Iterable[str]) -> list[tuple[float, int, str]]:
         matched = _POINT.fullmatch(part)
         if matched is None:
             raise InputError(f"lengths {quoted(part)}: write percentiles such as p50=900,p90=3k,max=16k")
-        name, length = matched[1], parse_count(matched[2], length=True)
+        try:
+            name, length = matched[1], parse_count(matched[2], length=True)
+        except InputError as error:
+            raise InputError(f"lengths {quoted(part)}: {error}") from error
         if not 1 <= length <= MOST_TOKENS:
             raise InputError(f"lengths {quoted(part)}: must be from 1 to {MOST_TOKENS} tokens")
         points.append((_ENDS[name] if name in _ENDS else float(name[1:]) / 100.0, length, part))

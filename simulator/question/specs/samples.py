@@ -23,7 +23,7 @@ def counted_lines(file: str) -> Iterator[tuple[int, Any, Any]]:
         exists = path.exists()
     except (OSError, ValueError):
         exists = False
-    if not exists:
+    if not file or not exists:
         raise InputError(f"lengths {quoted(file)}: no such file; write one, or percentiles such as p50=900,max=16k")
     for number, line in enumerate(read_limited(path, _MOST_BYTES).splitlines(), start=1):
         text = line.strip()

@@ -83,8 +83,8 @@ class Encoder(BaseModel):
     @property
     def widths(self) -> tuple[float, float]:
         """Numbers per patch of a layer that are alive at most at once, and those that its backward pass needs."""
-        network = self._names["i"] * (3 if encoders()[self.kind].get("gated") else 2)
-        return max(6.0 * self.width, 2.0 * self.width + network), 8.0 * self.width + network
+        wide, gated = self._names["i"], bool(encoders()[self.kind].get("gated"))
+        return max(6.0 * self.width, 2.0 * self.width + (2 + gated) * wide), 8.0 * self.width + (2 + 2 * gated) * wide
 
     def attended_patches(self, image: Image) -> float:
         """Return the patches that a patch attends to, over the layers: of its image, its tile or its window."""

@@ -462,15 +462,9 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     both = f"by its most favourable reading it needs {shortest}, by this one {high:.2f} GiB of {usable:.2f}"
     stated = "seq_length" in case.recipe.places
     rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
+    asks = {each: ": --lengths FILE decides" if each.bound == "length" else "" for each in bounds}
     return tuple(
-        replace(
-            each,
-            rule=rule,
-            severity="error",
-            message=f"{each.message}; {both}",
-            fix=each.fix or ("--lengths FILE" if each.bound == "length" else ""),
-        )
-        for each in bounds
+        replace(each, rule=rule, severity="error", message=f"{each.message}; {both}{asks[each]}") for each in bounds
     )
 
 

@@ -42,6 +42,8 @@ def emit(case: Case, target: str) -> str:
         raise UnsupportedError(
             f"model {model.name}: recipes are written for plain decoder layers; this one sets {model.extensions[0]}"
         )
+    if case.scenario.images is not None:
+        raise UnsupportedError("images: recipes are written for text alone")
     for setting in WORKLOAD:
         if setting.name not in _WRITTEN and getattr(case.scenario, setting.name) != setting.default:
             raise UnsupportedError(f"{setting.option}: {target} recipes have no word for it")
@@ -51,7 +53,7 @@ def emit(case: Case, target: str) -> str:
         fix = f" ({refused[0].fix})" if refused[0].fix else ""
         raise UnsupportedError(f"{target} would refuse the layout: {refused[0].message}{fix}")
     per_node = min(case.scenario.hardware.devices_per_node, case.scenario.devices)
-    memory = estimate.memory
+    memory, lengths = estimate.memory, case.scenario.lengths
     need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f}"
     head = Head(
         nodes=case.scenario.devices // per_node,
@@ -59,6 +61,7 @@ def emit(case: Case, target: str) -> str:
         lines=(
             f"Written by `simulate emit`: {case.scenario.model.name} on {case.scenario.devices} x {estimate.hardware}.",
             f"Estimated: {need} GiB usable, {estimate.throughput.step_seconds:.3g} s per step.",
+            *([f"Memory is of {case.scenario.seq_length} tokens; lengths: {lengths}."] if lengths else []),
             f"simulate: stack={case.scenario.framework.stack}",
         ),
     )

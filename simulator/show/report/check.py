@@ -25,7 +25,17 @@ from simulator.recipes.check.verdict import NOT_JUDGED, Changed, Checked, Checks
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.tables import BETWEEN, Column, fitting, heading, narrow_line
-from simulator.show.report.text import amount, gib, in_colour, largest_parts, layout_text, margin_text, percent, words
+from simulator.show.report.text import (
+    amount,
+    gib,
+    in_colour,
+    largest_parts,
+    layout_text,
+    length_lines,
+    margin_text,
+    percent,
+    words,
+)
 
 _MANY = 12
 """Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""
@@ -199,6 +209,7 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
+        yield from length_lines(estimate)
         yield from range_line(result)
     # A refused layout has no figures: no run can have it.
     if estimate is not None and result.outcome != "refused":
