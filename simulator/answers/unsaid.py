@@ -139,7 +139,7 @@ def _open_switch(practice: Practice, usual: str, speed: float, memory: float, ch
         speed_change=speed,
         memory_bytes=memory,
         verdict=verdict_of(changed, 0),
-        others=practice.others,
+        others=dict(practice.others),
     )
 
 

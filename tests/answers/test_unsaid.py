@@ -1,8 +1,9 @@
 """What nobody said of a run is open: its ranges are wider, its verdict holds whatever the rest is, or depends."""
 
+import copy
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,12 @@ def test_a_choice_stays_open_beside_a_switch_that_has_its_value() -> None:
     assert other is not None
     assert "parameter_dtype" in same.names
     assert "parameter_dtype" not in other.names
+
+
+def test_an_answer_with_open_switches_is_plain_data(estimate: Estimate) -> None:
+    """It can be copied and made a dictionary, as every frozen value can."""
+    unsaid = simulator.estimate(**QUESTION)
+    assert unsaid.open is not None
+    assert asdict(unsaid)["open"]["switches"]
+    assert copy.deepcopy(unsaid) == unsaid
+    assert asdict(estimate)["open"] is None
