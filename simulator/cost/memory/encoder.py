@@ -1,4 +1,4 @@
-"""Bytes of an encoder of images on the ranks that hold the input table (M30).
+"""Bytes of an encoder of images on the ranks that hold the input table (M31).
 
 `question.specs.vision` has its parameters and what an image becomes.
 """
@@ -21,7 +21,7 @@ def images_of_micro_batch(pricing: Pricing) -> Array:
 
 
 def encoder_bytes(pricing: Pricing) -> StageArray | float:
-    """Return the bytes of the encoder and its activations, shape (pipeline_parallel, n); 0 without images (M30).
+    """Return the bytes of the encoder and its activations, shape (pipeline_parallel, n); 0 without images (M31).
 
     Frozen, it keeps its weights; its pass saves nothing, and its working set counts as far as it is larger than what
     the language model's pass saves afterwards. Trained, it has gradients and optimizer state, sharded as the ZeRO stage
