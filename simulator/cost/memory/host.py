@@ -1,6 +1,6 @@
-"""Memory of a node's host in bytes: offloaded tensors and the buffers that they pass through (M25).
+"""Memory that a run takes on a node's host: offloaded tensors and the buffers that they pass through (docs/model.md, M25).
 
-Processes of the host itself are not counted, so a need above the capacity is a firm refusal.
+`memory.state` and `memory.activations` have the sizes of what is offloaded, `memory.peak` the side of the device.
 """
 
 from __future__ import annotations

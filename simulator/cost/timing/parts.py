@@ -1,6 +1,6 @@
-"""Records of seconds by part: of a pass through a layer, of a rank's part of a step, of waits and captures.
+"""Parts of the time of a step: their names, the seconds of a pass through a layer, and small formulas of exposed time.
 
-`timing.layers` and `timing.pipeline` fill them, `timing.step` adds them up.
+`timing.layers` fills the record of a pass, `timing.pipeline` sums the parts on a rank, `timing.step` adds the rest of a step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Reader of torchtitan: a launch or a TOML file becomes a recipe, a line of its log a step.
+"""Reader of torchtitan: makes a recipe of a launch or a TOML file, and a step of each step line of its log.
 
-Models and flavors are named in `flavors.yaml`. `cut_of` and `cut_words` turn the pipeline's cut into layers a stage and
-back; `torchtitan.write` writes the rest of a file.
+`words.csv` has the keys that a table translates, through `frameworks.take`; here stands what needs code: model, layout,
+recompute, the cut of the pipeline. `flavors.yaml` names the models, `torchtitan.framework` registers the reader,
+`torchtitan.write` writes files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Profile of a framework: every switch that changes memory or time, with its value, its meaning and how text states it.
+"""Profile of a framework: its switches, each with default, meaning and allowed values, and its limits.
 
-A switch exists because measured runs, or the saved tensors of real implementations, differ by it. The formulas of
-`cost.memory` and `cost.timing` read switches only; they never ask for a framework's name. `question.frameworks.stacks`
-has the values that releases and clusters set.
+A switch is a behaviour that changes memory or time, and `--option` sets it; a limit is what the framework supports, which
+rules and search read. Measured runs, or the saved tensors of real implementations, differ by each switch. Values stand in
+files of `simulator/frameworks`; `specs.stacks` reads them, `frameworks.stacks` makes profiles of releases and clusters.
+Formulas in `cost` read the profile and never the name of a framework.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""A repository's own words: `.simulate.yaml`, and comments `# simulate: ...` in its files. Read strictly, never run.
+"""Settings of a repository for `simulate check`: in `.simulate.yaml`, and in comments `# simulate: ...` of its files.
 
     hardware: h100-sxm-80g
     files:
       "recipes/70b/*": {nodes: 16, set: {MODEL_SIZE: 70B}, ignore: {megatron-batch: the launcher pads it}}
 
-The nearest file above a recipe counts, up to its repository's root. What the command line says beats a comment, a
-comment beats the file, and of its patterns the last that matches.
+The nearest file above a recipe counts, up to the root of its repository. What the command line says beats a comment, a
+comment beats the file, and of its patterns the last that matches. `check.reading` asks for the settings of a file and
+`check.judge` lets ignored findings pass; `show.cli.check` writes a first file for `--init`.
 """
 
 from __future__ import annotations

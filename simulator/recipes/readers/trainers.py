@@ -1,7 +1,9 @@
-"""Trainers of a repository's own, whose flags its `.simulate.yaml` translates to those of a framework that is read.
+"""Trainers of a repository, whose flags its `.simulate.yaml` translates to those of a framework that is read.
 
-trainers:
-  "train/main.py": {like: pretrain_gpt.py, flags: {--bs: --micro-batch-size, --wandb-tag: ""}}
+    trainers:
+      "train/main.py": {like: pretrain_gpt.py, flags: {--bs: --micro-batch-size, --wandb-tag: ""}}
+
+`check.repository` reads the settings; `readers.read` hands the translated words to the reader of the framework.
 """
 
 from __future__ import annotations
