@@ -225,7 +225,8 @@ class Example:
         yield Row("`gemm` at the rate of large products", gemm, evaluate(gemm), "ms")
         yield Row("`gemm`, by the shapes", f"{gemm} × {number(both['gemm'] / evaluate(gemm))}", both["gemm"], "ms")
         scores = times(2, tokens, self.scenario.seq_length, (q + model.value_width) / 2)
-        yield Row("`attention`", f"3.5 × {scores} / {attention_rate}", both["attention"], "ms")
+        cut = f"(1 + {number(self.scenario.coefficients.time.attention_tile_tokens)} / {self.scenario.seq_length})"
+        yield Row("`attention`", f"3.5 × {scores} / {attention_rate} × {cut}", both["attention"], "ms")
         moved = f"{times(20, model.hidden_size)} + 4 × ({q} + {k}) + {times(6, model.intermediate_size)}"
         around = f"14 × {model.value_width}"  # of a flash kernel's backward pass
         yield Row(
