@@ -27,7 +27,6 @@ from simulator.cost.timing.collectives import gather_seconds, shard_group
 from simulator.cost.timing.layers import head_seconds, table_seconds
 from simulator.cost.timing.parts import PassSeconds, sum_parts
 from simulator.cost.timing.pipeline import pieces_of
-from simulator.cost.timing.products import attention_tile_tokens
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout, default_cut
@@ -226,9 +225,8 @@ class Example:
         yield Row("`gemm` at the rate of large products", gemm, evaluate(gemm), "ms")
         yield Row("`gemm`, by the shapes", f"{gemm} × {number(both['gemm'] / evaluate(gemm))}", both["gemm"], "ms")
         scores = times(2, tokens, self.scenario.seq_length, (q + model.value_width) / 2)
-        tile = attention_tile_tokens(self.scenario)
-        tiles = f" × (1 + {tile:g} / {self.scenario.seq_length})" if tile else ""
-        yield Row("`attention`", f"3.5 × {scores} / {attention_rate}{tiles}", both["attention"], "ms")
+        cut = f"(1 + {number(self.scenario.coefficients.time.attention_tile_tokens)} / {self.scenario.seq_length})"
+        yield Row("`attention`", f"3.5 × {scores} / {attention_rate} × {cut}", both["attention"], "ms")
         moved = f"{times(20, model.hidden_size)} + 4 × ({q} + {k}) + {times(6, model.intermediate_size)}"
         around = f"14 × {model.value_width}"  # of a flash kernel's backward pass
         yield Row(

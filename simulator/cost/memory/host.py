@@ -1,4 +1,4 @@
-"""Memory that a run takes on a node's host: offloaded tensors and the buffers that they pass through (docs/model.md, M25).
+"""Memory of a node's host that a run takes: offloaded tensors and the buffers that they pass through (M25).
 
 `memory.state` and `memory.activations` have the sizes of what is offloaded, `memory.peak` the side of the device.
 """

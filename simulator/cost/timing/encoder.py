@@ -1,6 +1,7 @@
 """Seconds of an encoder of images on the ranks that hold the input table (T29).
 
-`question.specs.vision` has its sizes, `memory.encoder` its bytes; `timing.pipeline` adds the seconds to the first stage.
+`question.specs.vision` has its sizes, `memory.encoder` its bytes; `timing.pipeline` adds the seconds to the first
+stage.
 """
 
 from __future__ import annotations

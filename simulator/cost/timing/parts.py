@@ -1,6 +1,7 @@
-"""Parts of the time of a step: their names, the seconds of a pass through a layer, and small formulas of exposed time.
+"""Parts of the time of a step: their names, seconds of a pass through a layer, formulas of exposed time.
 
-`timing.layers` fills the record of a pass, `timing.pipeline` sums the parts on a rank, `timing.step` adds the rest of a step.
+`timing.layers` fills the record of a pass, `timing.pipeline` sums the parts on a rank, `timing.step` adds the rest of
+a step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Profile of a framework: its switches, each with default, meaning and allowed values, and its limits.
 
-A switch is a behaviour that changes memory or time, and `--option` sets it; a limit is what the framework supports, which
-rules and search read. Measured runs, or the saved tensors of real implementations, differ by each switch. Values stand in
-files of `simulator/frameworks`; `specs.stacks` reads them, `frameworks.stacks` makes profiles of releases and clusters.
-Formulas in `cost` read the profile and never the name of a framework.
+A switch is a behaviour that changes memory or time, and `--option` sets it; a limit is what the framework supports,
+which rules and search read. Measured runs, or the saved tensors of real implementations, differ by each switch. Values
+stand in files of `simulator/frameworks`; `specs.stacks` reads them, `frameworks.stacks` makes profiles of releases and
+clusters. Formulas in `cost` read the profile and never the name of a framework.
 """
 
 from __future__ import annotations
