@@ -179,7 +179,7 @@ def lengths_of(question: Question, model: ModelSpec, longest: int | None = None)
     settings["cutoff"] = settings["cutoff"] or longest
     lengths = replace(Lengths.read(lengths), **settings)
     most = model.longest_sequence
-    if most is not None and max(lengths.longest, lengths.package if lengths.packs else 0) > most:
+    if most is not None and lengths.longest > most:
         fix = f"--cutoff {most} cuts it, --model-field max_position_embeddings=N allows it"
         raise InputError(f"{lengths.where}: {lengths.longest} tokens: {model.name} has {most} positions; {fix}")
     return lengths

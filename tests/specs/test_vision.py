@@ -10,6 +10,7 @@ import pytest
 import simulator
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
+from simulator.question.specs.documents import validated
 from simulator.question.specs.families.reading import model_of_config, read_config
 from simulator.question.specs.vision import Encoder, encoder_of, encoders
 from tests.cli.running import run
@@ -280,3 +281,18 @@ def test_models_says_what_an_image_costs(folder: Path) -> None:
             f"image {size[0]}x{size[1]}" in line and str(tokens.image(*size).tokens) in line.split()
             for line in shown.splitlines()
         )
+
+
+@pytest.mark.parametrize(
+    ("vision", "message"),
+    [
+        ({"num_heads": "x"}, "vision_config: sizes.a: 'x'"),
+        ({"patch_size": 0}, "vision_config: sizes: p 0: must be from 1"),
+    ],
+)
+def test_wrong_sizes_are_one_line(vision: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        encoder("qwen2_5_vl", vision)
+    assert message in str(error.value)
+    with pytest.raises(InputError, match="no known encoder"):
+        validated("own.yaml", Encoder, {"kind": "qwen", "sizes": {}})

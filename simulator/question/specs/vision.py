@@ -15,15 +15,17 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from simulator.errors import InputError, quoted
-from simulator.question.specs.documents import read_yaml
+from simulator.errors import InputError, did_you_mean, quoted
+from simulator.question.specs.documents import read_yaml, validated
 
 _LARGEST: Final = 2**24
+_LARGEST_SIZE: Final = 2**32
+_MAY_BE_NONE: Final = frozenset("bcdn")
 _TEXT: Final = (("text_config", "llm_config"), ("vision_config", "vit_config"))
 
 
@@ -44,6 +46,17 @@ class Encoder(BaseModel):
     """Row of the known encoders."""
     sizes: Mapping[str, int]
     """Sizes by the names of that table."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind not in encoders():
+            raise ValueError(f"kind '{self.kind[:40]}'{did_you_mean(self.kind, encoders())}: is no known encoder")
+        if self.sizes.keys() ^ encoders()[self.kind]["sizes"].keys():
+            raise ValueError(f"sizes: {self.kind} has {', '.join(encoders()[self.kind]['sizes'])}")
+        for name, size in self.sizes.items():
+            if not (0 if name in _MAY_BE_NONE else 1) <= size <= _LARGEST_SIZE:
+                raise ValueError(f"sizes: {name} {size}: must be from 1 to {_LARGEST_SIZE}")
+        return self
 
     def __hash__(self) -> int:
         """Hash by the kind and the sizes."""
@@ -145,7 +158,7 @@ def encoders() -> Mapping[str, Mapping[str, Any]]:
     return {kind: table[row["as"]] if "as" in row else row for kind, row in table.items()}
 
 
-def encoder_of(config: Mapping[str, Any], pixels: Mapping[str, Any]) -> Encoder | None:
+def encoder_of(config: Mapping[str, Any], pixels: Mapping[str, Any], where: str = "config.json") -> Encoder | None:
     """Return the encoder of a configuration and its preprocessor's; None where its kind is unknown or it has none."""
     kind = str(config.get("model_type", ""))
     text, vision = (next((config[key] for key in keys if isinstance(config.get(key), dict)), None) for keys in _TEXT)
@@ -153,10 +166,10 @@ def encoder_of(config: Mapping[str, Any], pixels: Mapping[str, Any]) -> Encoder 
         return None
     sections = {"text": text or {}, "whole": config, "pixels": pixels}
     sizes = {name: _size(key, vision, sections) for name, key in encoders()[kind]["sizes"].items()}
-    return Encoder(kind=kind, sizes=sizes)
+    return validated(f"{where}: vision_config", Encoder, {"kind": kind, "sizes": sizes})
 
 
-def _size(key: str, vision: Mapping[str, Any], sections: Mapping[str, Any]) -> int:
+def _size(key: str, vision: Mapping[str, Any], sections: Mapping[str, Any]) -> Any:
     """Return the number at a key, of a list its length or first entry, of a text its digits; else the default."""
     path, _, default = key.partition("=")
     first, _, rest = path.partition(".")
@@ -166,11 +179,8 @@ def _size(key: str, vision: Mapping[str, Any], sections: Mapping[str, Any]) -> i
     if isinstance(value, list):
         value = len(value) if "indexes" in path else (value or [None])[0]
     if isinstance(value, str):
-        value = int(digits) if (digits := "".join(mark for mark in value if mark.isdigit())) else None
-    number = int(default) if value is None else value
-    if not isinstance(number, int) or not 0 <= number <= 2**32:
-        raise InputError(f"vision_config: {path}: must be a whole number")
-    return int(number)
+        value = int(digits[:12]) if (digits := "".join(re.findall("[0-9]", value))) else value
+    return int(default) if value is None else value
 
 
 _OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {

@@ -25,11 +25,11 @@ from pydantic.fields import FieldInfo
 
 from simulator.answers.run import TrainingRun
 from simulator.answers.saved import question_object
-from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, Verdict, Violation
+from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, LengthsEstimate, Verdict, Violation
 from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import TERA
-from simulator.question.vocabulary import Batching, Precision, StackName
+from simulator.question.vocabulary import Precision, StackName
 from simulator.search.query import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
@@ -210,19 +210,6 @@ _SAID = "Values of the question by group (inputs, model fields, layout, switches
 QuestionJson = Annotated[dict[str, Any], At(lambda answer, _: question_object(answer.question), _SAID)]
 
 
-class LengthsJson(Shown):
-    source: str
-    batching: Batching
-    sample_tokens: float
-    padding: float
-    priced_tokens: int
-    survive: float
-    fits_to: int | None
-    failing_steps: float
-    shortest_step_s: Annotated[float | None, At("shortest_step_seconds")]
-    shortest_tokens_per_second_per_device: float | None
-
-
 class EstimateJson(AnswerJson):
     model: str
     hardware: str
@@ -239,7 +226,7 @@ class EstimateJson(AnswerJson):
     assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
     open: OpenRangeJson | None
     question: QuestionJson
-    lengths: Annotated[LengthsJson | None, At("lengths", "Lengths that differ; with `--lengths` only.")] = None
+    lengths: Annotated[LengthsEstimate | None, At("lengths", "Lengths that differ; with `--lengths` only.")] = None
     training: Annotated[
         TrainingRun | None, At(lambda e, shown: shown.run_of(e), "The whole run; with `--train-tokens` only.")
     ] = None

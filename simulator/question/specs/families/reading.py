@@ -667,7 +667,7 @@ def model_of_config(
     if architecture not in architectures():
         raise UnsupportedError(f"{config.where}: model_type: {refusal(architecture)}")
     fields: dict[str, Any] = {"name": name, "architecture": architecture, "note": _note(whole, config)}
-    if (encoder := encoder_of(values, pixels)) is not None:
+    if (encoder := encoder_of(values, pixels, where)) is not None:
         fields["encoder"] = encoder
     return validated(config.where, ModelSpec, fields | fields_of(architecture, config))
 
