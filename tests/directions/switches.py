@@ -167,7 +167,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "release_grads": on("state- device-", "fully_shard=false"),
     "sharding_degree": along("2 4 0", "state- device- host- seconds?", because="more ranks exchange smaller parts"),
     "sharding_replicas": along("1 2 4", f"{STATE} host+ seconds?", because="parts are summed between the groups"),
-    "model_build": (*along("parts buffers", "device+"), *along("parts whole", "", because="steps need more here")),
+    "builds_whole_layers": on("", because="steps need more here"),
     "live_parameters": along("1000000000 2000000000", "device+", "fully_shard=false"),
     "reuse_parameters": along("1 1000000000", "device+", ZERO_3),
     "prefetch_parameters": along("50000000 500000000", "device+", ZERO_3),
@@ -175,7 +175,10 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "reduction_buffers": along("0 1 2", "device+", ZERO_3),
     "step_temporaries": along("0 1 2", "device+", "foreach_optimizer=true"),
     "step_parameters": along(
-        "100000000 1000000000", "device+", f"{ZERO_3} foreach_optimizer=false prefetch_parameters=1"
+        "100000000 1000000000",
+        "device+ host?",
+        f"{ZERO_3} foreach_optimizer=false prefetch_parameters=1",
+        because="pinned groups are powers of two",
     ),
     "offload_fraction": along("0.0 0.5 1.0", "state- device- host+ seconds+"),
     "host_gradient_bytes": along("0 4", "host+"),

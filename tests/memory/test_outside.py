@@ -178,8 +178,7 @@ def test_each_moment_can_bind() -> None:
     big = scenario_of("llama3.1-8b", devices=8)
     assert moments(big, pipeline_parallel=8) == {"backward", "loss"}
     # A short sequence with one replica: the state that comes back for the step is more than the activations.
-    short = scenario_of("llama3.1-8b", devices=1, seq_length=128, options={"model_build": "parts"})
-    assert moments(short, offload="optimizer") == {"optimizer step"}
+    assert moments(scenario_of("llama3.1-8b", devices=1, seq_length=128), offload="optimizer") == {"optimizer step"}
     # A wide vocabulary over few tokens: the table's gradient.
     wide = scenario_of(small_dense(vocab_size=2**20), devices=2, seq_length=64)
     assert "embedding gradient" in moments(wide, pipeline_parallel=2)

@@ -398,12 +398,8 @@ class FrameworkProfile(Switches):
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
     )
-    model_build: str = switch(
-        default="parts",
-        about="weights before the first step: a device's parts alone, its whole layers even under ZeRO 3 (Paddle), or "
-        "weights beside the distributed optimizer's new buffers (Megatron)",
-        choices=("parts", "whole", "buffers"),
-        moves=("memory",),
+    builds_whole_layers: bool = switch(
+        default=False, about="a rank builds its layers whole before ZeRO 3 cuts them (Paddle)", moves=("memory",)
     )
     fused_projections: bool = switch(
         default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
