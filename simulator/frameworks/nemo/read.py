@@ -57,8 +57,8 @@ class VisionTower(NamedTuple):
         """
         sizes, (_, saved) = self.encoder.sizes, self.encoder.widths
         patches, networks = pixels / sizes["p"] ** 2, sizes["d"] + 1
-        kept = 2 * sizes["L"] * (saved + 2 * sizes["h"]) + networks * (8 * sizes["h"] + sizes["o"])
-        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * patches * kept
+        per_patch = 2 * sizes["L"] * (saved + 2 * sizes["h"]) + networks * (8 * sizes["h"] + sizes["o"])
+        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * patches * per_patch
 
 
 @functools.cache
