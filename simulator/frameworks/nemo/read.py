@@ -1,7 +1,6 @@
-"""Reader of NeMo and Megatron-Bridge: keys of their files and logs, and an upper bound of what a vision tower adds.
+"""Runs of NeMo and Megatron-Bridge: keys of their files and logs, and an upper bound of what a vision tower adds.
 
-Keys stand for Megatron-LM's flags, which `megatron.read` interprets; `nemo.recipes` has recipes in Python. Shapes of
-vision: `Qwen3VLVisionModel` of transformers 4.57, which Megatron-Bridge v0.6.0 builds of Megatron's layers
+Shapes: `Qwen3VLVisionModel` of transformers 4.57, which Megatron-Bridge v0.6.0 builds of Megatron's layers
 (models/qwen_vl/modelling_qwen3_vl/vision_model.py). Images: `MockVLMSFTDatasetConfig` (data/builders/mock_vlm_sft.py),
 whose processor leaves 256 x 256 pixels as they are.
 """
@@ -58,8 +57,8 @@ class VisionTower(NamedTuple):
         """
         sizes, (_, saved) = self.encoder.sizes, self.encoder.widths
         patches, networks = pixels / sizes["p"] ** 2, sizes["d"] + 1
-        saved_bytes = 2 * sizes["L"] * (saved + 2 * sizes["h"]) + networks * (8 * sizes["h"] + sizes["o"])
-        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * patches * saved_bytes
+        per_patch = 2 * sizes["L"] * (saved + 2 * sizes["h"]) + networks * (8 * sizes["h"] + sizes["o"])
+        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * patches * per_patch
 
 
 @functools.cache
