@@ -225,7 +225,7 @@ def _moves(need_bytes: float, span: OpenRange) -> tuple[list[float], list[float]
 
     A case is a value of every switch; switches are independent, and together move no further than the span.
     """
-    least, most = (math.log(end / need_bytes) for end in (span.least_bytes, span.most_bytes))
+    low, high = (math.log(end / need_bytes) for end in (span.least_bytes, span.most_bytes))
     cases = {0.0: 1.0}
     for name in span.names:
         values = [switch for switch in span.switches if switch.switch == name]
@@ -235,7 +235,7 @@ def _moves(need_bytes: float, span: OpenRange) -> tuple[list[float], list[float]
         longer: defaultdict[float, float] = defaultdict(float)
         for change, weight in cases.items():
             for share, step in options:
-                longer[round(min(max(change + step, least), most), _DIGITS)] += weight * share
+                longer[round(min(max(change + step, low), high), _DIGITS)] += weight * share
         cases = longer
     whole = sum(cases.values())
     return [weight / whole for weight in cases.values()], list(cases)
