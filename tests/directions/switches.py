@@ -100,10 +100,12 @@ _MODULES = tuple(word for word in OFFLOADED_MODULES if word not in ("core_attn",
 SWITCHES: dict[str, tuple[Course, ...]] = {
     # What a layer keeps.
     # Statistics are kept of every row, where selective recompute keeps nothing of unfused scores.
-    "flash_attention": on(f"{THRIFTY} seconds-", spared=selective),
+    # On short sequences tiles that are not full cost more than a better kernel gains.
+    "flash_attention": on(f"{THRIFTY} seconds?", spared=selective, because="part of a tile costs a whole"),
     "attention_kernel": (
-        *along("flash_1 sdpa flash_2 flash_3", "seconds-"),
-        *each("device", ("unfused", "ck", "npu"), "seconds?", because="other devices' kernels"),
+        *along("flash_1 sdpa flash_2", "seconds-"),
+        *each("flash_2", ("flash_3",), "seconds?", because="part of a tile costs a whole"),
+        *each("device", ("unfused", "ck", "aiter", "npu"), "seconds?", because="other devices' kernels"),
     ),
     "attention_matrix_bytes": along("2 4", f"{LAVISH} seconds+", "flash_attention=false"),
     "attention_dropout": on(LAVISH, "flash_attention=false"),
