@@ -409,16 +409,12 @@ def origins_text(results: Sequence[Checked]) -> str:
         ]
         table = Presentation().columns(columns) if rows else ""
         missing = [f"not known: {_below(result, reason)}" for reason in result.reasons if case is None]
-        blocks.append("\n".join(line for line in (verdict_heading(result), table, *map(one_line, missing)) if line))
+        heading_line = f"{one_line(result.name)}: {words(result.outcome)}"
+        blocks.append("\n".join(line for line in (heading_line, table, *map(one_line, missing)) if line))
     return "\n\n".join(blocks) + "\n"
 
 
 _ORIGINS = ("setting", "value", "said by")
-
-
-def verdict_heading(result: Checked) -> str:
-    """Return a recipe's name and verdict."""
-    return f"{one_line(result.name)}: {words(result.outcome)}"
 
 
 def _said_by(origin: Origin) -> str:
