@@ -83,11 +83,11 @@ LARGEST_OF_WORKLOAD: Final = {
 
 
 @functools.cache
-def largest_of(setting: str) -> int:
-    """Return the largest count that a setting takes in a run: its model field's or workload's, else any count's."""
+def largest_of(setting: str) -> int | None:
+    """Return the largest count of a model's field or of a workload; None for other settings."""
     field_info = ModelSpec.model_fields.get(setting)
     if field_info is None:
-        return LARGEST_OF_WORKLOAD.get(setting, LARGEST_COUNT)
+        return LARGEST_OF_WORKLOAD.get(setting)
     parts = (info for part in get_args(field_info.annotation) for info in getattr(part, "__metadata__", ()))
     limits = (limit.le for info in (field_info, *parts) for limit in info.metadata if isinstance(limit, Le))
     return min((int(str(limit)) for limit in limits), default=LARGEST_COUNT)
@@ -264,12 +264,12 @@ class Arguments:
     def integer(self, option: str, *names: str, low: int = 1, high: int | None = None) -> int | None:
         """Return a whole number; None where absent or unknown. Raises InputError for other text.
 
-        The number is at most `high`, and at most what its setting takes.
+        The number is at most `high`, by default what any count may be, and at most what its setting takes.
         """
         text = self.text(option, *names)
         if text is None:
             return None
-        high = min(high or largest_of(option), largest_of(option))
+        high = min(filter(None, (high, largest_of(option))), default=LARGEST_COUNT)
         number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,12}", text, re.ASCII) else None
         if number is None or not low <= number <= high:
             shown = f"'{text[:40]}'" if text else "nothing"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -206,7 +207,12 @@ def _keys(
 
 def line_of(text: str, path: Sequence[str]) -> int:
     """Return the line of a key of a document's text, as near as its own and its parents' names tell."""
-    return _Lines(text.split("\n")).of(tuple(path)) if path else 1
+    return _lines_of(text).of(tuple(path)) if path else 1
+
+
+@functools.lru_cache(maxsize=8)
+def _lines_of(text: str) -> _Lines:
+    return _Lines(text.split("\n"))
 
 
 def as_text(value: object) -> str:

@@ -15,6 +15,7 @@ from simulator.frameworks.arguments import LARGEST_OF_WORKLOAD, OFF, Arguments, 
 from simulator.frameworks.flags import ANY_TEXT, Flag, Meaning
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.stacks import profile_of
+from simulator.question.scenario.inputs import LARGEST_COUNT
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.optimizers import OPTIMIZERS, Optimizer, optimizer_of_word
@@ -121,7 +122,7 @@ def _range(meaning: Meaning) -> tuple[int, int]:
     if meaning.kind == "option":
         about = _SWITCHES[meaning.name].metadata
         return about["low"], about["high"]
-    return int(meaning.kind == "workload"), largest_of(meaning.name)
+    return int(meaning.kind == "workload"), largest_of(meaning.name) or LARGEST_COUNT
 
 
 def _typed(meaning: Meaning, text: str) -> Any:

@@ -9,26 +9,15 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
-OriginKind = Literal[
-    "argument",
-    "option",
-    "environment",
-    "settings",
-    "file",
-    "search",
-    "stack",
-    "hardware",
-    "framework",
-    "follows",
-    "nobody",
-]
+_ByTheUser = Literal["argument", "option", "environment", "settings"]
+OriginKind = Literal[_ByTheUser, "file", "search", "stack", "hardware", "framework", "follows", "nobody"]
 """Who says a value: an `argument` of a Python program or cell of a table, an `option` of the command line, a variable
 of the `environment`, a repository's own `settings`, a `file` (launch script, configuration, log), a `search` that chose
 it, a named `stack` or release, the `hardware`'s spec, the `framework`'s own default; it `follows` from other values; or
 `nobody`."""
-_BY_THE_USER: Final = frozenset({"argument", "option", "environment", "settings"})
+_BY_THE_USER: Final = frozenset(get_args(_ByTheUser))
 Severity = Literal["error", "warning", "note"]
 Bound = Literal["", "length", "sharding", "adapters", "state"]
 """Upper bounds whose favourable reading can be priced: the shortest samples, adapters of rank 1, no state."""

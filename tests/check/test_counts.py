@@ -166,3 +166,14 @@ def test_the_recipes_are_read_as_they_are(name: str, tmp_path: Path) -> None:
     (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
     assert result.framework, result.reasons
     assert result.outcome != "unreadable", result.reasons
+
+
+def test_a_number_of_bytes_or_parameters_may_be_large(tmp_path: Path) -> None:
+    """Buckets of 10^9, as public configurations of DeepSpeed have them, are counts of something else."""
+    zero = {"stage": 3, "reduce_bucket_size": 10**9, "stage3_max_live_parameters": 10**9}
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": zero}), encoding="utf-8")
+    file = tmp_path / "run.sh"
+    text = RECIPES["trainer.sh"].replace("--fsdp 'full_shard auto_wrap'", "--deepspeed zero.json")
+    file.write_text(text, encoding="utf-8")
+    (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert result.outcome in ("fits", "longest_does_not_fit"), result.reasons

@@ -269,3 +269,41 @@ def test_a_reason_has_the_place_of_an_example_where_it_is_narrow(width: int, sho
     checks = Checks(results=tuple(results), gates=Gates())
     summary = check_table(checks, Presentation(width=width)).split("\n\n")[1]
     assert (reason in summary, "such as" in summary) == (shown, width > 80)
+
+
+def sarif(*results: Checked) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text("sarif", *results))["runs"][0]["results"]
+    return found
+
+
+def test_sarif_asks_for_what_a_person_must_do_and_knows_a_finding_again() -> None:
+    assert sarif(warned()) == [], "a warning of a recipe that fits is nothing to act on"
+    (found,) = sarif(*unjudged("cannot_tell"))
+    assert (found["ruleId"], found["level"]) == ("cannot-tell", "warning")
+    file = "x/../recipes/a.sh"
+    first, second = (
+        replace(judged(), file=file, reasons=(f"needs {need} GiB",), blame=Place(file, line))
+        for need, line in (("161.2", 3), ("170.25", 9))
+    )
+    (one,), (other,) = sarif(first), sarif(second)
+    assert one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "recipes/a.sh"
+    assert one["partialFingerprints"] == other["partialFingerprints"]
+    (elsewhere,) = sarif(replace(first, file="b.sh", blame=Place("b.sh", 3)))
+    assert elsewhere["partialFingerprints"] != one["partialFingerprints"]
+    assert "file=recipes/a.sh," in text("github", first)
+
+
+def test_quiet_keeps_the_reason_and_many_of_one_kind_are_one_row() -> None:
+    assert "a,b:c%.sh: unreadable: line one line 100%" in text("table", WRONG, verbosity=-1)
+    (open_one,) = unjudged("cannot_tell")
+    many = tuple(
+        replace(open_one, file=f"{n}.sh", reasons=(f"the 90 % interval, {n}.5 to {n + 9} GiB, reaches it",))
+        for n in range(13)
+    )
+    (row,) = [line for line in text("table", *many).splitlines() if line.startswith("     13 ")]
+    assert "the N % interval, N to N GiB" in row
+
+
+def test_a_page_of_many_recipes_holds_no_library() -> None:
+    many = tuple(replace(fits(), file=f"{number}.sh") for number in range(200))
+    assert len(text("html", *many)) < 1_000_000

@@ -130,6 +130,34 @@ def run_action(checkout: Path, python: Path, **inputs: str) -> subprocess.Comple
     return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
 
 
+def test_action_takes_the_words_of_the_base(tmp_path: Path) -> None:
+    """A pull request that would quiet the gate fails, and each new word is an annotation; once merged it counts."""
+    origin, checkout = tmp_path / "origin", tmp_path / "checkout"
+    script = (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8")
+    wrong = script.replace("--num-layers 32", "--num-layers 99")
+
+    def git(folder: Path, *words: str) -> None:
+        names = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True)  # noqa: S607  of the PATH
+
+    origin.mkdir()
+    git(origin, "init", "--quiet", "--initial-branch", "main")
+    (origin / ".simulate.yaml").write_text("hardware: z2000\n", encoding="utf-8")
+    (origin / "run.sh").write_text(script, encoding="utf-8")
+    git(origin, "add", "-A")
+    git(origin, "commit", "--quiet", "-m", "right")
+    git(tmp_path, "clone", "--quiet", str(origin), str(checkout))
+    right = run_action(checkout, Path(sys.executable), hardware="", base_ref="main")
+    assert right.returncode == 0, right.stdout + right.stderr
+    (checkout / "run.sh").write_text(f"# simulate: ignore[refused] please\n{wrong}", encoding="utf-8")
+    (checkout / ".simulate.yaml").write_text("hardware: z2000\nignore: {refused: please}\n", encoding="utf-8")
+    quieted = run_action(checkout, Path(sys.executable), hardware="", base_ref="main")
+    assert quieted.returncode == 1, quieted.stdout + quieted.stderr
+    assert quieted.stdout.count("title=settings-changed") == 2
+    merged = run_action(checkout, Path(sys.executable), hardware="")
+    assert merged.returncode == 0, merged.stdout + merged.stderr
+
+
 HOSTILE_NAMES = (
     "--model=tiny.yaml",
     "--output=x",

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
+from tests.check.recipes import ROOT
 from tests.cli.running import run
 
 LAUNCH = (
@@ -196,3 +198,20 @@ def test_explain_says_who_said_each_value() -> None:
     assert said["vocab_size"] == "the command line"
     assert said["micro_batch_size"] == "a/run.sh:3"
     assert said["offload"] == "megatron's default"
+
+
+def test_the_walk_of_the_page_is_true() -> None:
+    """What `--init` writes and what the page fills in, on the page's own script."""
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    walk = page.partition("## From a checkout")[2].partition("\n## ")[0]
+    assert len(page.partition("## A repository's own words")[0].splitlines()) < 60
+    script = walk.partition("```sh\n")[2].partition("```")[0]
+    asked, filled = (dedent(block.partition("```")[0]) for block in walk.split("```yaml\n")[1:])
+    put("train/run.sh", script)
+    put("train/llama.sh", LAUNCH)
+    assert run("check", ".", "--hardware", "h100-sxm-80g", "--init").exit_code == 0
+    written = Path(".simulate.yaml").read_text(encoding="utf-8").splitlines()
+    assert [line for line in written if not line.startswith("#")] == asked.splitlines()
+    put(".simulate.yaml", filled)
+    assert {each["outcome"] for each in results(".")} == {"fits"}
+    assert run("check", ".").exit_code == 0

@@ -49,19 +49,20 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     rank = arguments.integer("lora_rank", "peft.dim") or 8 if arguments.has("peft._target_", "peft.dim") else None
     layout = Layout(**_layout(arguments, model, targets))
     whole = arguments.text("parameter_dtype", "model.torch_dtype") in ("float32", "fp32", "torch.float32")
-    fused = {"fused_rms_norm": "true", "repeat_kv": "false"} if _is_te(arguments) else _EAGER
+    is_te = arguments.text("fused_rms_norm", "model.backend.rms_norm") == "te"
+    fused = {"fused_rms_norm": "true", "repeat_kv": "false"} if is_te else _EAGER
+    narrow = arguments.has("model.backend.te_fp8.recipe") or arguments.switch("precision", "fp8.enabled")
     quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
     options = {**({} if whole else _HALF), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
     options |= read_optimizer(arguments, "optimizer._target_", "torch", own={"adam": "adamw", "fusedadam": "adamw"})
-    nodes = arguments.integer("nodes", "benchmark.num_nodes")
-    arguments.nodes = nodes or arguments.nodes
+    arguments.nodes = arguments.integer("nodes", "benchmark.num_nodes")
     exact = next((key for key in _LENGTHS if arguments.integer("seq_length", key, low=0)), None)
     run = Recipe(
         framework="torch",
         model=model,
         seq_length=arguments.integer("seq_length", exact) if exact else _bound(arguments, model),
         global_batch_size=targets.get("workload.global_batch_size"),
-        precision="fp8" if arguments.has("model.backend.te_fp8.recipe") or _fp8(arguments) else "bf16",
+        precision="fp8" if narrow else "bf16",
         lora_rank=rank,
         options=options,
         layout=layout,
@@ -82,14 +83,6 @@ def _require_text(arguments: Arguments) -> None:
         known = {"recipe": _RECIPES, "model._target_": _TEXT}.get(key, ())
         if text and not any(part in text for part in known):
             arguments.not_modelled(message, key)
-
-
-def _is_te(arguments: Arguments) -> bool:
-    return (arguments.text("fused_rms_norm", "model.backend.rms_norm") or "").lower() == "te"
-
-
-def _fp8(arguments: Arguments) -> bool:
-    return arguments.switch("precision", "fp8.enabled")
 
 
 def _layout(arguments: Arguments, model: str | None, targets: dict[str, Any]) -> dict[str, Any]:

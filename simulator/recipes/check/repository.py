@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -27,7 +27,7 @@ from simulator.answers.gates import OUTCOMES
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.errors import InputError, SimulateError, did_you_mean
 from simulator.evidence.cluster import cluster
-from simulator.frameworks.documents import line_of
+from simulator.frameworks.documents import as_text, line_of
 from simulator.frameworks.values import root_of
 from simulator.question.origin import Origin, Place, Remark
 from simulator.question.question import Question, question_of
@@ -146,7 +146,7 @@ def _check_part(file: _SettingsFile, path: tuple[str, ...], part: FileSettings) 
     """Raise InputError for hardware, a model, or a rule that there is not, and for nodes beside devices."""
     for rule in part.ignore:
         _check_rule(rule, file.place(*path, "ignore", rule))
-    files = tuple(_named_files(part))
+    files = [((name,), value) for name in _CHECKS if (value := getattr(part, name)) is not None]
     for key, value in (*((("set", name), value) for name, value in part.set.items()), *files):
         _check_inside(str(value), file.place(*path, *key), file.folder / NAME)
     for key, value in files:
@@ -158,10 +158,6 @@ def _check_part(file: _SettingsFile, path: tuple[str, ...], part: FileSettings) 
     if part.nodes and part.devices:
         place = file.place(*path, "devices")
         raise InputError(f"{place.file}:{place.line}: nodes and devices exclude each other: give one")
-
-
-def _named_files(part: FileSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    return (((name,), value) for name in _CHECKS if (value := getattr(part, name)) is not None)
 
 
 def _check_inside(value: str, place: Place, settings: Path) -> None:
@@ -241,7 +237,7 @@ class Repository:
             name = path.relative_to(settings.folder).as_posix()
             parts = [((), settings.content), *_matching(settings.content.files, name)]
             for key, part in parts:
-                values_of_run |= {each: str(value) for each, value in part.set.items() if value is not None}
+                values_of_run |= {each: as_text(value) for each, value in part.set.items() if value is not None}
                 ignored |= {each: (why, settings.place(*key, "ignore", each)) for each, why in part.ignore.items()}
                 values |= _stated(settings, key, part, values)
             left_out = next((each for each in settings.content.exclude if _matches(name, each)), None)
@@ -379,54 +375,40 @@ def silenced(result: Checked, ignored: Mapping[str, tuple[str, Place]]) -> Check
     outcome = result.outcome.replace("_", "-")
     errors = [remark.rule for remark in result.remarks if remark.severity == "error"]
     names = [outcome] if outcome in ignored else errors if errors and all(each in ignored for each in errors) else []
-    notes = (_note(name, *ignored[name]) for name in dict.fromkeys(names))
+    words = ((name, *ignored[name]) for name in dict.fromkeys(names))
+    notes = [Remark(IGNORED, "note", f"{name} is ignored: {why}", place) for name, why, place in words]
     return replace(result, passed=True, known=True, remarks=(*result.remarks, *notes)) if names else result
-
-
-def _note(name: str, why: str, place: Place) -> Remark:
-    return Remark(IGNORED, "note", f"{name} is ignored: {why}", place)
 
 
 _OWN_TRAINER: Final = re.compile(r"'([^']{1,200})': flags of no framework")
 
 
-def skeleton(results: Iterable[Checked], hardware: str, folder: Path) -> str:
+def skeleton(results: Sequence[Checked], hardware: str, folder: Path) -> str:
     """Return a settings file that asks for each value that the results could not know, once, with empty values."""
     asked: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
-        for remark in result.remarks if not result.passed else ():
-            for key, name in _asked(remark):
-                asked.setdefault((key, name), []).append(result)
-    reasons = (
-        match for result in results for reason in result.reasons for match in [_OWN_TRAINER.search(reason)] if match
-    )
-    own = {Path(match[1]).name: match[1] for match in reasons}
-    by_pattern: dict[str, dict[str, list[tuple[str, str]]]] = {}
+        for pair in _asked(result):
+            asked.setdefault(pair, []).append(result)
+    by_pattern: dict[str, dict[str, list[str]]] = {}
     for (key, name), files in asked.items():
         pattern = _pattern(sorted({_relative(result.file, folder) for result in files}))
         why = f"{len({result.file for result in files})} files" if len(files) > 1 else files[0].name
-        by_pattern.setdefault(pattern, {}).setdefault(key, []).append((name, why))
+        line = f"      {_quoted(name)}:  # {why}" if key == "set" else f"    {key}:  # {why}"
+        by_pattern.setdefault(pattern, {}).setdefault(key, []).append(line)
     lines = [
         "# What `simulate check` is to know of these files. Fill in what stands empty, leave out what does not matter."
     ]
-    lines += [
-        f"hardware: {hardware}",
-        "exclude: []",
-        "ignore: {}  # rule: reason",
-        "files:" if by_pattern else "files: {}",
-    ]
+    lines += [f"hardware: {hardware}", "exclude: []", "ignore: {}  # rule: reason"]
+    lines.append("files:" if by_pattern else "files: {}")
     for pattern, keys in sorted(by_pattern.items()):
         lines.append(f"  {_quoted(pattern)}:")
-        for key, names in sorted(keys.items()):
-            if key == "set":
-                lines += ["    set:", *(f"      {_quoted(name)}:  # {why}" for name, why in sorted(names))]
-            else:
-                lines.append(f"    {key}:  # {names[0][1]}")
-    if own:
-        lines.append(
-            'trainers:  # like: a program whose flags are read; flags: each own flag with the one that it means, or ""'
-        )
-        lines += [f"  {_quoted(name)}: {{like: pretrain_gpt.py, flags: {{}}}}" for name in sorted(own)]
+        for key, own in sorted(keys.items()):
+            lines += ["    set:", *sorted(own)] if key == "set" else own[:1]
+    reasons = [reason for result in results for reason in result.reasons]
+    trainers = {Path(match[1]).name for reason in reasons if (match := _OWN_TRAINER.search(reason))}
+    if trainers:
+        lines.append('trainers:  # like: a program whose flags are read; flags: own flag: the one that it means, or ""')
+        lines += [f"  {_quoted(name)}: {{like: pretrain_gpt.py, flags: {{}}}}" for name in sorted(trainers)]
     return "\n".join(lines) + "\n"
 
 
@@ -434,16 +416,16 @@ _SET: Final = re.compile(r"--set ('?)([^'=\n]{1,200})=")
 _OF_OPTIONS: Final = {"--nodes": "nodes", "--devices": "devices", "--model": "model", "--seq-length": "seq_length"}
 
 
-def _asked(remark: Remark) -> Iterator[tuple[str, str]]:
-    """Yield the keys, and names of settings, that would tell what a remark says is missing."""
-    if remark.severity != "error":
-        return
-    names = [match[2] for match in _SET.finditer(remark.fix)]
-    yield from (("set", name) for name in names)
-    if not names and "vocab_size" in remark.fix:
-        yield "vocab_size", ""
-    elif not names and (key := _OF_OPTIONS.get(remark.fix.split(" ")[0].rstrip(","))):
-        yield key, ""
+def _asked(result: Checked) -> Iterator[tuple[str, str]]:
+    """Yield the keys, and names of settings, that would tell what a result says is missing."""
+    errors = [remark.fix for remark in result.remarks if remark.severity == "error"]
+    for fix in () if result.passed else errors or result.reasons:
+        names = {match[2] for match in _SET.finditer(fix)}
+        yield from (("set", name) for name in names)
+        if not names and "vocab_size" in fix:
+            yield "vocab_size", ""
+        elif not names and (key := _OF_OPTIONS.get(fix.split(" ")[0].rstrip(","))):
+            yield key, ""
 
 
 def _relative(file: str, folder: Path) -> str:

@@ -115,20 +115,24 @@ def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Seque
     return PageSection(title, figure=figure, about=about, table=Table(PARTS, rows), folded=True)
 
 
+_MOST_DRAWN = 12
+"""Most recipes of a page with figures: the library that draws them takes 5 MB of it."""
+
+
 def check_page(checks: Checks, shown: Presentation) -> str:
     """Return the page of verdicts."""
     figures: dict[str, PlotlyFigure] = {}
     rows = summary_rows(checks.results)
     sections = [PageSection("Verdicts", table=Table(HEADERS, rows, frozenset(TEXTS)))]
     priced = [(r, r.estimate) for r in checks.results if r.estimate is not None and r.outcome != "refused"]
-    if priced:
+    if priced and len(checks.results) <= _MOST_DRAWN:
         figures["recipes"] = verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
         about = (
             "Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; grey where the "
             "verdict is open."
         )
         sections.insert(0, PageSection("Need against what is usable", figure="recipes", about=about))
-    drawn = sorted(priced, key=lambda pair: pair[0].passed)[:_MOST_FIGURES]
+    drawn = sorted(priced, key=lambda pair: pair[0].passed)[:_MOST_FIGURES] if figures else []
     needs = {id(result): memory_figure(estimate) for result, estimate in drawn}
     for number, result in enumerate(checks.results):
         name = f"recipe-{number}" if id(result) in needs else ""

@@ -95,7 +95,7 @@ def page_html(  # noqa: PLR0913  everything on a page
         version=escape(__version__),
         command=escape(shown.command),
         data=data.replace("</", "<\\/"),
-        plotly=plotting_library(),
+        plotly=plotting_library() if figures or layouts else "",
         script=assets.joinpath("page.js").read_text("utf-8"),
     )
 

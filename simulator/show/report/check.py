@@ -63,7 +63,10 @@ def check_table(checks: Checks, shown: Presentation) -> str:
     if results and not alone:
         columns, left_out = fitting(_columns(results, shown), shown.line)
         blocks.append("\n".join([shown.columns(columns), *narrow_line(left_out)]))
-    if verbosity >= 0:
+    if verbosity < 0:
+        lines = [one_line(f"{result.name}: {verdict_line(result)}") for result in failing]
+        blocks += [shown.prose(lines)] if lines and not many else []
+    else:
         for result in results:
             lines = list(_alone(result, shown) if alone and result.passed else _lines(result, verbosity))
             if lines:
@@ -341,9 +344,11 @@ def reason(result: Checked) -> str:
     text = result.reasons[0] if result.reasons else ""
     text = _PLACE.sub("", text.removeprefix(result.file))
     text = _FOLLOWS.split(text, maxsplit=1)[0]
-    return text.removeprefix("starts no training: ").strip()
+    return _FIGURES.sub("N", text.removeprefix("starts no training: ")).strip()
 
 
+_FIGURES = re.compile(r"(?<![\w.-])[0-9][0-9,]*(?:\.[0-9]+)?(?= %| GiB|,? to | more|[ ,;:]|$)")
+"""Numbers of a reason, by which the same reason would be many."""
 _PLACE = re.compile(r"^(?::[0-9]+)?: |^line [0-9]+: ")
 """Place in a reason: behind the file, or in front of the missing value."""
 _FOLLOWS = re.compile(r"; |: on | \(--|, did you mean| \(and ")
@@ -416,16 +421,12 @@ def origins_text(results: Sequence[Checked]) -> str:
         ]
         table = Presentation().columns(columns) if rows else ""
         missing = [f"not known: {_below(result, reason)}" for reason in result.reasons if case is None]
-        blocks.append("\n".join(line for line in (verdict_heading(result), table, *map(one_line, missing)) if line))
+        heading_line = f"{one_line(result.name)}: {words(result.outcome)}"
+        blocks.append("\n".join(line for line in (heading_line, table, *map(one_line, missing)) if line))
     return "\n\n".join(blocks) + "\n"
 
 
 _ORIGINS = ("setting", "value", "said by")
-
-
-def verdict_heading(result: Checked) -> str:
-    """Return a recipe's name and verdict."""
-    return f"{one_line(result.name)}: {words(result.outcome)}"
 
 
 def _said_by(origin: Origin) -> str:

@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -78,41 +81,74 @@ def check_sarif(checks: Checks, _shown: Presentation) -> str:
     return dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
 
 
+_PAGE = "docs/check.md"
+_PARTS = ("what-frameworks-refuse", "verdicts")
+
+
 def _sarif_rule(rule: str) -> dict[str, Any]:
+    """Return a rule with what it is about, and where the documentation says more."""
     name = "".join(word.capitalize() for word in rule.replace("_", "-").split("-"))
-    source = next((f" Source: {known.source}." for known in FRAMEWORK_RULES if known.id == rule), "")
+    known = next((known for known in FRAMEWORK_RULES if known.id == rule), None)
     text = rule_text(rule)
-    return {"id": rule, "name": name, "shortDescription": {"text": text}, "help": {"text": f"{text}.{source}"}}
+    page = f"{_PAGE}#{_PARTS[known is None]}"
+    source = "" if known is None else f" Fix: {known.fix}. Source: {known.source}."
+    return {
+        "id": rule,
+        "name": name,
+        "shortDescription": {"text": text},
+        "fullDescription": {"text": f"{text[:1].upper()}{text[1:]}."},
+        "help": {"text": f"{text}.{source} More: {page}", "markdown": f"{text}.{source} More: `{page}`"},
+    }
 
 
 def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
-    """Yield errors and warnings of one recipe; the verdict itself where no rule reports it."""
+    """Yield what a person must act on: the errors of a recipe that fails, or that its verdict is open, by a warning.
+
+    A failure without a rule of its own is the verdict's; what passes with a verdict yields nothing but changed
+    settings.
+    """
     fails = not result.passed and not result.known
-    named = False
-    for remark in result.remarks:
-        if remark.severity != "note":
-            named = named or remark.severity == "error"
-            text = remark.message + (f" Fix: {remark.fix}" if remark.fix else "")
-            level = remark.severity if fails else "warning"
-            yield _sarif(remark.rule, level, text, remark.place or Place(result.file, 1))
-    if ((fails or result.outcome in NOT_JUDGED) and not named) or result.outcome == "starved":
-        rule = result.outcome.replace("_", "-")
+    is_open = result.outcome in NOT_JUDGED and not result.known
+    level = "error" if fails and not is_open else "warning"
+    errors = [remark for remark in result.remarks if remark.severity == "error"] if fails or is_open else []
+    for remark in errors[:1] if is_open else errors:
+        text = remark.message + (f" Fix: {remark.fix}" if remark.fix else "")
+        yield _sarif(remark.rule, level, text, remark.place or Place(result.file, 1), result)
+    if (fails or is_open) and not errors:
         text = "\n".join([verdict_line(result), *change_lines(result)])
-        place = result.blame or Place(result.file, 1)
-        yield _sarif(rule, "error" if fails else "warning", text, place)
+        yield _sarif(result.outcome.replace("_", "-"), level, text, result.blame or Place(result.file, 1), result)
+    for remark in result.remarks:
+        if remark.rule == CHANGED:
+            yield _sarif(remark.rule, "warning", remark.message, remark.place or Place(result.file, 1), result)
 
 
-def _sarif(rule: str, level: str, text: str, place: Place) -> dict[str, Any]:
+def _sarif(rule: str, level: str, text: str, place: Place, result: Checked) -> dict[str, Any]:
+    file = _within(place.file)
     location = {
-        "artifactLocation": {"uri": quote(place.file.replace("\\", "/"), errors="surrogateescape")},
+        "artifactLocation": {"uri": quote(file, errors="surrogateescape"), "uriBaseId": "%SRCROOT%"},
         "region": {"startLine": max(place.line, 1)},
     }
+    # Neither lines nor figures, which change with every edit: the same finding stays the same.
+    same = "\0".join([rule, file, _within(result.file), result.title, _FIGURE.sub("", text.partition("\n")[0])])
     return {
         "ruleId": rule,
         "level": level,
         "message": {"text": text},
         "locations": [{"physicalLocation": location}],
+        "partialFingerprints": {"simulateCheck/v1": sha256(same.encode("utf-8", "surrogatepass")).hexdigest()[:32]},
     }
+
+
+_FIGURE = re.compile(r"[0-9][0-9.,]*")
+
+
+def _within(file: str) -> str:
+    """Return a path without steps up and down, from the working folder where that is above it."""
+    if "\0" in file:
+        return file
+    path = os.path.normpath(file)
+    beside = os.path.relpath(path) if os.path.isabs(path) else path  # noqa: PTH117  text alone
+    return (path if beside.startswith("..") else beside).replace("\\", "/")
 
 
 MOST_ANNOTATIONS = 10
@@ -135,7 +171,7 @@ class _Annotation:
 
     def command(self, more: Collection[str] = ()) -> str:
         """Return the workflow command; `more` are the other files of the group."""
-        place = f"file={_property(self.file)},line={self.line}," if self.file else ""
+        place = f"file={_property(_within(self.file))},line={self.line}," if self.file else ""
         text = f"{self.message}\nso in {_names_text(more)}" if more else self.message
         return f"::{self.kind} {place}title={_property(self.title)}::{_data(text)}"
 
