@@ -1,9 +1,7 @@
-"""Decoder of the reference trainer: a pipeline stage built from a model's shape, in plain PyTorch on one device.
+"""Decoder of the reference trainer, whose runs are measured to test the formulas of `cost`: a pipeline stage in plain PyTorch.
 
-    >>> stage = Stage(load_model("llama3.2-1b"), range(16), seq_length=128, embedding=True, head=True)
-    >>> stage(tokens, targets)  # (sequences, tokens) each; the mean loss
-
-`lab.trainer.worker` spreads a stage over devices and trains it.
+It has grouped-query attention and dense SwiGLU, no experts. It places nothing itself but works on shards (`DTensor`):
+`trainer.worker` spreads and trains it, `trainer.watch` measures it.
 """
 
 from __future__ import annotations

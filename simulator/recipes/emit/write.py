@@ -1,6 +1,9 @@
-"""Recipe of a case, by its framework's writer, and cases of files; what no framework can express is refused.
+"""Writes the recipe that launches a case, in the format of one framework.
 
-`frameworks.registry` has the writers, `emit.patch` edits a recipe instead; `show.cli.emit` is the command.
+Refused are layouts priced for another framework, settings that the format has no word for, and what the framework would
+refuse at its start. `frameworks.registry` has the writers, `answers.cases` the case, `show.cli.emit` the command;
+`emit.patch` edits an existing recipe. Also here: `case_of_file`, the case of a saved answer or a recipe, which
+`show.cli.compare` and `api` read.
 """
 
 from __future__ import annotations
