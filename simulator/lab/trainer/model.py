@@ -1,4 +1,4 @@
-"""Decoder of the reference trainer, whose runs are measured to test the formulas of `cost`: a pipeline stage in plain PyTorch.
+"""Decoder of the reference trainer, whose runs test the formulas of `cost`: a pipeline stage in plain PyTorch.
 
 It has grouped-query attention and dense SwiGLU, no experts. It places nothing itself but works on shards (`DTensor`):
 `trainer.worker` spreads and trains it, `trainer.watch` measures it.
