@@ -329,7 +329,7 @@ def _case(subject: object, question: Mapping[str, Any]) -> Case:
             raise InputError("model: over a file it is a name or a path")
         return case_of_file(fspath(subject), question_of(question))
     if subject is None:
-        return priceable(case_of(question_of(question)))
+        return priceable(case_of(ranking.with_best_layout(question_of(question))))
     if question:
         raise InputError("give an estimate or the arguments of one, not both")
     if isinstance(subject, Estimate):

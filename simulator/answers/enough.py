@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from simulator.answers.ranking import query_of
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.frameworks.stacks import usual_rank
+from simulator.question.frameworks.stacks import ADAPTER_STACK, METHOD_FRAMEWORK, usual_rank
 from simulator.question.question import SEARCH, Question
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.names import hardware_names
@@ -22,10 +22,8 @@ from simulator.search.alternatives import with_adapters
 from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout
 from simulator.search.rank import Progress, best_of
 
-_STACK: Final = "trl"
-"""Stack of a question that names neither framework nor stack: the library with all methods."""
 _METHODS: Final[tuple[TuningMethod, ...]] = ("qlora", "lora", "full")
-"""The thriftiest first: where it does not fit, the next need not be tried."""
+"""All weights last: they never take fewer devices than adapters."""
 _MOST_NODES: Final = 64
 
 
@@ -51,18 +49,19 @@ def enough(question: Question, progress: Progress | None = None) -> Iterator[Eno
     The question has neither hardware nor a number of devices or nodes. Raises InputError for what is wrong in it.
     """
     if sized := [name for name in ("hardware", "nodes", "devices", "lora_rank") if name in question.inputs]:
-        raise InputError(f"{sized[0]}: left out where every kind of hardware and method is tried; or give --offer")
+        name = {"lora_rank": "method"}.get(sized[0], sized[0])
+        raise InputError(f"{name}: every kind of hardware and method is tried; leave it out, or give --offer")
     if not {"framework", "stack"} & set(question.inputs):
-        question = question.changed(SEARCH, framework="torch", stack=_STACK)
+        question = question.changed(SEARCH, framework=METHOD_FRAMEWORK, stack=ADAPTER_STACK)
     names = [name for name in hardware_names() if name != "local-cpu"]
     for position, name in enumerate(names):
         if progress is not None:
             progress(position, len(names))
-        fewest = 1
+        adapters = 1
         for method in _METHODS:
-            held = _fewest(question.changed(SEARCH, hardware=name), method, fewest)
+            held = _fewest(question.changed(SEARCH, hardware=name), method, adapters if method == "full" else 1)
             if held is not None:
-                fewest = held.devices
+                adapters = held.devices
                 yield held
 
 
@@ -74,6 +73,8 @@ def _fewest(question: Question, method: TuningMethod, low: int) -> Enough | None
             query = query_of(question.changed(SEARCH, devices=devices), None, MIN_FIT_PROBABILITY)
             if method != "full":
                 profile = query.scenario.framework
+                if not profile.limits.trains_adapters:
+                    return None
                 switches = {"quantised_base": "true"} if method == "qlora" else {}
                 query = with_adapters(query, usual_rank(profile.name, profile.stack), switches)
             best = best_of(query)

@@ -19,7 +19,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
-from simulator.question.frameworks.stacks import DEFAULT, framework, lacking
+from simulator.question.frameworks.stacks import ADAPTER_STACK, DEFAULT, METHOD_FRAMEWORK, framework, lacking
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
 from simulator.search.alternatives import in_fp8, on_other_stacks, reasons, remedies, with_switches
@@ -30,6 +30,7 @@ from simulator.search.rank import Progress, best_of, equal_to_first, progress_pa
 from simulator.search.space import Space
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
+_NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
 _NEAR = 3
 """Number of best layouts to try first in fp8 and on other stacks."""
 
@@ -49,8 +50,8 @@ def estimate_of(case: Case) -> Estimate:
     estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout and all(stated.origin.kind == "search" for stated in case.question.layout.values()):
-        known = judged.provenance
-        judged = replace(judged, provenance=replace(known, cautions=(_SEARCHED, *known.cautions)))
+        known, note = judged.provenance, _NEAREST if judged.verdict in ("does_not_fit", "starved") else _SEARCHED
+        judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
     return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
 
@@ -61,7 +62,10 @@ def query_of(question: Question, space: Space | None = None, min_fit_probability
     """
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
-    absent: dict[str, Any] = {name: getattr(space, name) or (1,) for name in lacking(scenario.framework.stack)}
+    stack = scenario.framework.stack
+    if stack == DEFAULT and scenario.lora_rank is not None and scenario.framework.name == METHOD_FRAMEWORK:
+        stack = ADAPTER_STACK
+    absent: dict[str, Any] = {name: getattr(space, name) or (1,) for name in lacking(stack)}
     return Query(
         question=question,
         scenario=scenario,

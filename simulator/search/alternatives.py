@@ -15,13 +15,20 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
 from simulator.question.frameworks.profile import SwitchEffect, switches
-from simulator.question.frameworks.stacks import DEFAULT, METHOD_FRAMEWORK, set_by_stacks, suggested, usual_rank
+from simulator.question.frameworks.stacks import (
+    DEFAULT,
+    METHOD_FRAMEWORK,
+    lacking,
+    set_by_stacks,
+    suggested,
+    usual_rank,
+)
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.question import SEARCH
 from simulator.question.scenario.inputs import MOST_DEVICES
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.vocabulary import NARROW
+from simulator.question.vocabulary import NARROW, Offload
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
 from simulator.search.fewest import node_counts, on_nodes
 from simulator.search.query import Query, Remedy, StackBest
@@ -83,16 +90,17 @@ def remedies(query: Query) -> Iterator[Remedy]:
 
 
 def _changes(query: Query) -> Iterator[tuple[str, Query]]:
-    space = query.space
+    space, absent = query.space, set(lacking(query.scenario.framework.stack)) - set(query.question.layout)
     for axis in dataclasses.fields(space):
-        if getattr(space, axis.name) != axis.default:
+        if getattr(space, axis.name) != axis.default and axis.name not in absent:
             free: dict[str, Any] = {axis.name: axis.default}
             yield f"free choice of {axis.name}", replace(query, space=replace(space, **free))
     yield from _methods(query)
     larger = None if query.scenario.groups else _on_more_devices(query)
     if larger is not None:
         devices, per_node = larger.scenario.devices, larger.scenario.hardware.devices_per_node
-        yield f"--nodes {devices // per_node}" if devices % per_node == 0 else f"--devices {devices}", larger
+        whole = devices % per_node == 0 and "devices" not in query.question.inputs
+        yield f"--nodes {devices // per_node}" if whole else f"--devices {devices}", larger
 
 
 _RANK = 16
@@ -102,7 +110,9 @@ _RANK = 16
 def _methods(query: Query) -> Iterator[tuple[str, Query]]:
     """Yield ways to need less on the same devices: offload, 8-bit Adam, adapters."""
     space, scenario, profile = query.space, query.scenario, query.scenario.framework
-    for offload in ("optimizer", "optimizer_tensorwise"):
+    # Where a framework has no offload of the whole state, both words mean the same.
+    kinds: tuple[Offload, ...] = ("optimizer", "optimizer_tensorwise")
+    for offload in kinds if "optimizer" in profile.limits.offloads else kinds[:1]:
         if offload not in (space.offload or ()):
             yield f"--offload {offload}", replace(query, space=replace(space, offload=(offload,)))
     offered = "adamw_8bit" in profile.limits.optimizers

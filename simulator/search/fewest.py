@@ -95,8 +95,8 @@ def _doubled(query: Query, fewest: PricedLayout, most: int) -> Iterator[NodeCoun
     per_node = query.scenario.hardware.devices_per_node
     nodes, best = fewest.layout.devices // per_node, fewest
     for _ in range(_DOUBLINGS):
-        tokens = query.scenario.global_batch_size * query.scenario.seq_length
-        yield NodeCount(nodes, best.layout, tokens / best.step_seconds / (nodes * per_node))
+        rate = query.scenario.tokens_per_step / best.step_seconds / (nodes * per_node)
+        yield NodeCount(nodes, best.layout, rate)
         nodes *= 2
         larger = best_of(on_nodes(query, nodes)) if nodes <= most and nodes * per_node <= MOST_DEVICES else None
         if larger is None:

@@ -65,5 +65,13 @@ def test_what_needs_offers_is_refused(words: tuple[str, ...], says: str) -> None
 
 
 def test_hardware_is_not_said() -> None:
-    with pytest.raises(InputError, match="hardware: left out"):
+    with pytest.raises(InputError, match="hardware: every kind of hardware"):
         list(enough(question_of({"model": "qwen3-8b", "hardware": "h100"})))
+
+
+def test_precision_is_asked_for_and_methods_are_those_of_the_framework() -> None:
+    """A device without 8-bit products has no row in fp8; Megatron's own trainer has no adapters."""
+    rows = json.loads(run(*ASKED, "--precision", "fp8", "--format", "json").stdout)
+    assert not [row for row in rows if row["hardware"].startswith("a100")]
+    megatron = json.loads(run(*ASKED, "--framework", "megatron", "--format", "json").stdout)
+    assert {row["lora_devices"] for row in megatron} == {None}

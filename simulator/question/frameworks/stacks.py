@@ -428,6 +428,10 @@ METHOD_FRAMEWORK: Final[FrameworkName] = "torch"
 """Framework of who names a method of fine-tuning and no framework: its libraries have all of them."""
 
 
+ADAPTER_STACK: Final[StackName] = "trl"
+"""Stack of who trains adapters under that framework and names none: the library with all methods."""
+
+
 def usual_rank(framework: str, stack: str | None) -> int:
     """Return the rank of adapters where a run names none."""
     named = _BY_NAME.get(stack or DEFAULT)

@@ -103,10 +103,11 @@ def _explain(**values: Any) -> None:
 def _case_of_options(options: Question) -> Case:
     """Return the case of options alone."""
     from simulator.answers.cases import case_of, priceable
+    from simulator.answers.ranking import with_best_layout
 
     if "model" not in options.inputs:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
-    return priceable(case_of(options))
+    return priceable(case_of(with_best_layout(options)))
 
 
 def case_of_text(text: str, options: Question) -> Case:

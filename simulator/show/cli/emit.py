@@ -61,6 +61,9 @@ def _emit(**values: Any) -> None:
     question = question_on_line(ctx, without=("framework",))
     if file is None:
         require_model(values)
+        named = question.stated("stack")
+        if target is None and named is not None and lacking(named):
+            target = "accelerate"  # libraries over Transformers
         question = question.changed(OPTION, framework=framework_of(target or "megatron"))
         if values["framework"] == "deepspeed" and "stack" not in question.inputs:
             question = question.changed(OPTION, stack="deepspeed")

@@ -131,6 +131,9 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
     refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
     if values["format"] not in (forms := ANSWERS["listing"].formats):
         raise click.UsageError(f"--format {values['format']}: without --offer one of {', '.join(forms)}")
+    if len(values["precision"]) > 1:
+        raise click.UsageError("--precision: one without --offer")
+    question = question_on_line(ctx, without=("precision",)).changed(OPTION, precision=values["precision"][0])
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
-        listed = enough_listing(enough(question_on_line(ctx, without=("precision",)), progress))
+        listed = enough_listing(question, enough(question, progress))
     write_answer(ctx, "listing", listed, presentation(ctx))

@@ -21,7 +21,8 @@ from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.errors import InputError
 from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
 from simulator.question.frameworks.profile import NO_WORD, FrameworkProfile, switches
-from simulator.question.frameworks.stacks import PROFILES, framework, on_stack, stacks_of, unreleased
+from simulator.question.frameworks.stacks import ADAPTER_STACK, PROFILES, framework, on_stack, stacks_of, unreleased
+from simulator.question.question import Question
 from simulator.question.specs.catalogue import load_hardware, load_model, spec_text
 from simulator.question.specs.documents import sourced_parts
 from simulator.question.specs.hardware import HardwareSpec
@@ -335,7 +336,7 @@ def _allowed(metadata: Mapping[str, object], default: object) -> str:
     return " to ".join(count_text(end) if isinstance(end, int) else f"{end:g}" for end in ends)
 
 
-def enough_listing(fewest: Iterable[Enough]) -> SpecListing:
+def enough_listing(question: Question, fewest: Iterable[Enough]) -> SpecListing:
     """Return the fewest devices of every kind by method, the smallest memory first, with days for a million samples."""
     by_hardware: dict[str, dict[str, Enough]] = {}
     title = "Nothing fits on any kind of hardware."
@@ -343,10 +344,12 @@ def enough_listing(fewest: Iterable[Enough]) -> SpecListing:
         by_hardware.setdefault(held.hardware, {})[held.method] = held
         scenario = held.layout.query.scenario
         batch = batch_text(scenario.global_batch_size, scenario.seq_length)
-        title = f"{scenario.model.name}: {batch}, {scenario.framework.name} with stack {scenario.framework.stack}"
+        stack = question.stated("stack") or ("" if question.stated("framework") else ADAPTER_STACK)
+        title = f"{scenario.model.name}: {batch}, {scenario.framework.name}{f' with stack {stack}' if stack else ''}"
     kinds = sorted(map(load_hardware, by_hardware), key=lambda spec: spec.usable_memory_bytes)
     notes = [
-        "Fewest devices that hold all weights, LoRA, and LoRA over 4 bits; days for a million samples on them.",
+        "Fewest devices (1, 2, 4 ... of a node, 1, 2, 4 ... nodes) that hold all weights, LoRA, and LoRA over 4 bits;",
+        "days for a million samples on them.",
         "simulate plan --offer and --train-tokens compare offers; simulate rank shows the layouts.",
     ]
     return SpecListing(records=[_enough(spec, by_hardware[spec.name]) for spec in kinds], title=title, notes=notes)
