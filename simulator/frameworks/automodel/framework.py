@@ -26,12 +26,11 @@ _BOUNDS: Final = ("dataloader.collate_fn.max_length", "dataset.seq_length", "dat
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 """Weights have the checkpoint's type, and FSDP2 gives gradients back in it; `mp_policy` computes in bf16."""
 _EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
-_OTHERS: Final = {
-    "model._target_": "models that see, hear or only encode are not modelled",
-    "recipe": "this recipe of Automodel is not modelled",
+_KNOWN: Final = {
+    "model._target_": ("NeMoAutoModelForCausalLM", "build_gpt2_model"),
+    "recipe": ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction"),
 }
-_TEXT: Final = ("NeMoAutoModelForCausalLM", "build_gpt2_model")
-_RECIPES: Final = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
+"""Classes that train a decoder of text."""
 
 
 def is_file(names: Collection[str]) -> bool:
@@ -78,11 +77,10 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
 
 def _require_text(arguments: Arguments) -> None:
     """Remark what is trained beside a decoder of text."""
-    for key, message in _OTHERS.items():
+    for key, known in _KNOWN.items():
         text = arguments.text("model", key) or ""
-        known = {"recipe": _RECIPES, "model._target_": _TEXT}.get(key, ())
-        if text and not any(part in text for part in known):
-            arguments.not_modelled(message, key)
+        if text and not any(name in text for name in known):
+            arguments.not_modelled(f"{text[-80:]}: what trains more than a decoder of text is not modelled", key)
 
 
 def _layout(arguments: Arguments, model: str | None, targets: dict[str, Any]) -> dict[str, Any]:
