@@ -48,7 +48,8 @@ class Stack:
     open: bool = False
     """Whether runs on it may set other switches too: what it does not decide stays open where a run is described."""
     lacks: tuple[str, ...] = ()
-    """Parallel sizes that its launches do not have: a search leaves them at 1 unless the question says them."""
+    """What its launches do not have: parallel sizes, which a search leaves at 1 unless the question says them, and
+    recompute of listed `operations`, which is refused."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
@@ -129,7 +130,11 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
 
 def lacking(stack: StackName) -> tuple[str, ...]:
     """Return the parallel sizes that launches on a stack do not have."""
-    return _BY_NAME[stack].lacks if stack in _BY_NAME else ()
+    absent = _BY_NAME[stack].lacks if stack in _BY_NAME else ()
+    return tuple(name for name in absent if name != _OPERATIONS)
+
+
+_OPERATIONS: Final = "operations"
 
 
 def stack_of_file(name: object) -> StackName | None:
@@ -146,6 +151,8 @@ def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
         return profile
     stack = _BY_NAME[name]
     limits = replace(profile.limits, schedules=(*profile.limits.schedules, *stack.schedules))
+    if _OPERATIONS in stack.lacks:
+        limits = replace(limits, recomputes_operations=False)
     return replace(profile, stack=name, limits=limits, **{**stack.own, **stack.switches})
 
 

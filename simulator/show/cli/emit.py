@@ -50,7 +50,7 @@ def _emit(**values: Any) -> None:
     from simulator.answers.ranking import with_best_layout
     from simulator.answers.saved import saved_case
     from simulator.frameworks.registry import framework_of
-    from simulator.question.frameworks.stacks import DEFAULT, lacking
+    from simulator.question.frameworks.stacks import ADAPTER_STACK, DEFAULT, lacking
     from simulator.question.question import SEARCH
     from simulator.recipes.emit.write import emit, recipe_format
     from simulator.search.space import Space
@@ -70,7 +70,9 @@ def _emit(**values: Any) -> None:
         if target == "nemo" and "stack" not in question.inputs and not question.layout:
             # Its configurations have no word for what is published for speed: gradients of 16 bits.
             question = question.changed(SEARCH, stack=DEFAULT)
-        absent: dict[str, Any] = dict.fromkeys(lacking("trl"), (1,)) if target == "accelerate" else {}
+        absent: dict[str, Any] = {}
+        if target == "accelerate":
+            absent = {**dict.fromkeys(lacking(ADAPTER_STACK), (1,)), "recompute": ("none", "full")}
         case = priceable(case_of(with_best_layout(question, Space(**absent))))
     else:
         case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
