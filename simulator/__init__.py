@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simulator.answers.explain import Explanation
     from simulator.answers.plan import Offer, Plan
     from simulator.answers.sweep import Sweep, sweep
-    from simulator.api import check, compare, emit, estimate, explain, plan, rank
+    from simulator.api import check, compare, emit, estimate, explain, from_json, plan, rank
     from simulator.cost.pricing.estimate import Estimate
     from simulator.errors import InputError, SimulateError, UnsupportedError
     from simulator.question.question import Question
@@ -48,6 +48,7 @@ __all__ = [
     "emit",
     "estimate",
     "explain",
+    "from_json",
     "load_hardware",
     "load_model",
     "plan",
@@ -61,7 +62,7 @@ _HOMES = {
     "answers.explain": "Explanation",
     "answers.plan": "Offer Plan",
     "answers.sweep": "Sweep sweep",
-    "api": "check compare emit estimate explain plan rank",
+    "api": "check compare emit estimate explain from_json plan rank",
     "cost.pricing.estimate": "Estimate",
     "errors": "InputError SimulateError UnsupportedError",
     "question.question": "Question",
@@ -81,6 +82,11 @@ class _Notebook:
         from simulator.show.pages.notebook import answer_html  # noqa: PLC0415  start-up time
 
         return answer_html(answer)
+
+    def json(self, answer: Tabular) -> str:
+        from simulator.show.pages.notebook import answer_json  # noqa: PLC0415  start-up time
+
+        return answer_json(answer)
 
     def figure(self, answer: Tabular, name: str) -> Any:
         from simulator.show.pages.notebook import answer_figure  # noqa: PLC0415  start-up time

@@ -22,6 +22,7 @@ from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import FailingOutcome, Gates
 from simulator.answers.plan import Offer, Plan
 from simulator.answers.plan import plan as plan_of
+from simulator.answers.saved import saved_case
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.question.origin import ARGUMENT
@@ -298,6 +299,14 @@ def explain(
     without it, and replace values of a file. Raises InputError, or UnsupportedError for what cannot be priced.
     """
     return explain_case(_case(subject, question), min_fit_probability)
+
+
+def from_json(text: str, *, rank: int = 1) -> Estimate:
+    """Return the estimate in the JSON of an answer, or the `rank`-th of its estimates, priced again.
+
+    Raises InputError for text that holds none, and where it no longer gives the written figures.
+    """
+    return ranking.estimate_of(saved_case("JSON", text, rank, Question()))
 
 
 @spelled(OpenFields, over=True)

@@ -20,6 +20,9 @@ class Drawing(Protocol):
     def html(self, answer: Tabular) -> str:
         """Return the terminal's table as HTML."""
 
+    def json(self, answer: Tabular) -> str:
+        """Return the answer as JSON. Raises as `Tabular.to_json` does."""
+
     def figure(self, answer: Tabular, name: str) -> Any:
         """Return the figure of this name, or the first. Raises as `Tabular.plot` does."""
 
@@ -41,6 +44,13 @@ class Tabular:
         from pandas import DataFrame  # noqa: PLC0415  only who asks for a frame needs pandas
 
         return DataFrame(list(self.rows()))
+
+    def to_json(self) -> str:
+        """Return the answer as `--format json` writes it; `simulator.from_json` prices it again.
+
+        Raises UnsupportedError for rows that are no answer of a command.
+        """
+        return self.drawing.json(self)
 
     def plot(self, figure: str = "") -> Any:
         """Return the figure of this name, or the first, as a `plotly.graph_objects.Figure`.

@@ -1,6 +1,7 @@
 """The Python API: two questions, their defaults, and their refusals."""
 
 import inspect
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -418,3 +419,24 @@ def test_a_sequence_is_no_longer_than_the_models_positions() -> None:
         "llama-2-7b was trained for sequences of up to 4,096 tokens; 32,768 are priced",
     )
     assert not simulator.estimate(model="llama-2-7b", seq_length=4096, tp=1).provenance.cautions
+
+
+def test_every_answer_is_json_and_an_estimate_is_read_back() -> None:
+    question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "tensor_parallel": 2}
+    estimate = simulator.estimate(**question, optimizer="adamw", stack="default")
+    answers = [
+        estimate,
+        simulator.rank(**question, top=2),
+        simulator.explain(estimate),
+        simulator.compare(estimate, estimate),
+        simulator.plan(model="llama3.1-8b", train_tokens=10**9, offers=["h100:1"]),
+    ]
+    for answer in answers:
+        assert json.loads(answer.to_json())["schema_version"] == "2"
+    again = simulator.from_json(estimate.to_json())
+    assert (again.memory, again.throughput, again.layout) == (estimate.memory, estimate.throughput, estimate.layout)
+    second = simulator.from_json(answers[1].to_json(), rank=2)
+    assert isinstance(answers[1], simulator.Ranking)
+    assert second.layout == answers[1].estimates[1].layout
+    with pytest.raises(InputError, match="JSON"):
+        simulator.from_json("{}")

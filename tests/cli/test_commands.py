@@ -236,3 +236,14 @@ def test_layers_per_virtual_stage_are_turned_into_chunks() -> None:
 def test_an_option_of_the_framework_counts() -> None:
     plain = run("estimate", *TINY, "--format", "json").stdout
     assert run("estimate", *TINY, "--option", "gradient_dtype=bf16", "--format", "json").stdout != plain
+
+
+def test_a_template_goes_where_output_says(tmp_path: Path) -> None:
+    assert run("calibrate", "--template", "--output", str(tmp_path / "rows.csv")).stdout == ""
+    assert (tmp_path / "rows.csv").read_text(encoding="utf-8") == run("calibrate", "--template").stdout
+
+
+def test_a_base_of_four_bits_is_said() -> None:
+    words = ("rank", "--model", "llama3.1-8b", "--hardware", "h100", "--top", "1", "--method")
+    for method, text in (("lora", "LoRA of rank 8, "), ("qlora", "LoRA of rank 8 over 4 bits, ")):
+        assert text in " ".join(run(*words, method).stdout.split())

@@ -141,7 +141,7 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         _list(ctx, values)
         return
     if values["template"]:
-        write(template(load_hardware(values["hardware"]) if values["hardware"] else None), None)
+        write(template(load_hardware(values["hardware"]) if values["hardware"] else None), values["output"])
         return
     logged = _logged(values)
     if values["rows_only"]:

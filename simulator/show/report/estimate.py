@@ -392,11 +392,16 @@ def rules_block(broken: Sequence[Violation], header: str, shown: Presentation) -
     return shown.grid(["rule", header, "fix"], rows, range(3), lengths)
 
 
+def adapters_text(rank: object, options: Mapping[str, str]) -> str:
+    """Return what is trained instead of all weights."""
+    return f"LoRA of rank {rank}{' over 4 bits' if options.get('quantised_base') == 'true' else ''}"
+
+
 def estimate_question(estimate: Estimate) -> str:
     """Return the question, on one line."""
     text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
-        text += f", LoRA of rank {estimate.lora_rank}"
+        text += f", {adapters_text(estimate.lora_rank, estimate.question.options)}"
     batch = batch_text(estimate.global_batch_size, estimate.seq_length, estimate.lengths)
     return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework, estimate.provenance.release)}"
 

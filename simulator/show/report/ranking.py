@@ -21,6 +21,7 @@ from simulator.question.vocabulary import NARROW
 from simulator.search.alternatives import MIN_CHANGE
 from simulator.search.query import FewestNodes, Ranking
 from simulator.show.report.estimate import (
+    adapters_text,
     assumed_lines,
     basis_line,
     brief_layout,
@@ -112,7 +113,7 @@ def ranking_question(ranking: Ranking) -> str:
         cluster += f" ({devices_text(devices)})"
     text = f"{query.get('model')} on {cluster}: {query.get('precision')}"
     if query.get("lora_rank"):
-        text += f", LoRA of rank {query['lora_rank']}"
+        text += f", {adapters_text(query['lora_rank'], ranking.question.options)}"
     batch = batch_text(query.get("global_batch_size"), query.get("seq_length"), next((e.lengths for e in priced), None))
     framework = str(query.get("framework"))
     if query.get("stack"):
