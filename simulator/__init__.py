@@ -84,7 +84,7 @@ class _Notebook:
         return answer_html(answer)
 
     def json(self, answer: Tabular) -> str:
-        from simulator.show.pages.notebook import answer_json  # noqa: PLC0415  start-up time
+        from simulator.show.forms import answer_json  # noqa: PLC0415  start-up time
 
         return answer_json(answer)
 

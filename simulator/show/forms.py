@@ -14,6 +14,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from simulator.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from simulator.answers.compare import Comparison
     from simulator.answers.explain import Explanation
@@ -191,3 +193,16 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
     "spec listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING, yaml=lambda: listing.listing_yaml),
 }
 """Answers by name."""
+
+_BY_TYPE: Final = {"Checks": "verdicts"}
+"""Names of answers that are not those of their types."""
+
+
+def answer_json(answer: object) -> str:
+    """Return an answer as `--format json` writes it. Raises UnsupportedError for one that no command gives."""
+    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+
+    kind = type(answer).__name__
+    if (name := _BY_TYPE.get(kind, kind.lower())) not in ANSWERS:
+        raise UnsupportedError(f"{kind}: no command writes it as JSON")
+    return ANSWERS[name].text(answer, "json", Presentation())

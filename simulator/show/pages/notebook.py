@@ -16,14 +16,12 @@ from typing import Any, Final
 from simulator.answers.compare import Comparison
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.answers.sweep import Sweep
 from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.units import to_gib
 from simulator.recipes.check.verdict import Checks
 from simulator.search.query import Ranking
-from simulator.show.forms import ANSWERS
 from simulator.show.pages.figures import (
     Dot,
     PlotlyFigure,
@@ -67,25 +65,6 @@ def answer_html(answer: Tabular) -> str:
     heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
     body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
     return summary + (f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else "")
-
-
-_NAMES: Final[Mapping[type, str]] = {
-    Ranking: "ranking",
-    Estimate: "estimate",
-    Plan: "plan",
-    Comparison: "comparison",
-    Explanation: "explanation",
-    Checks: "verdicts",
-    Sweep: "sweep",
-}
-"""Answers by the name of their forms."""
-
-
-def answer_json(answer: Tabular) -> str:
-    """Return an answer as `--format json` writes it. Raises UnsupportedError for one that no command gives."""
-    if (name := _NAMES.get(type(answer))) is None:
-        raise UnsupportedError(f"{type(answer).__name__}: no command writes it as JSON")
-    return ANSWERS[name].text(answer, "json", Presentation())
 
 
 def _cell(value: Any) -> str:
