@@ -134,7 +134,7 @@ def rank(
     variants: bool = False,
     progress: Progress | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
-    train_tokens: int | str | None = None,
+    train_tokens: float | str | None = None,
     deadline_days: float | None = None,
     **inputs: Unpack[RankFields],
 ) -> Ranking:
@@ -162,8 +162,10 @@ def rank(
     )
 
 
-def _tokens(count: int | str) -> int:
-    """Return a number of tokens, or that of a text such as `1T`. Raises InputError."""
+def _tokens(count: Any) -> Any:
+    """Return a number of tokens, also of a text such as `1T` or a whole float. Raises InputError."""
+    if isinstance(count, float) and count.is_integer():
+        return int(count)
     return parse_count(count) if isinstance(count, str) else count
 
 
@@ -201,7 +203,7 @@ def feasible(
 def plan(
     *,
     model: str,
-    train_tokens: int | str,
+    train_tokens: float | str,
     offers: Sequence[Offer | str],
     deadline_days: float | None = None,
     budget: float | None = None,

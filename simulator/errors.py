@@ -109,3 +109,10 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
         near = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
     return f", did you mean '{by_folded[near[0]]}'?" if near else ""
+
+
+def not_one_of(name: str, choices: Iterable[str], hint: str = "") -> str:
+    """Return what follows a name that is none of the choices: the nearest, or a hint instead, and then all of them."""
+    listed = list(choices)
+    near = hint or did_you_mean(name, listed)
+    return f"{near}; allowed are {', '.join(listed)}" if near else f" is not one of {', '.join(listed)}"

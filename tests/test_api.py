@@ -18,6 +18,7 @@ from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.catalogue import spec_text
+from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.query import Ranking
@@ -224,10 +225,14 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
         (
             {"framework": "paddel"},
             InputError,
-            "framework 'paddel': allowed are megatron, paddle, torch",
+            "framework 'paddel', did you mean 'paddle'?; allowed are megatron, paddle, torch",
         ),
         ({"options": {"mtp": True}}, InputError, "option mtp: its value is text, as after --option"),
         ({"options": {"mtpp": "1"}}, InputError, "--option mtpp: unknown switch, did you mean 'mtp'?"),
+        ({"images": 3}, InputError, "images '3': write NUMBERxWIDTHxHEIGHT"),
+        ({"nodes": "auto"}, InputError, "nodes 'auto': only a ranking searches them; write a whole number"),
+        ({"nodes": "auto", "tp": 8}, InputError, "nodes 'auto': only a ranking searches them"),
+        ({"survive": "x%", "lengths": "max=4k"}, InputError, "survive 'x%': must be a number from 0 to 1"),
         ({"num_layers": 0}, InputError, "num_layers 0"),
         ({"precision": "fp5"}, InputError, "precision 'fp5'"),
         ({"hardware": "ascend-910c", "precision": "fp8"}, UnsupportedError, "hardware 'ascend-910c' has no fp8 peak"),
@@ -406,6 +411,22 @@ def test_paths_and_units_are_taken_as_on_the_command_line(tmp_path: Path) -> Non
     assert (priced.seq_length, priced.global_batch_size) == (1024, 64)
     with pytest.raises(InputError, match="seq_length: count '8q'"):
         simulator.estimate(model="gpt2-xl", seq_length="8q")
+
+
+def test_shares_and_whole_floats_are_taken_as_on_the_command_line() -> None:
+    question: dict[str, Any] = {"model": "qwen3-8b", "hardware": "h100-sxm-80g", "lengths": "p50=1k,max=8k"}
+    first, second = (simulator.estimate(**question, tp=8, survive=survive) for survive in ("99%", 0.99))
+    assert (first.memory, first.lengths) == (second.memory, second.lengths)
+    searched: dict[str, Any] = {"model": "qwen3-8b", "hardware": "h100-sxm-80g", "nodes": "auto", "deadline_days": 30}
+    assert (
+        simulator.rank(**searched, train_tokens=1e11).fewest == simulator.rank(**searched, train_tokens="100B").fewest
+    )
+    with pytest.raises(InputError, match=r"train_tokens 1\.5: must be a whole number"):
+        simulator.rank(**searched, train_tokens=1.5)
+
+
+def test_images_are_read_as_people_write_them() -> None:
+    assert Images.read("4X1024X768") == Images.read("4×1024×768") == Images.read("4x1024x768")
 
 
 def test_a_sequence_is_no_longer_than_the_models_positions() -> None:

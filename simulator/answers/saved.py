@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from simulator.answers.cases import Case, case_of, priceable
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, did_you_mean, not_one_of
 from simulator.question.frameworks.stacks import current_switches, stack_of_file
 from simulator.question.origin import NOBODY, Input, Origin, OriginKind
 from simulator.question.question import FOLLOWS, Question
@@ -72,8 +72,7 @@ def saved_case(file: str, text: str | None, rank: int, options: Question) -> Cas
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
     if framework not in FRAMEWORKS:
-        near = did_you_mean(framework, FRAMEWORKS)
-        raise InputError(f"{file}: framework '{framework[:60]}' is not one of {', '.join(FRAMEWORKS)}{near}")
+        raise InputError(f"{file}: framework '{framework[:60]}'{not_one_of(framework, FRAMEWORKS)}")
     case = priceable(case_of(options.over(question)))
     if options == Question():
         _compare(file, case, stated)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from simulator.errors import InputError
+from simulator.errors import InputError, quoted
 from simulator.evidence.calibration.apply import applied
 from simulator.question.scenario.scenario import Cluster, NodeGroup
 from simulator.question.specs.catalogue import load_hardware
@@ -17,13 +17,15 @@ _GROUP = re.compile(r"(?P<name>.+?):(?P<nodes>\d{1,7})(?:x(?P<devices>\d{1,5}))?
 
 
 def cluster(
-    hardware: str, nodes: int | None = None, devices: int | None = None, calibration: str | None = None
+    hardware: str, nodes: int | str | None = None, devices: int | None = None, calibration: str | None = None
 ) -> Cluster:
     """Return the cluster that `hardware` names: a spec, or `NAME:NODES[xDEVICES]` several times with commas.
 
     `h800-sxm-80g:1,bi150-64g:1x8` is one node of each, of the second 8 devices. Without `nodes` and `devices` a single
     kind is one node. Raises InputError for an unknown name or a wrong size.
     """
+    if isinstance(nodes, str):
+        raise InputError(f"nodes {quoted(nodes)}: only a ranking searches them; write a whole number")
     if nodes is not None and devices is not None:
         raise InputError("give nodes or devices, not both")
     parts = hardware.split(",")

@@ -7,6 +7,7 @@ option; over a launch script it has the script's values too, each with its line,
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.vision import Images
-from simulator.question.units import parse_count
+from simulator.question.units import parse_count, share_of
 
 _AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""
@@ -209,6 +210,8 @@ def _plain(name: str, value: Any) -> Any:
     if name == "images":
         Images.read(value)
     setting = BY_INPUT.get(name)
+    if setting is not None and setting.kind == "share" and isinstance(value, str):
+        return value if math.isnan(number := share_of(value)) else number
     if setting is None or setting.kind != "count" or not isinstance(value, str) or not value[:1].isdigit():
         return value
     try:

@@ -126,6 +126,15 @@ def parse_number(text: str, units: Mapping[str, Fraction] = MappingProxyType({})
     return float(number * factor)
 
 
+def share_of(text: str) -> float:
+    """Return the number of a share such as ``0.999`` or ``99.9%``; not a number for any other text."""
+    number = text.strip()
+    try:
+        return float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        return math.nan
+
+
 def to_mib(size: float) -> float:
     """Return ``size`` bytes in MiB."""
     return size / MIB

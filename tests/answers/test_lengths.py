@@ -143,7 +143,13 @@ def test_more_replicas_wait_longer() -> None:
         ("900\n12.5\n", "l.txt:2: '12.5' is no length"),
         ('{"length": 900}\n{"text": "a"}\n', "l.txt:2: "),
         ("900\n\n200000\n", "l.txt:3: 200000 tokens: llama3.1-8b has 131072 positions"),
-        ("900,-1\n", "l.txt:1: '-1' is no weight"),
+        ("900,-1\n", "l.txt:1: 900,-1: '-1' is no count"),
+        ("900,12\n800,0\n", "l.txt:2: 800,0: '0' is no count: a whole number from 1"),
+        ("900,0.5\n", "l.txt:1: 900,0.5: '0.5' is no count"),
+        ("1,000\n200\n", "l.txt:1: 1,000: write 1000; behind a comma stands a count"),
+        ("12,050\n", "l.txt:1: 12,050: write 12050; behind"),
+        ("abc\n200\n", "l.txt:1: 'abc' is no length"),
+        ('{"length": 900, "count": 0}\n', "l.txt:1: '0' is no weight"),
     ],
 )
 def test_wrong_files_name_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
@@ -162,6 +168,8 @@ def test_wrong_files_name_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"lengths": "p50=4k,p90=3k,max=16k"}, "p90=3k is below p50=4k"),
         ({"lengths": "p50=900"}, "max is missing"),
         ({"lengths": "p50=900,q=3"}, "write percentiles"),
+        ({"lengths": "p101=5"}, "lengths 'p101=5': write percentiles (min, p1 to p99.99, max)"),
+        ({"lengths": "mean=900,max=16k"}, "lengths 'mean=900': write percentiles (min, p1"),
         ({"lengths": "absent.txt"}, "no such file"),
         ({"lengths": []}, "holds no lengths"),
         ({"lengths": SPREAD, "batching": "stacked"}, "batching 'stacked'"),
@@ -187,6 +195,17 @@ def test_files_of_every_form_read_alike(tmp_path: Path) -> None:
     first, *others = (Lengths.read(str(tmp_path / name)) for name in texts)
     assert all(each == first for each in (*others, Lengths.read([900, 512, 512]), Lengths.read({512: 2, 900: 1})))
     assert Lengths.read(first.to_dict()).tokens == first.tokens
+    assert Lengths.read("P50=900,MAX=16K") == Lengths.read("p50=900,max=16k")
+
+
+def test_open_lengths_are_shown_with_the_range_that_is_priced() -> None:
+    question = shlex.split("--model llama3.1-8b --hardware h100-sxm-80g --tp 8 --lengths max=16k --stack default")
+    shown = " ".join(run("estimate", *question).stdout.split())
+    interval = estimate(lengths="max=16k", global_batch_size=1024).throughput.interval_seconds
+    assert interval
+    assert f"({interval.low:.1f} to {interval.high:.1f}, from samples of one token to full ones)" in shown
+    assert re.search(r"samples of one token give [0-9.]+ tokens/s \([0-9]{1,3}(,[0-9]{3})+ in a log", shown)
+    assert "±" not in shown.partition("speed: ")[2].partition(" a step")[0]
 
 
 def test_many_lengths_are_binned_within_a_thousandth() -> None:

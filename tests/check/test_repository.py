@@ -88,6 +88,23 @@ def test_what_is_left_out_is_passed_over() -> None:
     put(".simulate.yaml", "exclude: [a]\n")
     (result,) = results("a")
     assert (result["outcome"], result["reasons"]) == ("skipped", ["a/run.sh: left out by .simulate.yaml:1"])
+    tally = run("check", ".").stdout
+    assert "; 1 left out by .simulate.yaml" in tally
+    assert "no training" not in tally
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_pattern_that_matches_nothing_is_noted(count: int) -> None:
+    for number in range(count):
+        put(f"a/{number}.sh", LAUNCH)
+    put(".simulate.yaml", 'files:\n  "a/*": {set: {LENGTH: 4096}}\n  "b/*": {nodes: 2}\nexclude: [c.sh]\n')
+    first = results(".")[0]
+    assert (first["file"], first["outcome"]) == (".simulate.yaml", "skipped")
+    assert [remark["place"]["line"] for remark in first["remarks"]] == [3, 4]
+    shown = run("check", ".").stdout
+    assert "note: files: the pattern 'b/*' matches no file" in shown
+    assert "note: exclude: the pattern 'c.sh' matches no file" in shown
+    assert "skipped: no training" not in shown
 
 
 @pytest.mark.parametrize("where", ["file", "comment"])
@@ -119,6 +136,19 @@ def test_what_is_ignored_fails_no_check_and_keeps_its_verdict(where: str) -> Non
         ("ignore:\n  megatron-batches: a\n", ".simulate.yaml:2: ignore: unknown rule 'megatron-batches', did you mean"),
         ("ignore:\n  megatron-batch: ''\n", ".simulate.yaml:2: ignore.megatron-batch: "),
         ("- a\n", "must hold a mapping"),
+        ("[]\n", "must hold a mapping"),
+        ("exclude: r1\n", ".simulate.yaml:1: exclude: 'r1': must be a list"),
+        ('files:\n  "*.sh": 4\n', ".simulate.yaml:2: files.*.sh: '4': must be a mapping"),
+        ("ignore:\n  megatron-batch:\n", ".simulate.yaml:2: ignore.megatron-batch: is empty: must be text"),
+        (
+            "files:\n  a.sh:\n    flags: {a: b}\n",
+            ".simulate.yaml:3: files.a.sh.flags: unknown key; allowed: hardware, ",
+        ),
+        (
+            "trainers:\n  a.py: {exclude: 3}\n",
+            ".simulate.yaml:2: trainers.a.py.exclude: unknown key; allowed: like, flags",
+        ),
+        ("set: {a: [1]}\n", ".simulate.yaml:1: set.a: must be text up to 4000 characters, a number, true or false"),
     ],
 )
 def test_wrong_settings_are_one_line(text: str, line: str) -> None:
@@ -188,6 +218,14 @@ def test_init_asks_for_each_open_value_once() -> None:
     assert run("check", ".", "--init").exit_code == 2, "what is there is not replaced"
 
 
+def test_init_writes_no_hardware_that_nobody_named() -> None:
+    put("a/run.sh", LAUNCH.replace("$LENGTH", "4096"))
+    assert run("check", ".", "--init").exit_code == 0
+    assert "hardware-assumed" in rules(results("a/run.sh")[0])
+    put(".simulate.yaml", Path(".simulate.yaml").read_text(encoding="utf-8").replace("hardware:", "hardware: h20"))
+    assert "hardware-assumed" not in rules(results("a/run.sh")[0])
+
+
 def test_explain_says_who_said_each_value() -> None:
     put("a/run.sh", f"# a\n# simulate: nodes=2\n{LAUNCH}")
     put(".simulate.yaml", "hardware: h20\nset: {LENGTH: 2048}\n")
@@ -198,6 +236,18 @@ def test_explain_says_who_said_each_value() -> None:
     assert said["vocab_size"] == "the command line"
     assert said["micro_batch_size"] == "a/run.sh:3"
     assert said["offload"] == "megatron's default"
+
+
+def test_what_states_nothing_is_explained_too() -> None:
+    assert run("check", "--explain", "nosuch.sh").stdout == "nosuch.sh: unreadable\nnot known: no such file\n"
+    assert run("check", "--explain", "nosuch.sh", "--output", "x.txt").exit_code == 0
+    assert "unreadable" in Path("x.txt").read_text(encoding="utf-8")
+    for word in ("--explain", "--init"):
+        for options in (("--format", "json"), ("--output", "x.json")):
+            ended = run("check", word, "nosuch.sh", *options)
+            assert (ended.exit_code, len(ended.stderr.splitlines())) == (2, 1)
+            assert f"{word} writes " in ended.stderr
+    assert not Path("x.json").exists()
 
 
 def test_the_walk_of_the_page_is_true() -> None:

@@ -28,12 +28,12 @@ from tests.cli.running import TINY, refusal, run
         (("--model", "llama3.1-8b", "--global-batch-tokens", "4M", "--seq-length", "7k"), "no whole sequences of 7168"),
         (("--model", "llama3.1-8b", "--global-batch-tokens", "4G"), "such as 8k"),
         ((*TINY, "--global-batch-tokens", "4M"), "--global-batch-size and --global-batch-tokens exclude each other"),
-        ((*TINY, "--precision", "bf61"), "'bf61' is not one of bf16, fp16, fp8, fp4, fp32, did you mean 'bf16'?"),
+        ((*TINY, "--precision", "bf61"), "'bf61', did you mean 'bf16'?; allowed are bf16, fp16, fp8, fp4, fp32"),
         ((*TINY, "--framework", "deepspeed"), "write --framework torch --stack deepspeed"),
         ((*TINY, "--framework", "TRL"), "write --framework torch --stack transformers"),
         (
             (*TINY, "--recompute", "none,ful"),
-            "'ful' is not one of none, selective, full, attention, operations, did you mean",
+            "'ful', did you mean 'full'?; allowed are none, selective, full, attention, operations",
         ),
         ((*TINY, "--tp", "two"), "invalid value for '--tp': 'two' is not understood; write numbers"),
         ((*TINY, "--tp", "2,two"), "'2,two': 'two' is not understood; write numbers from 1 to 1048576"),
@@ -66,6 +66,7 @@ from tests.cli.running import TINY, refusal, run
         ((*TINY, "--option", "mpt=true"), "did you mean 'mtp'?"),
         ((*TINY, "--option", "mtp=true", "--option", "mtp=false"), "given as 'true' and as 'false'"),
         ((*TINY, "--format", "jason"), "did you mean 'json'?"),
+        ((*TINY, "--stack", "torchtitan@2019"), "'torchtitan@2019', did you mean 'torchtitan'?; allowed are default, "),
         (("frameworks", "torhc"), "did you mean 'torch'?"),
         (("schema", "nope"), "invalid value for NAME: 'nope'"),
         (("models", "no-such-model"), "no-such-model"),
@@ -82,7 +83,7 @@ def test_refused(args: tuple[str, ...], said: str) -> None:
         (("--tp", "3"), "--tp 3 x --pp 1 x --cp 1 = 3 does not divide the 2 devices"),
         (("--tp", "2", "--dp", "2"), "takes 4 devices; there are 2"),
         (("--tp", "1,2"), "'1,2' is not a whole number"),
-        (("--recompute", "none,full"), "'none,full' is not one of none, selective, full"),
+        (("--recompute", "none,full"), "'none,full', did you mean 'none'?; allowed are none, selective, full"),
         (("--recompute-method", "block", "--recompute", "selective"), "--recompute-method needs --recompute full"),
         (("--pp", "2", "--layers-per-virtual-stage", "3"), "does not divide the model's 16"),
         (("--stage-layers", "8,8", "--pp", "1"), "--stage-layers names 2 stages, --pp is 1"),
@@ -90,6 +91,16 @@ def test_refused(args: tuple[str, ...], said: str) -> None:
 )
 def test_an_estimate_takes_one_value_that_makes_sense(args: tuple[str, ...], said: str) -> None:
     assert said in refusal("estimate", *TINY, *args)
+
+
+def test_words_ignore_case() -> None:
+    plain, capital = (
+        json.loads(run(*TINY, "--precision", word, "--recompute", f"None,{word_set}", "--format", "json").stdout)
+        for word, word_set in (("bf16", "full"), ("BF16", "FULL"))
+    )
+    assert plain["estimates"] == capital["estimates"]
+    nodes = ("--model", "qwen3-8b", "--hardware", "h100-sxm-80g", "--method", "LoRA", "--nodes", "Auto")
+    assert "LoRA of rank" in run(*nodes).stdout
 
 
 def test_what_cannot_be_priced_is_exit_3() -> None:

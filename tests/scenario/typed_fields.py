@@ -100,7 +100,7 @@ _OF_KIND = {
     "hardware": "FileName",
     "switches": "Mapping[str, str]",
     "file": "FileName",
-    "share": "float",
+    "share": "float | str",
     "images": "str",
     "lengths": "FileName | Mapping[int, float] | Sequence[int]",
 }

@@ -175,10 +175,9 @@ def check_share(name: str, value: object) -> None:
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise InputError unless `value` is one of `choices`."""
     if value not in choices:
-        allowed = ", ".join(str(choice) for choice in choices)
-        hint = framework_hint(str(value)) if name == "framework" else ""
-        near = hint or did_you_mean(str(value), [str(c) for c in choices])
-        raise InputError(f"{name} {value!r}: allowed are {allowed}{near}")
+        allowed = [str(choice) for choice in choices]
+        near = (framework_hint(str(value)) if name == "framework" else "") or did_you_mean(str(value), allowed)
+        raise InputError(f"{name} {value!r}{f'{near};' if near else ':'} allowed are {', '.join(allowed)}")
 
 
 _LENGTH = "Tokens in a sequence; 8k is 8192. By default no longer than the model's longest."

@@ -27,7 +27,8 @@ from simulator.question.vocabulary import Batching
 _MOST_BINS: Final = 1024
 _STEPS: Final = 64
 """Points of a distribution between two percentiles."""
-_POINT: Final = re.compile(r"(p[0-9]{1,2}(?:\.[0-9]{1,4})?|min|max)=(.+)")
+_POINT: Final = re.compile(r"(p[0-9]{1,2}(?:\.[0-9]{1,4})?|min|max)=(.+)", re.IGNORECASE)
+_LIKE_A_POINT: Final = re.compile(r"[A-Za-z][\w.]*=[0-9.]+[A-Za-z]?")
 
 
 class Segments(NamedTuple):
@@ -82,7 +83,8 @@ class Lengths:
         parts = [part.strip() for part in text.split(",")]
         if all(re.fullmatch(r"[0-9]+:[0-9.eE+-]+", part) for part in parts):
             return _counted(((0, *part.split(":")) for part in parts), text)
-        return _of_points(text, parts) if _POINT.fullmatch(parts[0]) else _counted(counted_lines(text), text)
+        is_points = _POINT.fullmatch(parts[0]) or _LIKE_A_POINT.fullmatch(parts[0])
+        return _of_points(text, parts) if is_points else _counted(counted_lines(text), text)
 
     def to_dict(self) -> str:
         """Return the text that reads back as the same lengths."""
@@ -178,14 +180,14 @@ def _counted(rows: Iterable[tuple[Any, ...]], source: str) -> Lengths:
         if length is None or length != int(length) or not 1 <= length <= MOST_TOKENS:
             shown = quoted(str(stated))
             raise InputError(f"{place}: {shown} is no length: a whole number of tokens from 1 to {MOST_TOKENS}")
-        if share is None or share < 0:
-            raise InputError(f"{place}: {quoted(str(weight))} is no weight: a number from 0")
+        if share is None or share <= 0:
+            raise InputError(f"{place}: {quoted(str(weight))} is no weight of a length: a number above 0")
         known = counts.setdefault(int(length), [0.0, line])
         known[0] += share
     total = sum(share for share, _ in counts.values())
     if total <= 0:
         raise InputError(f"{source[:60]}: holds no lengths")
-    stated_once = {length: share / total for length, (share, _) in sorted(counts.items()) if share}
+    stated_once = {length: share / total for length, (share, _) in sorted(counts.items())}
     longest = max(stated_once)
     binned = stated_once if len(stated_once) <= _MOST_BINS else _binned(stated_once)
     line = int(counts[longest][1])
@@ -241,9 +243,11 @@ def _points(text: str, parts: Iterable[str]) -> list[tuple[float, int, str]]:
     for part in parts:
         matched = _POINT.fullmatch(part)
         if matched is None:
-            raise InputError(f"lengths {quoted(part)}: write percentiles such as p50=900,p90=3k,max=16k")
+            raise InputError(
+                f"lengths {quoted(part)}: write percentiles (min, p1 to p99.99, max) such as p50=900,p90=3k,max=16k"
+            )
         try:
-            name, length = matched[1], parse_count(matched[2], length=True)
+            name, length = matched[1].lower(), parse_count(matched[2], length=True)
         except InputError as error:
             raise InputError(f"lengths {quoted(part)}: {error}") from error
         if not 1 <= length <= MOST_TOKENS:

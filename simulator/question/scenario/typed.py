@@ -190,7 +190,7 @@ class SharedFields(TypedDict, total=False):
     lengths: FileName | Mapping[int, float] | Sequence[int] | None
     batching: Batching
     cutoff: int | str | None
-    survive: float
+    survive: float | str
     images: str | None
     method: TuningMethod | None
     num_layers: int | str | None

@@ -126,7 +126,9 @@ def _message(model: type[BaseModel], problem: Any) -> str:
         return f"{prefix}is missing"
     if kind == "extra_forbidden":
         key = str(problem["loc"][-1])[:60]
-        return f"{prefix}unknown key{did_you_mean(key, _keys(model, problem['loc']))}"
+        keys = _keys(model, problem["loc"])
+        allowed = f"; allowed: {', '.join(keys)}" if len(keys) <= _MOST_LISTED else ""
+        return f"{prefix}unknown key{did_you_mean(key, keys) or allowed}"
     reason = problem["msg"].removeprefix("Value error, ")
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"]
@@ -135,7 +137,20 @@ def _message(model: type[BaseModel], problem: Any) -> str:
         return f"{prefix}{_excerpt(value)} is not allowed{near} allowed: {allowed}"
     if kind == "value_error":
         return f"{prefix}{reason}"
+    if kind in _FORMS:
+        return f"{prefix}{_excerpt(value) if value not in (None, '') else 'is empty'}: must be {_FORMS[kind]}"
     return f"{prefix}{_excerpt(value)}: {reason[:1].lower()}{reason[1:]}"
+
+
+_MOST_LISTED: Final = 16
+"""Keys that a message on an unknown one lists."""
+_FORMS: Final = {
+    "string_type": "text",
+    "string_too_short": "text",
+    **dict.fromkeys(("tuple_type", "list_type"), "a list, such as [a, b]"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "a mapping, such as {key: value}"),
+}
+"""Forms of a value, by the kind of pydantic's error where it has another."""
 
 
 def _key_path(steps: Sequence[int | str]) -> str:
@@ -152,9 +167,12 @@ def _key_path(steps: Sequence[int | str]) -> str:
 def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
     """Return the keys allowed where the last step of ``steps`` stands, as near as the schema tells."""
     schema = model.model_json_schema()
-    if len(steps) == 1:
-        return list(schema["properties"])
-    return [key for part in schema.get("$defs", {}).values() for key in part.get("properties", {})]
+    parts = schema.get("$defs", {})
+    at: Any = schema
+    for step in steps[:-1]:
+        inner = at.get("properties", {}).get(step) or at.get("additionalProperties") or at.get("items") or {}
+        at = parts.get(str(inner.get("$ref", "")).rpartition("/")[2], inner) if isinstance(inner, dict) else {}
+    return list(at.get("properties", ())) or [key for part in parts.values() for key in part.get("properties", {})]
 
 
 def _excerpt(value: object) -> str:

@@ -125,9 +125,9 @@ class Images(NamedTuple):
     """`frozen`: neither encoder nor projector. `projector`: it alone. `trained`: both."""
 
     @staticmethod
-    def read(text: str) -> Images:
+    def read(text: Any) -> Images:
         """Return the images of a text such as 4x1024x768 or 4x1024x768@trained. Raises InputError."""
-        matched = _IMAGES.fullmatch(text.strip())
+        matched = _IMAGES.fullmatch(str(text).strip().lower().replace("×", "x"))
         if matched is None:
             such = "such as 4x1024x768 or 1x448x448@trained"
             raise InputError(f"images {quoted(text)}: write NUMBERxWIDTHxHEIGHT, {such}")

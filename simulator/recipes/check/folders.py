@@ -42,7 +42,7 @@ def expanded(files: Iterable[str]) -> Iterator[tuple[str, bool]]:
     for file in chain.from_iterable(map(_matching, files)):
         walked = "\0" not in file and os.path.isdir(file)  # noqa: PTH112  false where nobody may look
         count = 0
-        for path in _below(file) if walked else (file,):
+        for path in below(file) if walked else (file,):
             count += 1
             if count > _MOST_FILES:
                 raise InputError(f"{file}: more than {_MOST_FILES} files that may be recipes; name a folder of it")
@@ -60,7 +60,7 @@ def _matching(file: str) -> list[str]:
     return sorted(glob.glob(file, recursive=True)) or [file]  # noqa: PTH207  names as they are given
 
 
-def _below(folder: str) -> Iterator[str]:
+def below(folder: str) -> Iterator[str]:
     """Yield the paths of possible recipes below a folder, sorted by name, and folders that cannot be listed.
 
     A dangling link is yielded; pipes, sockets and devices are not.

@@ -49,9 +49,9 @@ from simulator.recipes.check.reading import (
     unstated,
 )
 from simulator.recipes.check.repository import NAME as SETTINGS_FILE
-from simulator.recipes.check.repository import CommentError, OwnWords, Repository, forget_files, read_settings, silenced
+from simulator.recipes.check.repository import CommentError, OwnWords, Repository, forget_files, silenced
 from simulator.recipes.check.room import peaks_of, room_of
-from simulator.recipes.check.verdict import LONGEST_STATED, Checked, graded, marks_of
+from simulator.recipes.check.verdict import LEFT_OUT, LONGEST_STATED, OWN_SETTINGS, Checked, graded, marks_of
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:
@@ -105,12 +105,14 @@ def _passed_over(file: str, words: OwnWords, repository: Repository) -> Iterator
     """Yield the result of settings that a change brings, or of a file that they leave out. Raises InputError."""
     skipped = Checked(file=file, outcome="skipped", passed=True)
     if words.excluded is not None:
-        why = f"{file}: left out by {words.excluded.file}:{words.excluded.line}"
+        why = f"{file}{LEFT_OUT}{words.excluded.file}:{words.excluded.line}"
         yield replace(skipped, reasons=(why,))
         return
-    read_settings(Path(file))
+    remarks = [*repository.unmatched(file)]
     if (changed := repository.changed(file)) is not None:
-        yield replace(skipped, reasons=(f"{file}: the settings of simulate",), remarks=(changed,))
+        remarks.append(changed)
+    if remarks:
+        yield replace(skipped, reasons=(f"{file}{OWN_SETTINGS}",), remarks=tuple(remarks))
 
 
 def _in_repository(result: Checked, words: OwnWords, reading: Reading) -> Checked:

@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from simulator.answers.gates import OUTCOMES
 from simulator.answers.rules import FRAMEWORK_RULES
-from simulator.errors import InputError, SimulateError, did_you_mean
+from simulator.errors import InputError, SimulateError, did_you_mean, quoted
 from simulator.evidence.cluster import cluster
 from simulator.frameworks.documents import as_text, line_of
 from simulator.frameworks.values import root_of
@@ -34,7 +35,8 @@ from simulator.question.question import Question, question_of
 from simulator.question.scenario.complete import KEYS
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import Frozen, parse_yaml, read_limited, read_table, validated
-from simulator.recipes.check.verdict import Checked, text_of
+from simulator.recipes.check.folders import below
+from simulator.recipes.check.verdict import UNMATCHED, Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.search.rules import RULES
 
@@ -42,14 +44,25 @@ NAME: Final = ".simulate.yaml"
 _MOST_BYTES: Final = 1 << 18
 _MOST: Final = 500
 """Most entries of a mapping."""
+_LONGEST_VALUE: Final = 4000
 _INPUTS: Final = ("hardware", "nodes", "devices", "model", "seq_length", "stack")
 IGNORED: Final = "ignored"
 """Rule of the note on a finding that the repository ignores."""
 CHANGED: Final = "settings-changed"
 """Rule of the warning on settings or comments that a change brings, which do not count before it is merged."""
+_MOST_MATCHED: Final = 500_000
+"""Most pairs of a pattern and a file that are looked at for it."""
 SettingText = Annotated[str, Field(min_length=1, max_length=200)]
 SettingCount = Annotated[int, Field(ge=1, le=2**27, strict=True)]
-SettingValues = Mapping[SettingText, Annotated[str, Field(max_length=4000)] | int | float | bool | None]
+
+
+def _plain_value(value: object) -> object:
+    if not isinstance(value, str | int | float | None) or len(str(value)) > _LONGEST_VALUE:
+        raise ValueError(f"must be text up to {_LONGEST_VALUE} characters, a number, true or false")
+    return value
+
+
+SettingValues = Mapping[SettingText, Annotated[Any, AfterValidator(_plain_value)]]
 
 
 class FileSettings(Frozen):
@@ -112,7 +125,17 @@ class _SettingsFile:
 
     def place(self, *path: str) -> Place:
         """Return the line of a key."""
-        return Place(str(self.file), line_of(self.text, path))
+        return Place(str(self.file), _line(self.text, path))
+
+
+def _line(text: str, path: tuple[str, ...]) -> int:
+    """Return the line of a key; below `files` that of its pattern, or the key's behind it."""
+    if len(path) < 2 or path[0] != "files":
+        return line_of(text, path)
+    lines = text.split("\n")
+    key = re.compile(rf"(?:^|[\s\"'{{,]){re.escape(path[1])}[\"']?\s*:")
+    before = next((number for number, line in enumerate(lines) if key.search(line)), 0)
+    return before + line_of("\n".join(lines[before:]), path[2:])
 
 
 def read_settings(file: Path, folder: Path | None = None) -> _SettingsFile:
@@ -121,14 +144,15 @@ def read_settings(file: Path, folder: Path | None = None) -> _SettingsFile:
     Raises InputError with the line of the first wrong key, and the nearest known one.
     """
     text = read_limited(file, _MOST_BYTES)
+    values = parse_yaml(str(file), text)
     try:
-        content = validated(str(file), RepositorySettings, parse_yaml(str(file), text) or {})
+        content = validated(str(file), RepositorySettings, {} if values is None else values)
     except InputError as error:
         if not isinstance(error.__cause__, ValidationError):
             raise
         problems = sorted(error.__cause__.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         path = tuple(str(step) for step in problems[0]["loc"] if step != "[key]")
-        raise InputError(f"{file}:{line_of(text, path)}{str(error).removeprefix(str(file))}") from error
+        raise InputError(f"{file}:{_line(text, path)}{str(error).removeprefix(str(file))}") from error
     settings_file = _SettingsFile(file, folder or file.parent, text, content)
     for path, part in (((), content), *((("files", name), part) for name, part in content.files.items())):
         _check_part(settings_file, path, part)
@@ -258,6 +282,20 @@ class Repository:
             remarks=tuple(remarks),
         )
 
+    @staticmethod
+    def unmatched(file: str) -> Iterator[Remark]:
+        """Yield a note on each pattern of a settings file that no possible recipe matches. Raises InputError."""
+        settings = read_settings(Path(file))
+        content = settings.content
+        patterns: list[tuple[str, tuple[str, ...]]] = [(each, ("files", each)) for each in content.files]
+        patterns += [(each, ("exclude",)) for each in content.exclude]
+        most = _MOST_MATCHED // (len(patterns) + 1)
+        names = [os.path.relpath(path, settings.folder) for path in islice(below(str(settings.folder)), most)]
+        for pattern, key in patterns if len(names) < most else ():
+            if not any(_matches(name, pattern) for name in names) and not (settings.folder / pattern).exists():
+                message = f"{key[0]}: the pattern {quoted(pattern)} matches no file that may be a recipe"
+                yield Remark(UNMATCHED, "note", message, settings.place(*key))
+
     def changed(self, file: str) -> Remark | None:
         """Return the warning on a settings file that differs from the base's; None where it does not."""
         path = Path(file).absolute()
@@ -384,7 +422,10 @@ _OWN_TRAINER: Final = re.compile(r"'([^']{1,200})': flags of no framework")
 
 
 def skeleton(results: Sequence[Checked], hardware: str, folder: Path) -> str:
-    """Return a settings file that asks for each value that the results could not know, once, with empty values."""
+    """Return a settings file that asks for each value that the results could not know, once, with empty values.
+
+    `hardware` is empty where nobody named any.
+    """
     asked: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
         for pair in _asked(result):
@@ -398,7 +439,11 @@ def skeleton(results: Sequence[Checked], hardware: str, folder: Path) -> str:
     lines = [
         "# What `simulate check` is to know of these files. Fill in what stands empty, leave out what does not matter."
     ]
-    lines += [f"hardware: {hardware}", "exclude: []", "ignore: {}  # rule: reason"]
+    lines += [
+        f"hardware: {hardware}" if hardware else "hardware:  # of all files",
+        "exclude: []",
+        "ignore: {}  # rule: reason",
+    ]
     lines.append("files:" if by_pattern else "files: {}")
     for pattern, keys in sorted(by_pattern.items()):
         lines.append(f"  {_quoted(pattern)}:")

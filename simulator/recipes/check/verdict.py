@@ -53,6 +53,12 @@ NOT_JUDGED: tuple[CheckOutcome, ...] = ("depends", "longest_does_not_fit", "cann
 """Outcomes of recipes without a firm verdict."""
 LONGEST_STATED = "stated-length-decides"
 """Rule of a stated bound, such as a cutoff, by which it does not fit though the shortest sample does."""
+LEFT_OUT = ": left out by "
+"""Words between a file and the place of the settings that leave it out."""
+OWN_SETTINGS = ": the settings of simulate"
+"""Words behind a settings file that has remarks."""
+UNMATCHED = "pattern-unmatched"
+"""Rule of the note on a pattern of the settings that matches no file."""
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 

@@ -14,7 +14,7 @@ from simulator.answers.cases import Case, case_of_recipe, priceable
 from simulator.answers.ranking import estimate_of
 from simulator.answers.rules import LaunchFacts, findings
 from simulator.answers.saved import is_answer, saved_case
-from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.errors import InputError, UnsupportedError, not_one_of
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head
 from simulator.question.question import Question
@@ -30,8 +30,7 @@ _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
 def emit(case: Case, target: str) -> str:
     """Return the recipe that launches a case. Raises UnsupportedError for settings without a word in the framework."""
     if target not in registry.writers():
-        names = tuple(registry.writers())
-        raise InputError(f"target '{target[:60]}': is not one of {', '.join(names)}{did_you_mean(target, names)}")
+        raise InputError(f"target '{target[:60]}'{not_one_of(target, registry.writers())}")
     priced_for = case.scenario.framework.name
     if priced_for != registry.framework_of(target):
         raise InputError(
@@ -86,6 +85,5 @@ def recipe_format(framework: str) -> RecipeFormat:
     for target, writer in registry.writers().items():
         if writer.is_usual and registry.framework_of(target) == framework:
             return target
-    names = tuple(dict.fromkeys(map(registry.framework_of, registry.writers())))
-    near = did_you_mean(framework, names)
-    raise InputError(f"framework '{framework[:60]}' is not one of {', '.join(names)}{near}")
+    names = dict.fromkeys(map(registry.framework_of, registry.writers()))
+    raise InputError(f"framework '{framework[:60]}'{not_one_of(framework, names)}")

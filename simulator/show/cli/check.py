@@ -25,7 +25,7 @@ from simulator.show.cli.options import (
     shown,
 )
 from simulator.show.cli.question import question_on_line, values_by_name
-from simulator.show.cli.streams import note, presentation, progress_bar, verbosity_of, write_answer
+from simulator.show.cli.streams import form_of, note, presentation, progress_bar, verbosity_of, write, write_answer
 
 if TYPE_CHECKING:
     from simulator.answers.gates import Gates
@@ -97,6 +97,10 @@ def _check(**values: Any) -> None:
     outside = [name for name in values if ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT]
     if outside:
         note(f"set by the environment: {', '.join(f'SIMULATE_{name.upper()}' for name in outside)}", quiet=False)
+    form = form_of(ctx, "verdicts")
+    for word in ("init", "explain"):
+        if values[word] and (form != "table" or (word == "init" and values["output"])):
+            raise click.UsageError(f"--{word} writes {_WRITTEN[word]}")
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
@@ -107,12 +111,12 @@ def _check(**values: Any) -> None:
         files = values["files"]
         results = check_files(files, question, gates, settings, environment, root, base=base, progress=bar)
     if values["init"]:
-        _write_settings(results, str(question.value("hardware")), root or Path.cwd())
+        _write_settings(results, question.stated("hardware") or "", root or Path.cwd())
         return
     if values["explain"]:
         from simulator.show.report.check import origins_text
 
-        click.echo(origins_text(results), nl=False)
+        write(origins_text(results), values["output"])
         return
     if before is not None:
         results = ratcheted(results, before)
@@ -126,6 +130,12 @@ def _check(**values: Any) -> None:
     if values["format"] == "github":
         _append_summary(checks, presentation(ctx))
     ctx.exit(checks.exit_code)
+
+
+_WRITTEN = {
+    "init": ".simulate.yaml: leave out --format and --output",
+    "explain": "a table: leave out --format, and name no file of another form",
+}
 
 
 def _write_settings(results: tuple[Checked, ...], hardware: str, folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import click
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, not_one_of
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import framework_hint
@@ -109,13 +109,14 @@ class Nodes(Whole):
 
     def number(self, text: str) -> Any:
         """Return the number, or the text of a search. Raises InputError."""
-        if not text.strip().startswith("auto"):
+        auto = text.strip().lower()
+        if not auto.startswith("auto"):
             return super().number(text)
         from simulator.search.fewest import most_nodes
 
-        if most_nodes(text.strip()) is None:
+        if most_nodes(auto) is None:
             raise InputError(f"{shown(text)} is not auto or auto:N, such as auto:256")
-        return text.strip()
+        return auto
 
 
 class WholeList(Parsed):
@@ -159,16 +160,17 @@ class Word(Choice):
     """One of a fixed set of words; the message on a wrong one names the nearest."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the word."""
-        if value not in self.choices:
+        """Return the word, in the case of the choice."""
+        words = {choice.lower(): choice for choice in self.choices}
+        if str(value).lower() not in words:
             self.refuse(str(value), param, ctx)
-        return value
+        return words[str(value).lower()]
 
     def refuse(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Fail with a message that names the allowed words."""
         choices = [str(choice) for choice in self.choices]
-        near = (framework_hint(word) if "megatron" in choices else "") or did_you_mean(word, choices)
-        self.fail(f"{shown(word)} is not one of {', '.join(choices)}{near}", param, ctx)
+        hint = framework_hint(word) if "megatron" in choices else ""
+        self.fail(f"{shown(word)}{not_one_of(word, choices, hint)}", param, ctx)
 
 
 class WordSet(Word):
@@ -178,10 +180,10 @@ class WordSet(Word):
         """Return the words as a tuple, in the order of the choices."""
         if not isinstance(value, str):
             return value
-        words = {word.strip() for word in value.split(",")}
-        for word in sorted(words - set(self.choices)):
+        words = {word.strip().lower() for word in value.split(",")}
+        for word in sorted(words - {choice.lower() for choice in self.choices}):
             self.refuse(word, param, ctx)
-        return tuple(word for word in self.choices if word in words)
+        return tuple(word for word in self.choices if word.lower() in words)
 
 
 def _tokens(text: str) -> int:
@@ -224,11 +226,9 @@ def percentage(*, zero: bool = False) -> Parsed:
     """Return the type of a share from 0 to 1, of which ``zero`` allows 0; ``90%`` is 0.9."""
 
     def read(text: str) -> float:
-        number = text.strip()
-        try:
-            fraction = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-        except ValueError:
-            fraction = math.nan
+        from simulator.question.units import share_of
+
+        fraction = share_of(text)
         if not (0 < fraction <= 1 or (zero and fraction == 0)):
             low = "from 0 to" if zero else "above 0 and up to"
             raise InputError(f"{shown(text)} is not {low} 1, such as 0.9 or 90%")
@@ -310,9 +310,10 @@ def listed_name(names: Callable[[], Callable[[], Sequence[str]]]) -> Parsed:
 
     def read(text: str) -> str:
         known = names()()
-        if text not in known:
-            raise InputError(f"{shown(text)} is not one of {', '.join(known)}{did_you_mean(text, known)}")
-        return text
+        same = next((name for name in known if name.lower() == text.lower()), None)
+        if same is None:
+            raise InputError(f"{shown(text)}{not_one_of(text, known)}")
+        return same
 
     return Parsed("NAME", read, lambda: list(names()()))
 

@@ -21,7 +21,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.question.origin import Origin, OriginKind, Place
 from simulator.question.question import Question
-from simulator.recipes.check.verdict import NOT_JUDGED, Changed, Checked, Checks
+from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, UNMATCHED, Changed, Checked, Checks
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.tables import BETWEEN, Column, fitting, heading, narrow_line
@@ -55,7 +55,8 @@ def check_table(checks: Checks, shown: Presentation) -> str:
     checks, verbosity = printable(checks), shown.verbosity
     many = len(checks.results) > _MANY and verbosity < 1
     failing = tuple(result for result in checks.results if not result.passed and not result.known)
-    results = failing if many else checks.results
+    noted = (each for each in checks.results if any(remark.rule == UNMATCHED for remark in each.remarks))
+    results = (*failing, *noted) if many else checks.results
     blocks = [tally(checks.results)]
     if many:
         blocks.append(_reasons(checks.results, shown))
@@ -130,7 +131,7 @@ def _lines(result: Checked, verbosity: int) -> Iterator[str]:
         yield from (where_text(estimate) for estimate in (result.estimate,) if estimate is not None)
         yield from range_line(result)
         yield from room_line(result)
-        needed = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED)))
+        needed = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED, UNMATCHED)))
         yield from (line for line in lines if any(part in line for part in needed))
 
 
@@ -326,14 +327,17 @@ def tally(results: Sequence[Checked]) -> str:
         names = ((counts[o], plural if counts[o] > 1 else words(o)) for o, plural in plurals.items() if counts[o])
         return ", ".join(f"{count} {name}" for count, name in names)
 
-    unjudged, skipped = sum(counts[outcome] for outcome in NOT_JUDGED), counts["skipped"]
-    recipes = len(results) - skipped
+    unjudged = sum(counts[outcome] for outcome in NOT_JUDGED)
+    passed_over = [result.reasons[0] for result in results if result.outcome == "skipped" and result.reasons]
+    left_out, settings = (sum(words in text for text in passed_over) for words in (LEFT_OUT, OWN_SETTINGS))
+    recipes, skipped = len(results) - counts["skipped"], counts["skipped"] - left_out - settings
     parts = [counted(FIRM) or "none judged"]
     parts += [f"{unjudged} not judged ({counted(NOT_JUDGED)})"] if unjudged else []
     failed = sum(not result.passed and not result.known for result in results)
     known = sum(result.known for result in results)
     parts.append(f"{failed} failed" + (f", and {known} as in the baseline" if known else ""))
     parts += [f"{skipped} file{'' if skipped == 1 else 's'} skipped: no training"] if skipped else []
+    parts += [f"{left_out} left out by .simulate.yaml"] if left_out else []
     return f"{recipes} recipe{'' if recipes == 1 else 's'}: {'; '.join(parts)}"
 
 
@@ -416,9 +420,7 @@ def origins_text(results: Sequence[Checked]) -> str:
         groups = (question.inputs, question.model_fields, question.layout, question.switches)
         stated = [(name, said) for group in groups for name, said in group.items()]
         rows = [(name, one_line(str(said.value)), _said_by(said.origin)) for name, said in stated]
-        columns = [
-            Column(head, cells, is_text=True) for head, cells in zip(_ORIGINS, zip(*rows, strict=True), strict=True)
-        ]
+        columns = [Column(head, tuple(row[n] for row in rows), is_text=True) for n, head in enumerate(_ORIGINS)]
         table = Presentation().columns(columns) if rows else ""
         missing = [f"not known: {_below(result, reason)}" for reason in result.reasons if case is None]
         heading_line = f"{one_line(result.name)}: {words(result.outcome)}"

@@ -331,11 +331,16 @@ def speed_sentence(estimate: Estimate, shown: Presentation) -> str:
     """Return the speed of an estimate, and for given tokens the duration."""
     speed = estimate.throughput
     unit, per_second = step_unit(speed.step_seconds)
-    known = half_width_text(speed.step_seconds, speed.interval_seconds)
+    known, reach = half_width_text(speed.step_seconds, speed.interval_seconds), ""
+    of_speed = f" (± {known} %)" if known != "-" else ""
+    if (ends := speed.interval_seconds) and estimate.lengths and estimate.lengths.shortest_step_seconds is not None:
+        of_speed = " of full samples"
+        low, high = amount(ends.low * per_second), amount(ends.high * per_second)
+        reach = f" ({low} to {high}, from samples of one token to full ones)"
     parts = [
-        f"{grouped(cluster_speed(estimate))} tokens/s" + (f" (± {known} %)" if known != "-" else ""),
+        f"{grouped(cluster_speed(estimate))} tokens/s{of_speed}",
         f"{mfu_text(speed.mfu)} % MFU",
-        f"{amount(speed.step_seconds * per_second)} {unit} a step",
+        f"{amount(speed.step_seconds * per_second)} {unit} a step{reach}",
     ]
     if (run := shown.run_of(estimate)) is not None:
         parts.append(f"{days_text(run)} days for {count_text(run.tokens)} tokens")
