@@ -79,7 +79,7 @@ def test_the_longest_sequence_is_the_longest(least: float) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--model llama3.1-70b --nodes 1", "TP and PP are 1, so every device holds all parameters"),
+        ("--model llama3.1-70b --nodes 1 --tp 1", "TP and PP are 1, so every device holds all parameters"),
         ("--model llama3.1-8b --nodes 1 --zero-stage 0", "ZeRO is 0, so each of 8 replicas holds the whole optimizer"),
         ("--model llama3.1-8b --nodes 1 --tp 8 --no-sequence-parallel", "sequence parallelism is off"),
         ("--model mixtral-8x7b-v0.1 --nodes 4 --tp 2", "EP is 1, so every device of a stage holds all 8 experts"),
@@ -169,7 +169,7 @@ def test_markdown_is_written(command: tuple[str, ...]) -> None:
 
 
 def test_inputs_without_effect_stand_on_one_line() -> None:
-    sides = ("--model llama3.1-8b --hardware h20", "--model llama3.1-8b --hardware ascend-910b-64g-8")
+    sides = ("--model llama3.1-8b --hardware h20 --tp 1", "--model llama3.1-8b --hardware ascend-910b-64g-8 --tp 1")
     text = run("compare", *sides, "-v").stdout
     [line] = [line for line in text.splitlines() if line.startswith("Without effect on A alone: ")]
     told = {

@@ -21,6 +21,7 @@ from tests.cli.running import run
 from tests.docs.pages import blocks, code_words, page
 
 PAGE = page("check.md")
+CI = PAGE.split("\n## In CI\n", 1)[1]
 
 
 def hook() -> dict[str, Any]:
@@ -229,7 +230,7 @@ def test_action_installs_what_is_pinned(hostile_checkout: Path, tmp_path: Path) 
 
 
 def test_page_shows_configuration_that_parses() -> None:
-    workflow, gitlab, hooks = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
+    workflow, gitlab, hooks = (yaml.safe_load(block) for block in blocks(CI, "yaml"))
     used = workflow["jobs"]["check"]["steps"][1]
     assert set(used["with"]) <= set(action()["inputs"])
     assert gitlab["recipes"]["artifacts"]["reports"] == {"junit": "recipes.xml"}
@@ -239,13 +240,13 @@ def test_page_shows_configuration_that_parses() -> None:
 
 
 def test_page_says_what_its_placeholders_stand_for() -> None:
-    shown = "\n".join(blocks(PAGE, "yaml"))
+    shown = "\n".join(blocks(CI, "yaml"))
     explained = PAGE.split("\n## In CI\n", 1)[1].split("```", 1)[0]
     assert (
         set(re.findall(r"<[a-z]+>", shown)) == set(re.findall(r"<[a-z]+>", explained)) == {"<owner>", "<repo>", "<tag>"}
     )
     assert not re.search(r"OWNER|example\.com", PAGE)
-    workflow, gitlab, hooks = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
+    workflow, gitlab, hooks = (yaml.safe_load(block) for block in blocks(CI, "yaml"))
     assert workflow["jobs"]["check"]["steps"][1]["uses"] == "<owner>/<repo>@<tag>"
     assert gitlab["recipes"]["script"][0].endswith("/<owner>/<repo>@<tag>")
     assert (hooks["repos"][0]["repo"], hooks["repos"][0]["rev"]) == ("https://github.com/<owner>/<repo>", "<tag>")

@@ -255,7 +255,7 @@ def test_the_walk_of_the_page_is_true() -> None:
     page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
     walk = page.partition("## From a checkout")[2].partition("\n## ")[0]
     assert len(page.partition("## A repository's own words")[0].splitlines()) < 60
-    script = walk.partition("```sh\n")[2].partition("```")[0]
+    script = walk.partition("```bash\n")[2].partition("```")[0]
     asked, filled = (dedent(block.partition("```")[0]) for block in walk.split("```yaml\n")[1:])
     put("train/run.sh", script)
     put("train/llama.sh", LAUNCH)

@@ -27,13 +27,3 @@ def test_the_table_covers_what_the_page_says() -> None:
     assert {row["stage"] for row in ROWS if row["pipeline_parallel"] == "4"} == {"0", "1", "3"}
     worst = max(abs(float(row["difference_percent"])) for row in ROWS)
     assert f"the largest difference is {worst:.2f} %" in PAGE
-
-
-def test_why_a_trace_is_no_estimate() -> None:
-    question = ("estimate", "--model", "llama3.1-70b", "--nodes", "8", "--tp", "8", "--pp", "4", "--format", "json")
-    for more in ((), ("--framework", "torch", "--zero-stage", "3")):
-        memory = json.loads(run(*question, *more).stdout)["memory"]
-        figures = [memory["device_mib"], memory["breakdown_mib"]["activations"]]
-        figures += [memory["stages"][0]["allocated_mib"]] if more else []
-        for figure in figures:
-            assert re.search(rf"\b{figure / 1024:.2f}\b", PAGE), figure

@@ -169,7 +169,7 @@ class Word(Choice):
     def refuse(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Fail with a message that names the allowed words."""
         choices = [str(choice) for choice in self.choices]
-        hint = framework_hint(word) if "megatron" in choices else ""
+        hint = framework_hint(word) if "torch" in choices else ""
         self.fail(f"{shown(word)}{not_one_of(word, choices, hint)}", param, ctx)
 
 
