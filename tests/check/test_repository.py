@@ -102,8 +102,8 @@ def test_a_pattern_that_matches_nothing_is_noted(count: int) -> None:
     assert (first["file"], first["outcome"]) == (".simulate.yaml", "skipped")
     assert [remark["place"]["line"] for remark in first["remarks"]] == [3, 4]
     shown = run("check", ".").stdout
-    assert "note: files: the pattern 'b/*' matches no file" in shown
-    assert "note: exclude: the pattern 'c.sh' matches no file" in shown
+    assert "note: the pattern 'b/*' matches no file" in shown
+    assert "note: the pattern 'c.sh' matches no file" in shown
     assert "skipped: no training" not in shown
 
 

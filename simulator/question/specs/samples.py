@@ -20,10 +20,7 @@ _KEYS: Final = ("length", "tokens", "num_tokens", "count", "weight")
 
 
 def counted_lines(file: str) -> Iterator[tuple[int, Any, Any]]:
-    """Yield line, length and weight of a file: one length a line, a length and its count, or JSON with either.
-
-    Raises InputError, with the line, for a thousands separator or a count that is none.
-    """
+    """Yield line, length and weight of a file: one length a line, a length and its count, or JSON with either."""
     path = Path(file)
     try:
         exists = path.exists()
@@ -39,8 +36,7 @@ def counted_lines(file: str) -> Iterator[tuple[int, Any, Any]]:
             yield (number, *_json(text))
             continue
         if _GROUPED.fullmatch(text):
-            plain = text.replace(",", "")
-            raise InputError(f"{file}:{number}: {text}: write {plain}; behind a comma stands a count")
+            raise InputError(f"{file}:{number}: {text}: write {text.replace(',', '')}; behind a comma stands a count")
         pair = _PAIR.fullmatch(text)
         if pair and not (pair[2].isdecimal() and int(pair[2][:20])):
             raise InputError(f"{file}:{number}: {text}: {quoted(pair[2])} is no count: a whole number from 1")

@@ -206,7 +206,6 @@ _COMMENT: Final = re.compile(
     r"(?:^|(?<=[ \t]))(?:#|//)[ \t]*simulate:[ \t]*(ignore\[[^\n]{1,300}|[a-z_]{1,40}=\S{1,200})[ \t]*$", re.MULTILINE
 )
 _IGNORE: Final = re.compile(r"ignore\[([\w, -]{1,200})\][ \t]*(.*)")
-_OF_COMMENTS: Final = ("hardware", "nodes", "devices", "model", "seq_length", "stack")
 
 
 class CommentError(InputError):
@@ -228,11 +227,9 @@ def _comments(file: str, text: str) -> tuple[dict[str, tuple[Any, Place]], dict[
             for rule in map(str.strip, ignoring[1].split(",")):
                 _check_rule(rule, place, CommentError)
                 ignored[rule] = ignoring[2], place
-        elif name not in _OF_COMMENTS or not equals:
-            near = did_you_mean(name, (*_OF_COMMENTS, "ignore")) or ";"
-            raise CommentError(
-                f"{where} '{name}' is unknown{near} known: ignore[rule] reason, {', '.join(_OF_COMMENTS)}"
-            )
+        elif name not in _INPUTS or not equals:
+            near = did_you_mean(name, (*_INPUTS, "ignore")) or ";"
+            raise CommentError(f"{where} '{name}' is unknown{near} known: ignore[rule] reason, {', '.join(_INPUTS)}")
         elif name != "stack":  # which its reader takes
             values[name] = int(text) if text.isdecimal() and len(text) < 10 else text, place
     return values, ignored
@@ -286,15 +283,14 @@ class Repository:
     def unmatched(file: str) -> Iterator[Remark]:
         """Yield a note on each pattern of a settings file that no possible recipe matches. Raises InputError."""
         settings = read_settings(Path(file))
-        content = settings.content
-        patterns: list[tuple[str, tuple[str, ...]]] = [(each, ("files", each)) for each in content.files]
-        patterns += [(each, ("exclude",)) for each in content.exclude]
+        patterns = [(each, settings.place("files", each)) for each in settings.content.files]
+        patterns += [(each, settings.place("exclude")) for each in settings.content.exclude]
         most = _MOST_MATCHED // (len(patterns) + 1)
         names = [os.path.relpath(path, settings.folder) for path in islice(below(str(settings.folder)), most)]
-        for pattern, key in patterns if len(names) < most else ():
+        for pattern, place in patterns if len(names) < most else ():
             if not any(_matches(name, pattern) for name in names) and not (settings.folder / pattern).exists():
-                message = f"{key[0]}: the pattern {quoted(pattern)} matches no file that may be a recipe"
-                yield Remark(UNMATCHED, "note", message, settings.place(*key))
+                message = f"the pattern {quoted(pattern)} matches no file that may be a recipe"
+                yield Remark(UNMATCHED, "note", message, place)
 
     def changed(self, file: str) -> Remark | None:
         """Return the warning on a settings file that differs from the base's; None where it does not."""
@@ -422,10 +418,7 @@ _OWN_TRAINER: Final = re.compile(r"'([^']{1,200})': flags of no framework")
 
 
 def skeleton(results: Sequence[Checked], hardware: str, folder: Path) -> str:
-    """Return a settings file that asks for each value that the results could not know, once, with empty values.
-
-    `hardware` is empty where nobody named any.
-    """
+    """Return a settings file that asks for each value that the results could not know, once, with empty values."""
     asked: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
         for pair in _asked(result):

@@ -97,10 +97,9 @@ def _check(**values: Any) -> None:
     outside = [name for name in values if ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT]
     if outside:
         note(f"set by the environment: {', '.join(f'SIMULATE_{name.upper()}' for name in outside)}", quiet=False)
-    form = form_of(ctx, "verdicts")
-    for word in ("init", "explain"):
-        if values[word] and (form != "table" or (word == "init" and values["output"])):
-            raise click.UsageError(f"--{word} writes {_WRITTEN[word]}")
+    for word, written in (("init", ".simulate.yaml"), ("explain", "a table")):
+        if values[word] and (form_of(ctx, "verdicts") != "table" or (word == "init" and values["output"])):
+            raise click.UsageError(f"--{word} writes {written}: leave out --format, and a file of another form")
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
@@ -130,12 +129,6 @@ def _check(**values: Any) -> None:
     if values["format"] == "github":
         _append_summary(checks, presentation(ctx))
     ctx.exit(checks.exit_code)
-
-
-_WRITTEN = {
-    "init": ".simulate.yaml: leave out --format and --output",
-    "explain": "a table: leave out --format, and name no file of another form",
-}
 
 
 def _write_settings(results: tuple[Checked, ...], hardware: str, folder: Path) -> None:

@@ -330,15 +330,13 @@ def length_lines(estimate: Estimate) -> Iterator[str]:
     if lengths.shortest_step_seconds is not None:
         short = (lengths.shortest_tokens_per_second_per_device or 0.0) * estimate.devices
         full = cluster_speed(estimate) * estimate.throughput.step_seconds / lengths.shortest_step_seconds
-        shown = grouped(short) if short >= _GROUPED_FROM else amount(short)
         counted = "" if short > full / 2.0 else f" ({grouped(full)} in a log that counts them as full)"
         yield (
-            f"lengths are open below the longest: samples of one token give {shown} tokens/s{counted}, "
+            f"lengths are open below the longest: samples of one token give {short:,.1f} tokens/s{counted}, "
             f"full ones {grouped(cluster_speed(estimate))} (--lengths FILE)"
         )
 
 
-_GROUPED_FROM = 1000.0
 _LEAST_PADDING = 0.0005
 _FEW_STEPS = 10.0
 """Steps to a failing one, up to which their share is shown instead."""
