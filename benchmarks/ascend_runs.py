@@ -107,7 +107,9 @@ def run_of(told: dict[str, Any]) -> Run:
     name = told["script"]
     text = (FOLDER / name).read_text(encoding="utf-8")
     try:
-        (recipe,) = read_recipe(str(FOLDER / name), {"MOE_ARGS": ""} if "$MOE_ARGS" in text and "MOE_ARGS=" not in text else {})
+        (recipe,) = read_recipe(
+            str(FOLDER / name), {"MOE_ARGS": ""} if "$MOE_ARGS" in text and "MOE_ARGS=" not in text else {}
+        )
         asked = asked_of(recipe, name)
         checked = check_recipe(recipe, asked, Gates())
         case = case_of_recipe(recipe, asked)

@@ -1,12 +1,9 @@
 """Traces on the page of measuring: its figures are near the traced ones, and cover what it says."""
 
-import json
-import re
 from collections.abc import Mapping
 
 import pytest
 
-from tests.cli.running import run
 from tests.docs.pages import page
 from tests.docs.traced import predicted_mib, rows
 

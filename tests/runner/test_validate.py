@@ -81,7 +81,9 @@ def test_rows_are_added_and_calibrate_takes_them() -> None:
     assert "Not fitted: a processor's memory" in result.stdout
     # Times of ranks that train nothing fit no layout: a row is used, or named among the doubtful ones.
     said = result.stdout + result.stderr
-    assert any(words in said for words in ("6 rows used", "mine:6", "rows still scatter", "its 6 rows are not predicted"))
+    assert any(
+        words in said for words in ("6 rows used", "mine:6", "rows still scatter", "its 6 rows are not predicted")
+    )
 
 
 @pytest.mark.usefixtures("fake")
