@@ -116,7 +116,7 @@ def test_a_wrong_file_names_file_and_key(tmp_path: Path) -> None:
             '"4000 GB/s"',
             '"4000 GBs"',
         ): "memory_bandwidth: bandwidth '4000 GBs': unknown unit 'GBs', did you mean",
-        ('"4000 GB/s"', "4000"): "memory_bandwidth.value: '4000': input should be a valid string",
+        ('"4000 GB/s"', "4000"): "memory_bandwidth.value: '4000': must be text",
         ('"4000 GB/s"', '"0 GB/s"'): "memory_bandwidth: '0 GB/s' must be greater than zero",
         (
             "status: assumed",
