@@ -292,5 +292,5 @@ def test_what_a_framework_has_not_is_refused_by_name() -> None:
     scenario = scenario_of(small_dense(num_hidden_layers=8), devices=8)
     (broken,) = bare_estimate(scenario, complete_layout(scenario, pipeline_parallel=2, schedule="dualpipe")).violations
     assert broken.message == "schedule dualpipe: megatron (z2000) has 1f1b"
-    with pytest.raises(InputError, match="schedule 'gpipe', did you mean 'dualpipe'\?; allowed are 1f1b, zb_h1, zb_v, dualpipe, dualpipev"):
+    with pytest.raises(InputError, match=r"schedule 'gpipe', did you mean 'dualpipe'\?; allowed are 1f1b, zb_h1"):
         complete_layout(scenario, pipeline_parallel=2, schedule="gpipe")
