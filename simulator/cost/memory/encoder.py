@@ -10,6 +10,7 @@ import numpy as np
 from simulator.cost.derived import Pricing
 from simulator.cost.dtypes import element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_dtype
 from simulator.cost.memory.activations import in_flight, stage_activations
+from simulator.cost.memory.state import shard_degrees
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, StageArray
 
@@ -32,9 +33,8 @@ def encoder_bytes(pricing: Pricing) -> StageArray | float:
     if images is None or encoder is None:
         return 0.0
     stored, element = float(DTYPE_BYTES[parameter_dtype(scenario)]), element_bytes(scenario)
-    shards = [
-        np.where(block.zero_stage >= stage, block.data_parallel * block.context_parallel, 1.0) for stage in (1, 2, 3)
-    ]
+    degree = shard_degrees(pricing).dense
+    shards = [np.where(block.zero_stage >= stage, degree, 1.0) for stage in (1, 2, 3)]
     trained = images.trained_parameters(encoder)
     frozen = encoder.parameters + encoder.projector_parameters - trained
     state = (frozen * element + trained * stored) / shards[2]
