@@ -48,8 +48,9 @@ class Stack:
     open: bool = False
     """Whether runs on it may set other switches too: what it does not decide stays open where a run is described."""
     lacks: tuple[str, ...] = ()
-    """What its launches do not have: parallel sizes, which a search leaves at 1 unless the question says them, and
-    recompute of listed `operations`, which is refused."""
+    """Parallel sizes that its launches do not have: a search leaves them at 1 unless the question says them."""
+    recomputes_operations: bool = True
+    """Whether its recompute can list operations, where the framework's can."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
@@ -130,11 +131,7 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
 
 def lacking(stack: StackName) -> tuple[str, ...]:
     """Return the parallel sizes that launches on a stack do not have."""
-    absent = _BY_NAME[stack].lacks if stack in _BY_NAME else ()
-    return tuple(name for name in absent if name != _OPERATIONS)
-
-
-_OPERATIONS: Final = "operations"
+    return _BY_NAME[stack].lacks if stack in _BY_NAME else ()
 
 
 def stack_of_file(name: object) -> StackName | None:
@@ -150,9 +147,11 @@ def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
     if name == DEFAULT:
         return profile
     stack = _BY_NAME[name]
-    limits = replace(profile.limits, schedules=(*profile.limits.schedules, *stack.schedules))
-    if _OPERATIONS in stack.lacks:
-        limits = replace(limits, recomputes_operations=False)
+    limits = replace(
+        profile.limits,
+        schedules=(*profile.limits.schedules, *stack.schedules),
+        recomputes_operations=profile.limits.recomputes_operations and stack.recomputes_operations,
+    )
     return replace(profile, stack=name, limits=limits, **{**stack.own, **stack.switches})
 
 
