@@ -35,7 +35,7 @@ from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checks
-from simulator.recipes.emit.write import case_of_file, recipe_format
+from simulator.recipes.emit.write import case_of_file, question_to_launch, recipe_format
 from simulator.recipes.emit.write import emit as write_recipe
 from simulator.search.query import MIN_FIT_PROBABILITY, Ranking
 from simulator.search.rank import Progress
@@ -325,7 +325,11 @@ def emit(
     --framework`, by default that of the framework that the layout is priced for. Raises UnsupportedError for what the
     framework has no words for, and unless `force` for a layout that does not fit.
     """
-    case = _case(subject, question)
+    if subject is None:
+        launched, target = question_to_launch(question_of(question), target)
+        case = priceable(case_of(launched))
+    else:
+        case = _case(subject, question)
     text = write_recipe(case, recipe_format(case.scenario.framework.name) if target is None else target)
     memory = ranking.estimate_of(case).memory
     if not (memory.fits or force):

@@ -22,6 +22,7 @@ from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.query import Ranking
+from tests.cli.running import run
 
 
 def test_public_names_are_there() -> None:
@@ -461,3 +462,11 @@ def test_every_answer_is_json_and_an_estimate_is_read_back() -> None:
     assert second.layout == answers[1].estimates[1].layout
     with pytest.raises(InputError, match="JSON"):
         simulator.from_json("{}")
+
+
+def test_python_and_the_command_line_emit_the_same_without_a_layout() -> None:
+    """Each format gets the fastest layout that it has words for."""
+    for target in ("nemo", "accelerate", "megatron", "torchtitan"):
+        written = simulator.emit(model="llama3.1-8b", hardware="h100-sxm-80g", target=target)
+        asked = ("emit", "--model", "llama3.1-8b", "--hardware", "h100-sxm-80g", "--framework", target)
+        assert run(*asked).stdout == written

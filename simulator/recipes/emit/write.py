@@ -9,19 +9,22 @@ refuse at its start. `frameworks.registry` has the writers, `answers.cases` the 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from simulator.answers.cases import Case, case_of_recipe, priceable
-from simulator.answers.ranking import estimate_of
+from simulator.answers.ranking import estimate_of, with_best_layout
 from simulator.answers.rules import LaunchFacts, findings
 from simulator.answers.saved import is_answer, saved_case
 from simulator.errors import InputError, UnsupportedError, not_one_of
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head
-from simulator.question.question import Question
+from simulator.question.frameworks.stacks import ADAPTER_STACK, DEFAULT, lacking
+from simulator.question.question import FOLLOWS, Question
 from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.readers.read import read_recipe
+from simulator.search.space import Space
 
 _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
 """Workload fields that writers support."""
@@ -68,6 +71,27 @@ def emit(case: Case, target: str) -> str:
         ),
     )
     return registry.writers()[target].text(case.scenario, case.layout, head)
+
+
+def question_to_launch(question: Question, target: str | None) -> tuple[Question, str | None]:
+    """Return a question with a layout that a format can write, and the format, None for that of its framework.
+
+    A question that names a library over Transformers is written for accelerate; one that says no layout has the fastest
+    that the format has words for.
+    """
+    stack = question.stated("stack")
+    if target is None and stack is not None and lacking(stack):
+        target = "accelerate"
+    if target is not None and question.stated("framework") is None and target in registry.writers():
+        question = question.changed(FOLLOWS, framework=registry.framework_of(target))
+    if target == "nemo" and stack is None and not question.layout:
+        # Its configurations have no word for what is published for speed: gradients of 16 bits.
+        question = question.changed(FOLLOWS, stack=DEFAULT)
+    space = Space()
+    if target == "accelerate":
+        sizes: dict[str, Any] = dict.fromkeys(lacking(ADAPTER_STACK), (1,))
+        space = Space(**sizes, recompute=("none", "full"))
+    return with_best_layout(question, space), target
 
 
 def case_of_file(path: str, options: Question, rank: int = 1) -> Case:

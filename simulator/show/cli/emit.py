@@ -47,13 +47,8 @@ def emit_command() -> click.Command:
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
     from simulator.answers.cases import case_of, priceable
-    from simulator.answers.ranking import with_best_layout
     from simulator.answers.saved import saved_case
-    from simulator.frameworks.registry import framework_of
-    from simulator.question.frameworks.stacks import ADAPTER_STACK, DEFAULT, lacking
-    from simulator.question.question import SEARCH
-    from simulator.recipes.emit.write import emit, recipe_format
-    from simulator.search.space import Space
+    from simulator.recipes.emit.write import emit, question_to_launch, recipe_format
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
@@ -61,19 +56,10 @@ def _emit(**values: Any) -> None:
     question = question_on_line(ctx, without=("framework",))
     if file is None:
         require_model(values)
-        named = question.stated("stack")
-        if target is None and named is not None and lacking(named):
-            target = "accelerate"  # libraries over Transformers
-        question = question.changed(OPTION, framework=framework_of(target or "megatron"))
         if values["framework"] == "deepspeed" and "stack" not in question.inputs:
             question = question.changed(OPTION, stack="deepspeed")
-        if target == "nemo" and "stack" not in question.inputs and not question.layout:
-            # Its configurations have no word for what is published for speed: gradients of 16 bits.
-            question = question.changed(SEARCH, stack=DEFAULT)
-        absent: dict[str, Any] = {}
-        if target == "accelerate":
-            absent = {**dict.fromkeys(lacking(ADAPTER_STACK), (1,)), "recompute": ("none", "full")}
-        case = priceable(case_of(with_best_layout(question, Space(**absent))))
+        question, target = question_to_launch(question, target)
+        case = priceable(case_of(question))
     else:
         case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
     recipe = emit(case, target or recipe_format(case.scenario.framework.name))
