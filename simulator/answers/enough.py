@@ -8,7 +8,8 @@ All weights, adapters, and adapters over a base of 4 bits are each searched on 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from simulator.answers.ranking import query_of
@@ -19,8 +20,9 @@ from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.names import hardware_names
 from simulator.question.vocabulary import TuningMethod
 from simulator.search.alternatives import with_adapters
-from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout
+from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
 from simulator.search.rank import Progress, best_of
+from simulator.search.space import Space
 
 _METHODS: Final[tuple[TuningMethod, ...]] = ("qlora", "lora", "full")
 """All weights last: they never take fewer devices than adapters."""
@@ -43,34 +45,46 @@ class Enough(NamedTuple):
         return self.layout.step_seconds / self.layout.query.scenario.global_batch_size
 
 
-def enough(question: Question, progress: Progress | None = None) -> Iterator[Enough]:
+def enough(
+    question: Question,
+    *,
+    space: Space | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
+    progress: Progress | None = None,
+) -> Iterator[Enough]:
     """Yield the fewest devices of every kind in the catalogue, for each method that fits on at most 64 nodes.
 
-    The question has neither hardware nor a number of devices or nodes. Raises InputError for what is wrong in it.
+    Layouts are those of `space`, with at least this probability to fit. The question has neither hardware nor a number
+    of devices or nodes. Raises InputError for what is wrong in it.
     """
     if sized := [name for name in ("hardware", "nodes", "devices", "lora_rank") if name in question.inputs]:
         name = {"lora_rank": "method"}.get(sized[0], sized[0])
         raise InputError(f"{name}: every kind of hardware and method is tried; leave it out, or give --offer")
     if not {"framework", "stack"} & set(question.inputs):
         question = question.changed(SEARCH, framework=METHOD_FRAMEWORK, stack=ADAPTER_STACK)
+    ask = partial(query_of, space=space, min_fit_probability=min_fit_probability)
     names = [name for name in hardware_names() if name != "local-cpu"]
     for position, name in enumerate(names):
         if progress is not None:
             progress(position, len(names))
         adapters = 1
         for method in _METHODS:
-            held = _fewest(question.changed(SEARCH, hardware=name), method, adapters if method == "full" else 1)
+            kind = question.changed(SEARCH, hardware=name)
+            held = _fewest(kind, ask, method, adapters if method == "full" else 1)
             if held is not None:
                 adapters = held.devices
                 yield held
 
 
-def _fewest(question: Question, method: TuningMethod, low: int) -> Enough | None:
-    """Return the fewest devices from `low` on; None where a method is refused or fits nowhere."""
+def _fewest(question: Question, ask: Callable[[Question], Query], method: TuningMethod, low: int) -> Enough | None:
+    """Return the fewest devices from `low` on; None where a method is refused or fits nowhere.
+
+    `ask` makes the search of a question.
+    """
     hardware = load_hardware(question.value("hardware"))
     for devices in (count for count in _counts(hardware.devices_per_node) if count >= low):
         try:
-            query = query_of(question.changed(SEARCH, devices=devices), None, MIN_FIT_PROBABILITY)
+            query = ask(question.changed(SEARCH, devices=devices))
             if method != "full":
                 profile = query.scenario.framework
                 if not profile.limits.trains_adapters:

@@ -140,9 +140,12 @@ def to_mib(size: float) -> float:
     return size / MIB
 
 
+DAY_SECONDS: Final = 86_400.0
+
+
 def to_days(seconds: float) -> float:
     """Return a time in days."""
-    return seconds / 86_400.0
+    return seconds / DAY_SECONDS
 
 
 def to_gib(size: float) -> float:

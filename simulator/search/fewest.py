@@ -13,6 +13,7 @@ from dataclasses import replace
 from simulator.errors import InputError
 from simulator.question.question import SEARCH
 from simulator.question.scenario.inputs import MOST_DEVICES, check_count
+from simulator.question.units import DAY_SECONDS
 from simulator.search.build import estimates_of
 from simulator.search.query import FewestNodes, NodeCount, PricedLayout, Query
 from simulator.search.rank import Progress, best_of
@@ -115,7 +116,7 @@ def _most_step_seconds(query: Query, train_tokens: int | None, deadline_days: fl
     check_count("train_tokens", train_tokens, 10**18)
     scenario = query.scenario
     steps = train_tokens / (scenario.global_batch_size * scenario.sample_tokens)
-    return deadline_days * 86_400.0 / steps
+    return deadline_days * DAY_SECONDS / steps
 
 
 def _peak_ratio(best: PricedLayout, within: float) -> float:

@@ -9,6 +9,7 @@ import simulator
 from simulator.answers.enough import enough
 from simulator.errors import InputError
 from simulator.question.question import question_of
+from simulator.search.space import Space
 from tests.cli.running import refusal, run
 
 ASKED = ("plan", "--model", "qwen3-8b", "--seq-length", "4096")
@@ -75,3 +76,14 @@ def test_precision_is_asked_for_and_methods_are_those_of_the_framework() -> None
     assert not [row for row in rows if row["hardware"].startswith("a100")]
     megatron = json.loads(run(*ASKED, "--framework", "megatron", "--format", "json").stdout)
     assert {row["lora_devices"] for row in megatron} == {None}
+
+
+def test_layouts_and_the_probability_are_those_of_the_question() -> None:
+    """A smaller probability never takes more devices, and some fewer; one micro batch size holds for all."""
+    question = question_of({"model": "qwen3-8b", "seq_length": 8192})
+    usual = {(each.hardware, each.method): each.devices for each in enough(question)}
+    daring = {(each.hardware, each.method): each.devices for each in enough(question, min_fit_probability=0.3)}
+    assert all(daring[key] <= devices for key, devices in usual.items())
+    assert daring != usual
+    two = list(enough(question, space=Space(micro_batch_size=(2,))))
+    assert {each.layout.layout.micro_batch_size for each in two} == {2}

@@ -126,6 +126,7 @@ def _plan(**values: Any) -> None:
 def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
     """Write the fewest devices of every kind, where nothing is offered."""
     from simulator.answers.enough import enough
+    from simulator.answers.ranking import space_of
     from simulator.show.report.listing import enough_listing
 
     refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
@@ -133,7 +134,14 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
         raise click.UsageError(f"--format {values['format']}: without --offer one of {', '.join(forms)}")
     if len(values["precision"]) > 1:
         raise click.UsageError("--precision: one without --offer")
-    question = question_on_line(ctx, without=("precision",)).changed(OPTION, precision=values["precision"][0])
+    stated = question_on_line(ctx, many=True, without=("precision",))
+    question = replace(stated, layout={}).changed(OPTION, precision=values["precision"][0])
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
-        listed = enough_listing(question, enough(question, progress))
+        fewest = enough(
+            question,
+            space=space_of(stated, across_nodes=values["allow_tp_across_nodes"]),
+            min_fit_probability=values["min_fit_probability"],
+            progress=progress,
+        )
+        listed = enough_listing(question, fewest)
     write_answer(ctx, "listing", listed, presentation(ctx))
