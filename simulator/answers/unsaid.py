@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Verdict
+from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Provenance, Verdict
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
@@ -50,9 +50,14 @@ def over_open(
     """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
 
     `base` is its block of one layout; `release` the release that a search would assume, whose switches the run may
-    have too. A refused layout stays refused.
+    have too. A refused layout stays refused. A stack that hardware brings decides its switches; its release is open
+    where no measured run has them.
     """
-    if estimate.verdict == "refused" or not is_open(question, base):
+    if estimate.verdict == "refused":
+        return estimate
+    if _is_of_hardware(question, base) and estimate.provenance.stack != "measured":
+        return _with_time(estimate, UNSAID_STACK["time"])
+    if not is_open(question, base):
         return estimate
     open_switches = tuple(_open_switches(question, base, release))
     if not open_switches:
@@ -72,6 +77,17 @@ def over_open(
         usual_verdict=verdict_of(base, 0),
     )
     return _judged(estimate, span)
+
+
+def _is_of_hardware(question: Question, priced: Priced) -> bool:
+    """Return whether hardware brings the stack, and nobody said it."""
+    scenario = priced.pricing.scenario
+    return (
+        scenario.framework.stack == scenario.hardware.stack
+        and question.recipe is None
+        and bool(question.inputs)
+        and question.origin("stack").kind == "nobody"
+    )
 
 
 _Figure = Callable[[OpenSwitch], float]
@@ -163,36 +179,44 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
         return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
+    unsaid = 0.5 * math.log(span.slowest_seconds / span.fastest_seconds)
+    estimate = _with_time(estimate, math.hypot(SPAN_SHARE * unsaid, UNSAID_STACK["time"]))
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
-    high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
-    own_time = math.log(speed.interval_seconds.high / speed.step_seconds)
-    both = _half_width("time", own_time, 0.5 * math.log(span.slowest_seconds / span.fastest_seconds))
+    low = _half_width(own, math.log(memory.need_bytes / span.least_bytes))
+    high = _half_width(own, math.log(span.most_bytes / memory.need_bytes))
     probability, verdict = _fitting(estimate, span, own)
-    unsaid = (_contribution("memory", 0.5 * (low + high), own), _contribution("time", both, own_time))
-    known = (*estimate.provenance.contributions, *unsaid)
     return replace(
         estimate,
         open=span,
         verdict=verdict,
-        provenance=replace(
-            estimate.provenance, contributions=tuple(sorted(known, key=lambda part: (part.figure, -part.half_width)))
-        ),
+        provenance=_contributed(estimate.provenance, "memory", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
         memory=replace(
             memory,
             interval_bytes=Interval(memory.device_bytes * math.exp(-low), memory.device_bytes * math.exp(high)),
             fit_probability=probability,
         ),
-        throughput=replace(
-            speed,
-            interval_seconds=Interval(speed.step_seconds * math.exp(-both), speed.step_seconds * math.exp(both)),
-        ),
     )
 
 
-def _contribution(figure: Literal["memory", "time"], whole: float, own: float) -> Contribution:
-    """Return what nobody said as a contribution to a range whose half is `whole`, and `own` without it."""
-    return Contribution(figure, "unsaid", math.sqrt(whole**2 - own**2), "switches and releases that nobody said")
+def _with_time(estimate: Estimate, unsaid: float) -> Estimate:
+    """Return the estimate with its range of time joined with half a range of what nobody said, in the logarithm."""
+    speed = estimate.throughput
+    if speed.interval_seconds is None:
+        return estimate
+    step = speed.step_seconds
+    both = math.hypot(math.log(speed.interval_seconds.high / step), unsaid)
+    return replace(
+        estimate,
+        provenance=_contributed(estimate.provenance, "time", unsaid),
+        throughput=replace(speed, interval_seconds=Interval(step * math.exp(-both), step * math.exp(both))),
+    )
+
+
+def _contributed(provenance: Provenance, figure: Literal["memory", "time"], half_width: float) -> Provenance:
+    """Return a provenance with what nobody said as a further contribution to a range."""
+    unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
+    parts = sorted((*provenance.contributions, unsaid), key=lambda part: (part.figure, -part.half_width))
+    return replace(provenance, contributions=tuple(parts))
 
 
 def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Verdict]:
@@ -247,6 +271,6 @@ _DIGITS: Final = 3
 """Digits of a logarithm that tell cases apart: a thousandth of the need."""
 
 
-def _half_width(figure: str, own: float, span: float) -> float:
-    """Return the half of a 90 % range, in the logarithm: the fit's own joined with a share of a span."""
-    return math.hypot(own, SPAN_SHARE * span, UNSAID_STACK[figure])
+def _half_width(own: float, span: float) -> float:
+    """Return the half of a 90 % range of memory, in the logarithm: the fit's own joined with a share of a span."""
+    return math.hypot(own, SPAN_SHARE * span, UNSAID_STACK["memory"])

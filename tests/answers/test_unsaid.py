@@ -162,9 +162,18 @@ def test_the_probability_is_that_of_the_shares() -> None:
 
 
 def test_a_range_joins_its_own_width_with_a_share_of_the_span() -> None:
-    assert _half_width("time", 0.3, 0.4) == pytest.approx(
-        math.sqrt(0.3**2 + (SPAN_SHARE * 0.4) ** 2 + UNSAID_STACK["time"] ** 2)
+    assert _half_width(0.3, 0.4) == pytest.approx(
+        math.sqrt(0.3**2 + (SPAN_SHARE * 0.4) ** 2 + UNSAID_STACK["memory"] ** 2)
     )
+
+
+@pytest.mark.parametrize(("said", "widens"), [({}, True), ({"stack": "mindspeed-llm"}, False)])
+def test_a_stack_that_hardware_brings_leaves_its_release_open(said: dict[str, str], widens: bool) -> None:
+    words = {"model": "llama-2-7b", "hardware": "ascend-910b-64g", "nodes": 1, "tensor_parallel": 8}
+    estimate = simulator.estimate(**words, global_batch_size=64, **said)
+    assert ("unsaid" in {part.name for part in estimate.provenance.contributions}) is widens
+    assert estimate.verdict == "fits"
+    assert estimate.open is None
 
 
 def test_what_decides_first_turns_the_verdict_alone() -> None:
