@@ -170,7 +170,8 @@ def test_a_range_joins_its_own_width_with_a_share_of_the_span() -> None:
 @pytest.mark.parametrize(("said", "widens"), [({}, True), ({"stack": "mindspeed-llm"}, False)])
 def test_a_stack_that_hardware_brings_leaves_its_release_open(said: dict[str, str], widens: bool) -> None:
     words = {"model": "llama-2-7b", "hardware": "ascend-910b-64g", "nodes": 1, "tensor_parallel": 8}
-    estimate = simulator.estimate(**words, global_batch_size=64, **said)
+    options: dict[str, Any] = words | said
+    estimate = simulator.estimate(**options, global_batch_size=64)
     assert ("unsaid" in {part.name for part in estimate.provenance.contributions}) is widens
     assert estimate.verdict == "fits"
     assert estimate.open is None

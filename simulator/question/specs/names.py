@@ -78,6 +78,10 @@ _LLAMA: Final = re.compile(r"^(?:meta-)?llama-?(?=\d)")
 """Beginning of a name of the Llama family."""
 _POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
 """Letter in place of a decimal point in a name: `4p5`."""
+_GIGABYTES: Final = re.compile(r"-?\b(\d+)-?gi?b?$")
+"""Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
+_BEGINNINGS: Final = re.compile(r"^(nvidia|geforce|tesla|amd|instinct|huawei|ascend|iluvatar)-?")
+"""Makers and series before a device's name."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _LETTERS: Final = re.compile(r"[a-z]*")
@@ -88,15 +92,16 @@ _SAME_MAKER: Final = 0.75
 def shipped_name(kind: SpecKind, text: str) -> str | None:
     """Return the name of the shipped spec that a text means, or None.
 
-    A model may be called by its id on Hugging Face, and with an ending such as `-Instruct` that leaves its shape.
+    A model may be called by its id on Hugging Face, and with an ending such as `-Instruct` that leaves its shape; a
+    device with its maker before its name.
     """
     if not text or len(text) > 200:
         return None
     known = known_names(kind)
     plain = _plain(kind, text)
     while plain not in known:
-        shorter = _ENDINGS.sub("", plain)
-        if kind == "hardware" or shorter == plain:
+        shorter = _ENDINGS.sub("", plain) if kind == "model" else _BEGINNINGS.sub("", plain)
+        if shorter == plain:
             return None
         plain = shorter
     return known[plain]
@@ -162,7 +167,7 @@ def _plain(kind: SpecKind, text: str) -> str:
     """Return a name as the table has it: lower case, dashes for blanks and underscores."""
     plain = re.sub(r"[\s_]+", "-", text.strip().lower())
     if kind == "hardware":
-        return plain
+        return _GIGABYTES.sub(r"-\1g", plain)
     owner, slash, name = plain.rpartition("/")
     return owner + slash + _POINT.sub(".", _LLAMA.sub("llama-", name))
 
