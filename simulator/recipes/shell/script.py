@@ -36,6 +36,7 @@ from simulator.recipes.shell.launch import (
     process_counts,
     scheduled_variables,
     shell_text,
+    started_by,
 )
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.starts import example_of
@@ -120,7 +121,9 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
     environment = {**outside, **passed, **new}
     spread = {**machine.spread, **process_counts(argv)}
     launch = find_launch(argv, environment, line)
-    if launch is not None:
+    if launch is not None and (counts := started_by(launch)):
+        argv, spread = [launch.script, *launch.arguments], {**spread, **counts}
+    elif launch is not None:
         _take(walk, dataclasses.replace(launch, spread=spread))
         if launch.launcher == "python":  # it may make the configuration of a later one
             change_files(machine.state.files, argv, line, None)
