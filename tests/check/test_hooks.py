@@ -174,9 +174,7 @@ HOSTILE_NAMES = (
 @pytest.fixture
 def hostile_checkout(tmp_path: Path) -> Path:
     """A pull request whose files are called like options and modules."""
-    script = (
-        (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8").replace("--num-layers 32", "--num-layers 99")
-    )
+    script = (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8").replace("-layers 32", "-layers none")
     folder = tmp_path / "checkout"
     (folder / "recipes").mkdir(parents=True)
     trap = "import pathlib; pathlib.Path('trapped').write_text('run')\nraise SystemExit(0)\n"
