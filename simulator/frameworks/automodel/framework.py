@@ -29,7 +29,10 @@ _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_
 _EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
 _KNOWN: Final = {
     "model._target_": ("NeMoAutoModelForCausalLM", "build_gpt2_model"),
-    "recipe": ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction"),
+    **dict.fromkeys(
+        ("recipe", "recipe._target_"),
+        ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction"),
+    ),
 }
 """Classes that train a decoder of text."""
 
@@ -79,7 +82,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
 def _require_text(arguments: Arguments) -> None:
     """Remark what is trained beside a decoder of text."""
     for key, known in _KNOWN.items():
-        text = arguments.text("model", key, f"{key}._target_") or ""
+        text = arguments.text("model", key) or ""
         if text and not any(name in text for name in known):
             arguments.not_modelled(f"{text[-80:]}: what trains more than a decoder of text is not modelled", key)
 
@@ -162,8 +165,8 @@ def _optimizer(arguments: Arguments) -> dict[str, str]:
     if name != "fusedadam":
         return switches
     moments = {
-        _DTYPES.get((arguments.text("optimizer_dtype", f"optimizer.{key}") or "torch.float32").rpartition(".")[2], "")
-        for key in ("exp_avg_dtype", "exp_avg_sq_dtype")
+        _DTYPES.get((arguments.text("optimizer_dtype", key) or "torch.float32").rpartition(".")[2], "")
+        for key in ("optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype")
     }
     if len(moments) > 1 or "" in moments:
         arguments.not_modelled("moments of two types, or of 8 bits, are not modelled", "optimizer.exp_avg_dtype")
