@@ -78,6 +78,10 @@ CASES = {
         "x=7\nV=$(cat <<-E\n\t\t--a $x \\\n\t--b\n\tE\n)\ntorchrun t.py $V \"$(cat <<-'E'\n\ta\n\t b\nE\n)\"",
         None,
     ),
+    "cut": (
+        "A='8(x4)'; torchrun t.py $(echo $A | cut -d '(' -f 1) $(echo a:b:c | cut -d: -f3) x$(echo ab | cut -d: -f2)",
+        "<8><c><xab>",
+    ),
     "brackets-in-arithmetic": ("N=32 P=2\nV=$(( $N / $P / 4 )); torchrun t.py $V $(( ($N / $P) % ${V} ))", "<4><0>"),
     "first-item": ('A=(1 2); torchrun t.py $A ${#A} x${A}y; A=7; A[3]=z; torchrun t.py "${A[@]}"', None),
     "sparse": ('A=([2]=c [0]=a); A+=(d); A[1]=b; torchrun t.py "${A[@]}" ${A[-1]} ${#A[@]}', "<a><b><c><d><d><4>"),

@@ -335,6 +335,10 @@ def scheduled_variables(text: str) -> dict[str, Value]:
         name = _SRUN.get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
         if name and count:
             variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+    each, nodes = variables.get("SLURM_NTASKS_PER_NODE"), variables.get("SLURM_NNODES")
+    if each is not None and nodes is not None:
+        several = f"(x{nodes.text})" if nodes.text != "1" else ""
+        variables["SLURM_TASKS_PER_NODE"] = text_value(each.text + several, each.line)
     return variables
 
 

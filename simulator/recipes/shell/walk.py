@@ -537,7 +537,7 @@ class Walk:
 
     def _speaks(self, node: Node) -> bool:
         """Whether a statement begins with a command whose output is read."""
-        while node.type in ("redirected_statement", "command") and node.named_children:
+        while node.type in ("redirected_statement", "command", "pipeline") and node.named_children:
             node = node.named_children[0]
         name = self.source.raw(node)
         return name in _SPEAKING or name in self.machine.state.functions
