@@ -549,6 +549,9 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
+    elif question.origin("hardware").kind == "file":
+        text = f"priced on {scenario.hardware_name}, which the recipe names"
+        yield Remark(rule=HARDWARE_ASSUMED, severity="note", message=text, fix="--hardware NAME")
     yield from _assumed_machines(question, recipe, scenario)
     base = recipe.layout
     set_by_recipe = "dp" in recipe.places and "data_parallel" not in question.user_layout

@@ -62,6 +62,7 @@ class Question:
             "model": recipe.model,
             "framework": recipe.framework,
             "stack": recipe.stack,
+            "hardware": recipe.hardware,
             **{setting.name: getattr(recipe, setting.name, None) for setting in WORKLOAD},
         }
         inputs = {name: Input(value, recipe.origin(name)) for name, value in stated.items() if value is not None}

@@ -33,6 +33,8 @@ class Recipe:
     """Recipe format: `megatron-shell`, `paddle-shell`, `paddle-yaml`, `nemo-yaml`, `torchtitan-toml`, ..."""
     nodes: int | None = None
     devices_per_node: int | None = None
+    hardware: str | None = None
+    """Shipped spec of the device that the words name; None where they name none."""
     framework: FrameworkName
     model: str | None = None
     """Name of a shipped spec or a config path; None where the words state only shapes or no known model."""

@@ -112,9 +112,15 @@ RECIPES = {
 }
 
 
-def changed_texts(text: str) -> list[str]:
-    """The text with each of its numbers replaced."""
-    return [text[: match.start()] + value + text[match.end() :] for match in _NUMBER.finditer(text) for value in VALUES]
+_BEGINS = {"experts.sh": len(f"{_TORCHRUN}pretrain_gpt.py {_MEGATRON}")}
+"""Where the numbers begin that no other recipe has: `mindspeed.sh` holds all of them beside experts."""
+
+
+def changed_texts(name: str) -> list[str]:
+    """A recipe's text with each of its numbers replaced."""
+    text, begins = RECIPES[name], _BEGINS.get(name, 0)
+    places = [match for match in _NUMBER.finditer(text) if match.start() >= begins]
+    return [text[: match.start()] + value + text[match.end() :] for match in places for value in VALUES]
 
 
 def judge_all(name: str, folder: Path, texts: list[str]) -> None:
@@ -136,7 +142,7 @@ def judge_all(name: str, folder: Path, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_number_of_any_size_is_answered_or_refused(name: str, tmp_path: Path) -> None:
-    texts = changed_texts(RECIPES[name])
+    texts = changed_texts(name)
     assert len(texts) >= 4
     check_files([], question_of({"hardware": "h100-sxm-80g"}), Gates())  # what every check reads, before the fork
     child = os.fork()

@@ -174,17 +174,15 @@ HOSTILE_NAMES = (
 @pytest.fixture
 def hostile_checkout(tmp_path: Path) -> Path:
     """A pull request whose files are called like options and modules."""
-    script = (
-        (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8").replace("--num-layers 32", "--num-layers 99")
-    )
+    script = (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8").replace("-layers 32", "-layers 99")
     folder = tmp_path / "checkout"
     (folder / "recipes").mkdir(parents=True)
     trap = "import pathlib; pathlib.Path('trapped').write_text('run')\nraise SystemExit(0)\n"
     for module in ("pip", "simulator", "click", "numpy", "yaml", "sitecustomize", "json", "tree_sitter"):
         (folder / f"{module}.py").write_text(trap, encoding="utf-8")
     for name in HOSTILE_NAMES:
-        (folder / "recipes" / name).write_text(script, encoding="utf-8")
-        (folder / name).write_text(script, encoding="utf-8")
+        (folder / "recipes" / name).write_text(script if "x" in name or " " in name else "ls\n", encoding="utf-8")
+        (folder / name).write_text("ls\n", encoding="utf-8")
     (folder / "pip.conf").write_text("[global]\nindex-url = file:///nowhere\n", encoding="utf-8")
     return folder
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.check.bare import without_advice
 from tests.check.recipes import ROOT
 from tests.cli.running import run
 
@@ -27,6 +28,7 @@ def _repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path)
+    without_advice(monkeypatch)
 
 
 def put(name: str, text: str) -> str:

@@ -20,8 +20,8 @@ READING = ("entry", "has", "text", "integer", "integers", "share", "switch", "an
 """Methods of `Arguments` that read a flag by its name."""
 PARTLY = frozenset({"moe_alltoall_overlap_comm", "moe_permutation_async_comm", "reset_attention_mask"})
 """Flags whose memory is priced and whose time is not: they are read, and warned of."""
-ELSEWHERE = frozenset({"lora_dim", "peft_type"})
-"""Keys of FlagScale's files that NeMo's reader takes."""
+ELSEWHERE = frozenset({"lora_dim", "peft_type", "loss_type"})
+"""Keys of FlagScale's files that NeMo's reader takes, and of `swift rlhf`, which the Trainer's takes."""
 TELLING = frozenset({"load", "merge_file", "lr_scheduler", "lr_scheduler_type", "max_steps", "task", "warmup_steps"})
 """Flags without effect that tell which vocabulary or network a run has, or contradict one another."""
 

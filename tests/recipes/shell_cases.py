@@ -74,6 +74,14 @@ CASES = {
         None,
     ),
     "output-as-written": ("x=1; torchrun t.py $(cat <<'EOF'\n--a $x\nEOF\n)", "<--a><$x>"),
+    "output-without-tabs": (
+        "x=7\nV=$(cat <<-E\n\t\t--a $x \\\n\t--b\n\tE\n)\ntorchrun t.py $V \"$(cat <<-'E'\n\ta\n\t b\nE\n)\"",
+        None,
+    ),
+    "cut": (
+        "A='8(x4)'; torchrun t.py $(echo $A | cut -d '(' -f 1) $(echo a:b:c | cut -d: -f3) x$(echo ab | cut -d: -f2)",
+        "<8><c><xab>",
+    ),
     "brackets-in-arithmetic": ("N=32 P=2\nV=$(( $N / $P / 4 )); torchrun t.py $V $(( ($N / $P) % ${V} ))", "<4><0>"),
     "first-item": ('A=(1 2); torchrun t.py $A ${#A} x${A}y; A=7; A[3]=z; torchrun t.py "${A[@]}"', None),
     "sparse": ('A=([2]=c [0]=a); A+=(d); A[1]=b; torchrun t.py "${A[@]}" ${A[-1]} ${#A[@]}', "<a><b><c><d><d><4>"),
@@ -193,7 +201,6 @@ UNKNOWN = [
     "[[ 4 == [[:digit:]] ]] && V=1",
     "X=a,b; IFS=,; set -- $X; V=$1",
     "IFS=,; A=(1 2); V=${A[*]}",
-    "V=$(cat <<-E\n\t1\nE\n)",
     "V=${B:-$(((1 + 2) * 2))}",
     "V=${C:-['a','b']}",
     'V="${G:-{\\"a\\":{\\"b\\":false}}}"',

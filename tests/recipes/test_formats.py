@@ -255,8 +255,10 @@ def test_swift(tmp_path: Path) -> None:
 def test_swift_that_trains_nothing_or_by_preference(tmp_path: Path) -> None:
     with pytest.raises(NoRecipeError, match="starts no training"):
         read("swift infer --model x\nmegatron export --model x", tmp_path, "x.sh")
-    with pytest.raises(UnsupportedError, match=r"x.sh:1: swift rlhf: a second model"):
-        read("swift rlhf --rlhf_type dpo --model x", tmp_path, "x.sh")
+    with pytest.raises(UnsupportedError, match=r"x.sh:1: megatron rlhf: a second model"):
+        read("megatron rlhf --rlhf_type dpo --model x", tmp_path, "x.sh")
+    pairs = SWIFT.replace("PROGRAM sft", "swift rlhf").replace("=4 ", "=2 ")
+    assert {"sequences_per_sample", "reference_forward"} <= read(pairs, tmp_path, "x.sh").options.keys()
     spread = read(SWIFT.replace("PROGRAM", "swift").replace("=4 ", "=2 "), tmp_path, "x.sh")
     assert any("device_map" in message for message in about(spread, "upper-bound"))
 
@@ -301,7 +303,7 @@ def test_llamafactory(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ("use_galore: true", "use_galore: this optimizer or state is not priced"),
-        ("stage: dpo", "stage dpo: a second model or another loss is not modelled"),
+        ("stage: ppo", "stage ppo: a second model or another loss is not modelled"),
         ("quantization_bit: 4", "quantized weights are not modelled"),  # full training of them
         ("fp8: true\nfp8_backend: te", "fp8_backend te: TransformerEngine's fp8 below a trainer is not priced"),
     ],

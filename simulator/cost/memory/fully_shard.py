@@ -233,7 +233,7 @@ class _Units(NamedTuple):
     shards: KindArray
     """Bytes of the rank's shard of parameters, or of gradients."""
     stored: KindArray
-    """Bytes of parameters at any moment: the rank's shard, unless it is on the host, and 8-bit copies."""
+    """Bytes of parameters at any moment: the rank's shard, a reference's too, unless on the host; 8-bit copies."""
 
 
 @derived
@@ -247,6 +247,7 @@ def _units(pricing: Pricing) -> _Units:
     layer: Array = largest(local_count(pricing, piece) for piece in totals.layers)
     linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
     shards = FP32 * shard(pricing, parts, 1)
+    copies = 2.0 if scenario.framework.frozen_reference else 1.0  # a reference is sharded alike
     # Offloaded shards come in one tensor at a time and are gathered (PyTorch 2.13, distributed/fsdp/_fully_shard/
     # _fsdp_param.py, `all_gather_inputs`); below ZeRO 3 nothing is offloaded.
     on_device = np.where(scenario.framework.offload_parameters & (block.zero_stage >= 3), 0.0, 1.0)
@@ -260,7 +261,7 @@ def _units(pricing: Pricing) -> _Units:
         gathered_all=whole - half * linear,
         accumulated=FP32 * (whole - table + table_gradient),
         shards=shards,
-        stored=on_device * shards + narrow_weight_bytes(scenario) * linear,
+        stored=on_device * copies * shards + narrow_weight_bytes(scenario) * linear,
     )
 
 

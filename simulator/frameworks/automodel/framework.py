@@ -8,6 +8,7 @@ Read at NVIDIA-NeMo/Automodel 36044ad (August 2026): `nemo_automodel/recipes/llm
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from simulator.frameworks import models
@@ -28,7 +29,10 @@ _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_
 _EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
 _KNOWN: Final = {
     "model._target_": ("NeMoAutoModelForCausalLM", "build_gpt2_model"),
-    "recipe": ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction"),
+    **dict.fromkeys(
+        ("recipe", "recipe._target_"),
+        ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction"),
+    ),
 }
 """Classes that train a decoder of text."""
 
@@ -53,7 +57,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     narrow = arguments.has("model.backend.te_fp8.recipe") or arguments.switch("precision", "fp8.enabled")
     quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
     options = {**({} if whole else _HALF), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
-    options |= read_optimizer(arguments, "optimizer._target_", "torch", own={"adam": "adamw", "fusedadam": "adamw"})
+    options |= _optimizer(arguments)
     arguments.nodes = arguments.integer("nodes", "benchmark.num_nodes")
     exact = next((key for key in _LENGTHS if arguments.integer("seq_length", key, low=0)), None)
     run = Recipe(
@@ -65,8 +69,8 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         lora_rank=rank,
         options=options,
         layout=layout,
-        unpriced_bytes=_wrapped_bytes(model, layout),
     )
+    run = replace(run, unpriced_bytes=_wrapped_bytes(run, layout))
     if exact:
         return run
     data = {
@@ -144,15 +148,46 @@ def _loss(arguments: Arguments) -> dict[str, str]:
     return {"loss_bytes_per_logit": "8" if narrow else "14"}
 
 
-def _wrapped_bytes(model: str | None, layout: Layout) -> float:
+def _optimizer(arguments: Arguments) -> dict[str, str]:
+    """Return the switches of the optimizer and of the types of its state.
+
+    TransformerEngine 2.16, optimizers/fused_adam.py: moments are fp32 unless typed; a master copy of 16-bit weights
+    keeps their lost bits alone where asked. FlashAdamW's moments of 8 bits and at most 16 bits of a master copy are
+    priced as 16 bits each.
+    """
+    own = dict.fromkeys(("adam", "fusedadam", "flashadamw"), "adamw")
+    switches = read_optimizer(arguments, "optimizer._target_", "torch", own=own)
+    name = (arguments.text("optimizer", "optimizer._target_") or "").rpartition(".")[2].lower()
+    if name == "flashadamw":
+        message = "FlashAdamW's moments of 8 bits are priced as of 16"
+        arguments.remark("upper-bound", "warning", message, "optimizer._target_", bound="state")
+        return {**switches, "master_weights": "true", "master_weight_dtype": "bf16"}
+    if name != "fusedadam":
+        return switches
+    moments = {
+        _DTYPES.get((arguments.text("optimizer_dtype", key) or "torch.float32").rpartition(".")[2], "")
+        for key in ("optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype")
+    }
+    if len(moments) > 1 or "" in moments:
+        arguments.not_modelled("moments of two types, or of 8 bits, are not modelled", "optimizer.exp_avg_dtype")
+    master = arguments.switch("master_weights", "optimizer.master_weights")
+    kept = arguments.switch("master_weight_dtype", "optimizer.store_param_remainders")
+    copies = {"master_weights": "true", "master_weight_dtype": "bf16" if kept else "fp32"} if master else {}
+    return {**switches, "optimizer_dtype": min(moments) or "fp32", **copies}
+
+
+_DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+def _wrapped_bytes(run: Recipe, layout: Layout) -> float:
     """Return what checkpoints of a layer's norms, attention and network keep beside that of the whole layer.
 
     Three more inputs of 16 bits: parallelizer.py wraps each part of a dense model's layer.
     """
-    if model is None or layout.recompute != "full":
+    if run.model is None or layout.recompute != "full":
         return 0.0
-    spec = models.load_model(model)
-    tokens = layout.micro_batch_size * (spec.max_position_embeddings or 0)
+    spec = models.load_model(run.model)
+    tokens = layout.micro_batch_size * (run.seq_length or spec.max_position_embeddings or 0)
     return 0.0 if spec.is_moe else 6.0 * tokens * spec.hidden_size * spec.num_hidden_layers / layout.context_parallel
 
 

@@ -39,7 +39,8 @@ def is_file(names: Collection[str]) -> bool:
 
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a launch starts one of open-instruct's training scripts."""
-    return PurePath(launch.script.text).parts[-2:] in _SCRIPTS
+    text = launch.script.text
+    return PurePath(text if "/" in text else f"{text.replace('.', '/')}.py").parts[-2:] in _SCRIPTS
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:

@@ -24,7 +24,7 @@ from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.transformers.read import note_samples, trainer_run
+from simulator.frameworks.transformers.read import note_samples, preference, trainer_run
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 
@@ -49,7 +49,7 @@ _LORA_RANK: Final = 8
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the configuration file that replaces flags; flags override it."""
-    if launch.script.text == "rlhf":
+    if launch.script.text == "rlhf" and launch.program == "megatron":
         where = f"{arguments.file}:{launch.line}: {launch.program} rlhf"
         raise UnsupportedError(f"{where}: a second model or another loss is not modelled; read are pt and sft")
     if words and words[0].known and words[0].text.endswith(_SUFFIXES):
@@ -179,6 +179,10 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
     run = _bounded(arguments, trainer_run(arguments, deepspeed=deepspeed))
     note_fewer_bits(arguments, run)
+    if launch.script.text == "rlhf":
+        # arguments/rlhf_args.py: TRL's losses, over a copy of the model where all weights are trained.
+        kind = arguments.text("rlhf_type", "rlhf_type") or "dpo"
+        task |= preference(arguments, kind, adapters=run.lora_rank is not None)
     run = replace(run, options={**run.options, **task, **_by_turns(arguments, run.model)})
     if arguments.has("gradient_accumulation_steps") or run.layout is None or not (nodes and devices):
         return run

@@ -6,11 +6,13 @@ axolotl, LLaMA-Factory, ms-swift, oumi and TRL train with it too; their folders 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from simulator.frameworks import models
-from simulator.frameworks.arguments import Arguments, half_precision
+from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precision
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.frameworks.stacks import stacks_of
@@ -34,8 +36,10 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     """Return the run of a trainer's words, DeepSpeed's configuration included."""
     # Refuse LLaMA-Factory's stages but pretraining and finetuning, by whichever launcher its program starts.
     stage = arguments.text("stage", "stage") if arguments.has("finetuning_type") else None
-    if stage not in (None, "pt", "sft"):
+    if stage not in (None, "pt", "sft", "dpo", "kto"):
         arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
+    if arguments.has("fsdp_config"):
+        arguments.not_modelled("fsdp_config: what this configuration sets is not read", "fsdp_config")
     targets = take(arguments)
     model = named_model(arguments, arguments.text("model", *MODEL) or "", *MODEL)
     usual = {
@@ -50,6 +54,15 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", own={"sgd": "sgd"}, bound=True)
+    if stage in ("dpo", "kto"):
+        # LLaMA-Factory ff6d4d1, hparams/finetuning_args.py: `use_ref_model`.
+        loss = arguments.text("loss", "pref_loss") or ""
+        options |= preference(arguments, loss if loss in ("orpo", "simpo") else stage, adapters=rank is not None)
+        if "frozen_reference" in options:
+            message = (
+                f"stage {stage}: the frozen copy is priced in the type of the trained weights, and may be of 16 bits"
+            )
+            arguments.remark("upper-bound", "warning", message, "stage", bound="state")
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)
@@ -198,3 +211,44 @@ def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, st
     spec = models.load_model(model)
     chunk = 1 << (-(-tokens // (-(-spec.vocab_size // spec.hidden_size))) - 1).bit_length()
     return {"cross_entropy_chunk_tokens": str(chunk), "fused_rms_norm": "true", "fused_swiglu": "true"}
+
+
+def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:
+    """Return the switches of a preference loss: pairs of answers, a frozen copy of the model, scores.
+
+    TRL 1.9, trainer/dpo_trainer.py and kto_trainer.py: adapters are switched off in place of a copy.
+    """
+    pairs = {} if kind == "kto" else {"sequences_per_sample": "2"}
+    if kind.startswith("reward") or kind == "rm":
+        return {"score_head": "true", **pairs}
+    if kind in ("orpo", "simpo", "cpo"):
+        return pairs
+    if kind not in ("dpo", "kto"):
+        arguments.not_modelled(f"{kind}: training with a model that generates is not modelled")
+        return {}
+    loss = (arguments.text("frozen_reference", "loss_type") or "").lower()
+    free = arguments.any_switch("frozen_reference", "reference_free", "precompute_ref_log_probs")
+    arguments.forget("frozen_reference")
+    if free or loss in ("or", "orpo", "simpo"):
+        return pairs
+    return pairs | {"reference_forward": "true"} | ({} if adapters else {"frozen_reference": "true"})
+
+
+def add_fsdp(arguments: Arguments, launch: LaunchCommand) -> None:
+    """Replace `--fsdp_config`, JSON or the name of a file of it, by its keys (`fsdp_config.activation_checkpointing`).
+
+    transformers 4.57, training_args.py: a key's `fsdp_` in front may be left out.
+    """
+    entry = arguments.entry("fsdp_config")
+    if entry is None or entry.causes:
+        return
+    if entry.text.lstrip().startswith("{"):
+        keys: Sequence[Key] = written_keys(f"{arguments.file}:{entry.value_line}", "x.json", entry.values[0])
+        file = arguments.file
+    else:
+        configured = configuration(launch, arguments.file, entry.text, entry.value_line)
+        keys, file = (configured.keys, configured.file) if configured else ((), "")
+    if keys:
+        del arguments.entries["fsdp_config"]
+    for key in keys:
+        arguments.add(f"fsdp_config.{key.name.removeprefix('fsdp_')}", key.values, key.line or entry.value_line, file)

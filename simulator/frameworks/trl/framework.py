@@ -21,7 +21,7 @@ from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import StepLogForm, counts, parse_count
-from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
+from simulator.frameworks.transformers.read import add_fsdp, note_samples, note_unsharded, preference, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 
@@ -90,6 +90,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     launch = as_accelerate(launch)
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)
+    add_fsdp(arguments, launch)
     deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
     if launch.program == "trl" or launch.script.text.startswith(OWN_MODULES):
         _add_defaults(arguments)
@@ -154,27 +155,6 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
     if padded and not arguments.any_switch("packing", "packing", "padding_free"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
     return replace(run, options={**run.options, **purpose})
-
-
-def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:
-    """Return the switches of a preference loss: pairs of answers, a frozen copy of the model, scores.
-
-    TRL 1.9, trainer/dpo_trainer.py and kto_trainer.py: adapters are switched off in place of a copy.
-    """
-    pairs = {} if kind == "kto" else {"sequences_per_sample": "2"}
-    if kind.startswith("reward") or kind == "rm":
-        return {"score_head": "true", **pairs}
-    if kind in ("orpo", "simpo", "cpo"):
-        return pairs
-    if kind not in ("dpo", "kto"):
-        arguments.not_modelled(f"{kind}: training with a model that generates is not modelled")
-        return {}
-    loss = (arguments.text("frozen_reference", "loss_type") or "").lower()
-    free = arguments.any_switch("frozen_reference", "reference_free", "precompute_ref_log_probs")
-    arguments.forget("frozen_reference")
-    if free or loss in ("or", "orpo", "simpo"):
-        return pairs
-    return pairs | {"reference_forward": "true"} | ({} if adapters else {"frozen_reference": "true"})
 
 
 def _is_chat(arguments: Arguments) -> bool:

@@ -199,6 +199,8 @@ def check_recipe(
     recipe: Recipe, options: Question, gates: Gates, reread: Reread = lambda _values, _options: None
 ) -> Checked:
     """Judge one launch; `reread` reads it again with other settings and machines."""
+    if recipe.hardware is not None and options.stated("hardware") is None:
+        options = options.changed(recipe.origin("hardware"), hardware=recipe.hardware)
     judged = _judged_alone(recipe, options, gates)
     if judged.outcome == "cannot_tell":
         anyway = of_any_stage(

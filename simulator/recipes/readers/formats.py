@@ -21,6 +21,7 @@ from simulator.frameworks.configuration import Interpolation, Variables, configu
 from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.flags import plain
 from simulator.frameworks.megatron.read import read
+from simulator.frameworks.megatron_bridge.framework import is_own as names_recipe
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import (
@@ -88,9 +89,11 @@ def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
-    """Whether a launch sets keys of NeMo on its command line; veRL has similar keys."""
-    if launch.script.text.startswith("verl.") or any(
-        value.text.startswith("actor_rollout_ref.") for value in launch.arguments
+    """Whether a launch sets keys of NeMo on its command line; veRL and Megatron-Bridge's scripts have similar ones."""
+    if (
+        names_recipe(launch)
+        or launch.script.text.startswith("verl.")
+        or any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments)
     ):
         return False
     return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2

@@ -49,7 +49,9 @@ _WITHOUT_VALUE: Final = frozenset(_commands("flag"))
 class TrainingCommand(LaunchCommand):
     """A training command of a shell script, whose arguments may be lists of words."""
 
+    script: Value
     arguments: tuple[Value, ...]
+    options: Mapping[str, Value]
 
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
@@ -286,6 +288,16 @@ def process_counts(argv: Sequence[Value]) -> dict[str, Value]:
     return {}
 
 
+def started_by(launch: TrainingCommand) -> dict[str, Value]:
+    """Return the processes of `torchrun --no-python bash FILE`, as of `process_counts`; empty for other launches."""
+    name = PurePath(launch.script.text).name
+    if launch.launcher != "torch" or "no_python" not in launch.options or name not in SHELLS:
+        return {}
+    nodes = launch.options.get("nnodes", text_value("1", launch.line))
+    each = launch.options.get("nproc_per_node", text_value("1", launch.line))
+    return {"starter": text_value(launch.program, launch.line), "nodes": nodes, "tasks_per_node": each}
+
+
 def _counts(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
     options: dict[str, Value] = {}
     for number, word in enumerate(words):
@@ -323,6 +335,10 @@ def scheduled_variables(text: str) -> dict[str, Value]:
         name = _SRUN.get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
         if name and count:
             variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+    each, nodes = variables.get("SLURM_NTASKS_PER_NODE"), variables.get("SLURM_NNODES")
+    if each is not None and nodes is not None:
+        several = f"(x{nodes.text})" if nodes.text != "1" else ""
+        variables["SLURM_TASKS_PER_NODE"] = text_value(each.text + several, each.line)
     return variables
 
 

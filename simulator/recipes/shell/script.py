@@ -36,6 +36,7 @@ from simulator.recipes.shell.launch import (
     process_counts,
     scheduled_variables,
     shell_text,
+    started_by,
 )
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.starts import example_of
@@ -120,7 +121,9 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
     environment = {**outside, **passed, **new}
     spread = {**machine.spread, **process_counts(argv)}
     launch = find_launch(argv, environment, line)
-    if launch is not None:
+    if launch is not None and (counts := started_by(launch)):
+        argv, spread = [launch.script, *launch.arguments], {**spread, **counts}
+    elif launch is not None:
         _take(walk, dataclasses.replace(launch, spread=spread))
         if launch.launcher == "python":  # it may make the configuration of a later one
             change_files(machine.state.files, argv, line, None)
@@ -445,6 +448,23 @@ def _expr(walk: Walk, argv: list[Value], line: int) -> Truth:
     return True
 
 
+def _cut(walk: Walk, argv: list[Value], line: int) -> Truth:
+    """Follow `cut -d SIGN -f NUMBER` over a known text."""
+    match = _CUT.fullmatch(" ".join(word.text for word in argv[1:]))
+    text = walk.stdin if match and all(word.known for word in argv) and walk.stdin and walk.stdin.known else None
+    if match is None or text is None:
+        walk.machine.prints(None)
+        return True
+    parts = [(whole, whole.split(match["sign"])) for whole in text.text.removesuffix("\n").split("\n")]
+    number = int(match["number"])
+    fields = [whole if len(each) == 1 else "".join(each[number - 1 : number]) for whole, each in parts]
+    walk.machine.prints(text_value("\n".join(fields) + "\n", line))
+    return True
+
+
+_CUT: Final = re.compile(r"-d ?(?P<sign>.) -f ?(?P<number>[1-9]\d?)", re.ASCII)
+
+
 def _cat(walk: Walk, argv: list[Value], line: int) -> Truth:
     flags = [word for word in argv[1:] if word.text[:1] == "-" != word.text]
     walk.machine.prints(None if flags else _texts(walk, argv[1:], line))
@@ -602,6 +622,7 @@ _BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     "echo": _echo,
     "cat": _cat,
     "expr": _expr,
+    "cut": _cut,
     "let": _let,
     "sed": _sed,
     "tee": _tee,

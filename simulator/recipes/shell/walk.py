@@ -537,7 +537,7 @@ class Walk:
 
     def _speaks(self, node: Node) -> bool:
         """Whether a statement begins with a command whose output is read."""
-        while node.type in ("redirected_statement", "command") and node.named_children:
+        while node.type in ("redirected_statement", "command", "pipeline") and node.named_children:
             node = node.named_children[0]
         name = self.source.raw(node)
         return name in _SPEAKING or name in self.machine.state.functions
@@ -637,10 +637,11 @@ class Walk:
         if node.type == "heredoc_redirect":
             parts = {child.type: child for child in node.named_children}
             body, start = parts.get("heredoc_body"), parts.get("heredoc_start")
-            if body is None or node.children[0].type == "<<-":  # whose tabs go
-                return EMPTY if body is None else None
+            if body is None:
+                return EMPTY
             quoted = start is not None and set(self.source.raw(start)) & set("'\"\\")
-            return self.words.heredoc(body, expands=not quoted)
+            text = self.words.heredoc(body, expands=not quoted)
+            return _without_tabs(text) if node.children[0].type == "<<-" else text
         if node.type == "file_redirect" and self.source.raw(node)[:1] == "<" and len(node.children) > 1:
             target = self.words.value(node.children[1])
             return self.machine.text_of(target, self._line(node)) if node.children[0].type == "<" else None
@@ -764,6 +765,16 @@ def _content(launch: TrainingCommand) -> tuple[object, ...]:
     # The words in front state the processes only where no launcher does.
     alone = (spread, launch.in_front) if launch.launcher == "python" else ()
     return launch.launcher, launch.script.text, tuple(word.text for word in launch.arguments), options, alone
+
+
+def _without_tabs(value: Value) -> Value:
+    """Return a here document without the tabs that begin its lines, as after `<<-`."""
+    pieces: list[Piece] = []
+    for piece in value.pieces:
+        begins = not pieces or pieces[-1].text.endswith("\n")
+        text = re.sub(r"(?<=\n)\t+", "", piece.text.lstrip("\t") if begins else piece.text)
+        pieces.append(dataclasses.replace(piece, text=text) if piece.known else piece)
+    return Value(tuple(pieces))
 
 
 def _without_end(value: Value) -> Value:

@@ -1,0 +1,222 @@
+"""Reader of Megatron-Bridge's performance scripts, whose flags change a recipe of the release.
+
+Read at NVIDIA-NeMo/Megatron-Bridge 7695d4a to fcbb603 (v0.5.0): `scripts/performance/{run_script,setup_experiment}.py`,
+`argument_parser.py`, and `set_user_overrides` and `set_post_overrides` of `utils/overrides.py`. The recipes stand in
+`releases`; `megatron.read` interprets what the flags set over them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.framework import Framework, LaunchForm
+from simulator.frameworks.megatron.read import read as read_megatron
+from simulator.frameworks.nemo.read import with_named_model
+from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.frameworks.stacks import STACKS, ReleaseRecipe, release_recipes
+from simulator.question.recipe import Recipe
+from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
+from simulator.question.specs.names import shipped_name
+from simulator.question.vocabulary import StackName
+
+_NAMES: Final = frozenset(["model_recipe_name", "mr"])
+_PER_NODE: Final = {"h100": 8, "b200": 8, "b300": 8, "gb200": 4, "gb300": 4}
+"""Devices of a node where the launch states none (`NUM_GPUS_PER_NODE_MAP`)."""
+_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "bf16": ("bf16",),
+    "fp8_cs": ("bf16", "fp8-format=hybrid", "fp8-recipe=tensorwise"),
+    "fp8_mx": ("bf16", "fp8-format=e4m3", "fp8-recipe=mxfp8"),
+    "fp8_sc": ("bf16", "fp8-format=e4m3", "fp8-recipe=blockwise"),
+    "nvfp4": ("bf16", "fp4-format=e2m1"),
+}
+"""Megatron-LM's words for `--compute_dtype` (`utils/precision.py`)."""
+_CUTS: Final = ("stage_layers", "chunk_layers")
+_RECOMPUTE: Final = ("recompute", "recompute_modules", "recompute_method", "recompute_layers")
+_WHOLE: Final = {"optimizer_dtype": "fp32", "master_weight_dtype": "fp32"}
+"""Types of the optimizer's state under Megatron FSDP, which takes no narrower ones (`_set_megatron_fsdp_overrides`)."""
+_SHAPES: Final = ("hidden_size", "num_layers", "first_k_dense_replace", "pipeline_model_parallel_layout")
+_RANK: Final = 16
+"""Rank of the recipes' adapters (`llama3_llm_finetune.py`)."""
+_LONG: Final = ("llama", "nemotron")
+"""Models whose recipes train from scratch on 8,192 tokens; others on 4,096 (`configs/*/*_pretrain.py`)."""
+
+
+class _Base(NamedTuple):
+    """Recipe that a launch changes, and the release that has it."""
+
+    stack: StackName
+    recipe: ReleaseRecipe
+
+
+def is_own(launch: LaunchCommand) -> bool:
+    """Whether a launch names a recipe of the performance scripts."""
+    return not _NAMES.isdisjoint(launch.flags) or any(value.text == "-mr" for value in launch.arguments)
+
+
+def cluster(arguments: Arguments, _launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Return nodes and devices per node: the scripts start, or join, as many processes as they are told."""
+    count = arguments.integer("nodes", "num_gpus")
+    usual = _PER_NODE.get(arguments.text("hardware", "gpu") or "")
+    each = arguments.integer("devices_per_node", "gpus_per_node") or usual
+    return (None, each) if count is None or each is None else (max(count // each, 1), min(each, count))
+
+
+def take_words(arguments: Arguments, _launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take words `part.field=value` as flags, which argparse leaves over wherever they stand."""
+    overrides = list(filter(_is_override, words))
+    for entries in arguments.entries.values():
+        overrides += [value for entry in entries for value in entry.values if _is_override(value)]
+        entries[:] = [
+            replace(entry, values=tuple(value for value in entry.values if not _is_override(value)))
+            for entry in entries
+        ]
+    for value in overrides:
+        key, _, setting = value.text.lstrip("+").partition("=")
+        arguments.add(key, [known_value(setting, value.line)], value.line)
+    arguments.complete_names()
+
+
+def _is_override(value: PlainValue) -> bool:
+    return value.known and re.match(r"\+{0,2}[a-z_]+(?:\.\w+)+=", value.text, re.ASCII) is not None
+
+
+def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a launch: what its flags say, and its recipe where they say nothing."""
+    name = (arguments.text("model", "model_recipe_name") or "").lower()
+    device = (arguments.text("hardware", "gpu") or "").lower()
+    precision = arguments.text("precision", "compute_dtype") or "bf16"
+    task = arguments.text("task", "task") or "pretrain"
+    _spell(arguments, precision, launch.line)
+    bases = _bases((name, task, device, precision), arguments.text("variant", "config_variant") or "v2")
+    run = read_megatron(arguments, launch.environment)
+    run = with_named_model(arguments, run, *((bases[0].recipe.model,) if bases else (name.replace("_", "-"),)))
+    sharded = run.layout is not None and run.layout.zero_stage > 1
+    run = replace(
+        run, options={**run.options, **(_WHOLE if sharded else {})}, hardware=shipped_name("hardware", device)
+    )
+    if not bases or run.layout is None:
+        message = f"{name[:60]}: no release has its recipe to {task} on {device[:20]} in {precision[:20]}"
+        arguments.not_modelled(message, "model_recipe_name")
+        return run
+    laid_out = ((base, layout) for base in bases if (layout := _laid_out(arguments, run.layout, base)) is not None)
+    base, layout = next(laid_out, (bases[0], run.layout))
+    message = f"what the launch leaves out is as in {base.recipe.recipe} of {base.stack}, the newest that starts so"
+    arguments.remark("release-assumed", "note", message, "model_recipe_name", fix="--stack NAME")
+    usual = 8192 if base.recipe.model.startswith(_LONG) else 4096
+    return replace(
+        run,
+        stack=base.stack,
+        seq_length=run.seq_length or (None if "seq_length" in arguments.incomplete or base.recipe.tunes else usual),
+        global_batch_size=run.global_batch_size or _batch(arguments, base.recipe),
+        gradient_accumulation_steps=None,
+        lora_rank=_RANK if base.recipe.trains_adapters else None,
+        layout=layout,
+    )
+
+
+def _bases(names: tuple[str, str, str, str], variant: str) -> list[_Base]:
+    """Return the recipe of a name, task, device and precision in each release: its variant, else the first.
+
+    As `get_workload_base_config` of `utils/utils.py` looks it up; releases that have the variant come first, newest
+    first.
+    """
+    name, task, device, precision = names
+    start, end = f"{name}_{task}_", f"_{device}_{precision}"
+    stacks = sorted((stack.name for stack in STACKS if stack.name.startswith("megatron-bridge@")), reverse=True)
+    return [
+        _Base(stack, recipe)
+        for ending in (f"{end}_{variant}", f"{end}_v1", f"{end.replace('_fp8_', '_fp8')}_config")
+        for stack in stacks
+        for recipe in release_recipes(stack)
+        if recipe.recipe.startswith(start) and recipe.recipe.endswith(ending)
+    ]
+
+
+def _spell(arguments: Arguments, precision: str, line: int) -> None:
+    """Add what flags of the scripts mean beyond themselves, in words of Megatron-LM (`set_user_overrides`)."""
+    words = list(_PRECISIONS.get(precision, ()))
+    if not words:
+        arguments.not_modelled(
+            f"--compute_dtype {precision[:40]}: allowed are {', '.join(_PRECISIONS)}", "compute_dtype"
+        )
+    virtual = arguments.entry("num_virtual_stages_per_pipeline_rank")
+    if virtual is not None and virtual.text.lower() == "none":
+        arguments.entries[virtual.name] = [replace(virtual, values=(known_value("1", virtual.value_line),))]
+    if other := next((name for name in _SHAPES if arguments.has(name)), ""):
+        arguments.not_modelled(f"--{other}: a recipe with other layers, or with a layout of one's own", other)
+    if (arguments.integer("tp", "tensor_model_parallel_size") or 1) > 1:
+        words.append("sequence-parallel")
+    if arguments.has("recompute_num_layers"):
+        words += ["recompute-granularity=full", "recompute-method=block"]
+    elif arguments.has("recompute_modules"):
+        words.append("recompute-granularity=selective")
+    if arguments.switch("zero_stage", "use_megatron_fsdp"):
+        words.append("data-parallel-sharding-strategy=optim_grads_params")
+    if arguments.has("moe_flex_dispatcher_backend"):
+        words.append("moe-token-dispatcher-type=flex")
+    arguments.add_defaults(words, line)
+
+
+def _batch(arguments: Arguments, recipe: ReleaseRecipe) -> int | None:
+    """Return the recipe's global batch, scaled to the number of devices (`set_post_overrides`)."""
+    devices = arguments.integer("nodes", "num_gpus")
+    if "global_batch_size" in arguments.incomplete or recipe.global_batch_size is None:
+        return None
+    return recipe.global_batch_size * (devices or recipe.devices) // recipe.devices
+
+
+def _laid_out(arguments: Arguments, stated: Layout, base: _Base) -> Layout | None:
+    """Return the recipe's layout with what the flags state over it; None where its cut of the layers refuses that."""
+    texts = dict(base.recipe.layout)
+    if arguments.has("recompute_modules", "recompute_num_layers"):
+        texts = {key: text for key, text in texts.items() if key not in _RECOMPUTE}
+    values = {BY_NAME[key].name: _typed(key, text) for key, text in texts.items() if key not in _CUTS}
+    own = {field.name: getattr(stated, field.name) for field in FIELDS if field.key in arguments.places}
+    if stated.zero_stage < 2:
+        own["zero_stage"] = values.get("zero_stage", 1)
+    whole = replace(stated, **{"expert_tensor_parallel": 1, **values, **own})
+    cut = _cut(base, whole.pipeline_parallel, whole.virtual_stages)
+    return None if cut is None else replace(whole, **cut)
+
+
+def _cut(base: _Base, pipeline: int, virtual: int) -> dict[str, Any] | None:
+    """Return the layers of stages or chunks: those of the release's recipes for the model, else equal ones.
+
+    Where the recipe's ends have a layer less, the embedding and the loss count as layers
+    (`account_for_embedding_in_pipeline_split`). None where the layers do not divide so.
+    """
+    for recipe in (base.recipe, *release_recipes(base.stack)):
+        sizes = int(recipe.layout.get("pp", 1)), int(recipe.layout.get("vpp", 1))
+        if recipe.model == base.recipe.model and sizes == (pipeline, virtual):
+            return {key: _typed(key, recipe.layout[key]) for key in _CUTS if key in recipe.layout}
+    chunks, layers = pipeline * virtual, models.load_model(base.recipe.model).num_hidden_layers
+    if pipeline == 1:
+        return {} if virtual == 1 else None
+    own = next((_typed(key, base.recipe.layout[key]) for key in _CUTS if key in base.recipe.layout), ())
+    more = 2 if own and own[0] == own[-1] == max(own) - 1 else 0
+    if (layers + more) % chunks:
+        return None
+    size = (layers + more) // chunks
+    ends = (size - 1, *[size] * (chunks - 2), size - 1)
+    return {"stage_layers" if virtual == 1 else "chunk_layers": ends} if more else {}
+
+
+def _typed(key: str, text: str) -> Any:
+    """Return a text of a release's table as the value of its layout field."""
+    kind, default = BY_NAME[key].kind, BY_NAME[key].default
+    if kind in ("layers", "words"):
+        return tuple(int(word) if kind == "layers" else word for word in text.split(","))
+    return text == "true" if isinstance(default, bool) else int(text) if isinstance(default, int) else text
+
+
+FRAMEWORK: Final = Framework(
+    title="Megatron-Bridge",
+    profile="megatron",
+    tables=("megatron_bridge", "megatron"),
+    launches=(LaunchForm("bridge-shell", 5, is_own, read, take_words, cluster),),
+)

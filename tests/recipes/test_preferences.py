@@ -1,0 +1,88 @@
+"""Losses of preferences in LLaMA-Factory and ms-swift, whose frozen copy stays in memory; FSDP's JSON; modules."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.readers.read import read_recipe
+from tests.check.bare import without_advice
+
+FACTORY = (
+    "model_name_or_path: meta-llama/Llama-3.2-1B\nstage: STAGE\ndo_train: true\nfinetuning_type: full\nbf16: true\n"
+    "dataset: a\ncutoff_len: 2048\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 8\nfsdp: full_shard\n"
+)
+PREFERENCES = ("sequences_per_sample", "reference_forward", "frozen_reference")
+TRAINER = (
+    "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-3.2-1B "
+    "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --model_max_length 4096 --bf16 True "
+    "--fsdp full_shard --fsdp_config "
+)
+
+
+def read(text: str, folder: Path, name: str) -> Recipe:
+    (folder / name).write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(folder / name, root=folder)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "switches"),
+    [
+        ("sft", "", set()),
+        ("dpo", "", set(PREFERENCES)),
+        ("dpo", "pref_loss: simpo\n", {"sequences_per_sample"}),
+        ("kto", "", {"reference_forward", "frozen_reference"}),
+        ("dpo", "finetuning_type: lora\nlora_rank: 8\n", {"sequences_per_sample", "reference_forward"}),
+    ],
+)
+def test_llamafactory(stage: str, more: str, switches: set[str], tmp_path: Path) -> None:
+    text = FACTORY.replace("finetuning_type: full\n", "") if "finetuning_type" in more else FACTORY
+    recipe = read(text.replace("STAGE", stage) + more, tmp_path, "x.yaml")
+    assert {name for name in PREFERENCES if name in recipe.options} == switches
+
+
+def test_a_frozen_copy_is_held_sharded_like_the_trained_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_advice(monkeypatch)
+    found = {}
+    for stage in ("sft", "dpo"):
+        file = tmp_path / f"{stage}.yaml"
+        file.write_text(FACTORY.replace("STAGE", stage), encoding="utf-8")
+        question = question_of({"hardware": "h100-sxm-80g", "devices": 4})
+        (result,) = check_files([str(file)], question, Gates(), root=tmp_path)
+        assert result.estimate is not None
+        found[stage] = result.estimate.memory.parts_bytes["parameters"]
+    assert found["dpo"] == pytest.approx(2.0 * found["sft"])
+
+
+@pytest.mark.parametrize(
+    ("config", "recompute"),
+    [
+        ("""'{"activation_checkpointing": true, "backward_prefetch": "backward_pre"}'""", "full"),
+        ("fsdp.json", "full"),
+        ("""'{"use_orig_params": true}'""", "none"),
+    ],
+)
+def test_a_configuration_of_fsdp_is_json_or_a_file_of_it(config: str, recompute: str, tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text('{"fsdp_activation_checkpointing": true}', encoding="utf-8")
+    recipe = read(TRAINER + config, tmp_path, "x.sh")
+    assert recipe.layout is not None
+    assert (recipe.layout.recompute, recipe.layout.zero_stage) == (recompute, 3)
+    assert not [remark for remark in recipe.remarks if remark.severity == "error"]
+    other = read(f"{TRAINER}'{{\"xla\": true}}'", tmp_path, "y.sh")
+    assert "not-modelled" in {remark.rule for remark in other.remarks if remark.severity == "error"}
+
+
+def test_a_module_of_accelerate_is_a_script(tmp_path: Path) -> None:
+    flags = "--model_name_or_path meta-llama/Llama-3.2-1B --per_device_train_batch_size 1 --max_seq_length 4096"
+    launch = "accelerate launch --mixed_precision bf16 --num_processes 8 -m"
+    recipe = read(f"{launch} open_instruct.finetune {flags} --use_flash_attn", tmp_path, "x.sh")
+    assert (recipe.dialect, recipe.devices_per_node) == ("open-instruct-shell", 8)
+    other = read(f"{launch} training.sft {flags} --bf16", tmp_path, "y.sh")
+    assert other.dialect == "accelerate-shell"
+    assert not [remark.message for remark in (*recipe.remarks, *other.remarks) if "is not read" in remark.message]
