@@ -137,7 +137,7 @@ def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimat
         return 0.0
     if all(_shown(sides[0][0], name) == _shown(sides[1][0], name) for name in _INPUTS):
         return float(known.difference_half_widths(sides)[1])
-    return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (first, second)))
+    return first.half_width_of_ratio(second)
 
 
 def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[PartDifference, ...]:

@@ -53,6 +53,9 @@ class PlanJson(AnswerJson):
     offers: Annotated[list[OfferPriced], At("offers_priced")]
     best: Annotated[int | None, At("best_position")]
     best_measured: Annotated[int | None, At("best_measured_position")]
+    equal: Annotated[list[int], At("equal_positions")]
+    surer: Annotated[int | None, At("surer_position")]
+    sooner: Annotated[int | None, At("sooner_position")]
     choices: list[ChoiceJson]
 
 
