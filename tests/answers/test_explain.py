@@ -66,6 +66,34 @@ def test_each_change_makes_it_fit_as_priced() -> None:
         assert again["memory"]["fit_probability"] >= 0.95
 
 
+def test_a_layout_that_nobody_said_has_the_remedies_of_a_ranking() -> None:
+    """Methods come before devices, and each stands with the layout and the stack that it was priced with."""
+    asked: dict[str, Any] = {"model": "llama3.2-3b", "hardware": "rtx-4090", "devices": 1, "seq_length": 4096}
+    remedies = simulator.rank(**asked).remedies
+    changes = simulator.explain(**asked).changes
+    assert [change.options[0] for change in changes] == [remedy.change for remedy in remedies]
+    names = [change.options[0].rpartition(" ")[0] for change in changes]
+    assert names.index("--method") < names.index("--devices")
+    for change, remedy in zip(changes, remedies, strict=True):
+        assert change.estimate == remedy.estimate
+    words = " ".join(changes[-1].options).split()
+    again = estimated("--model", "llama3.2-3b", "--hardware", "rtx-4090", "--seq-length", "4096", *words)
+    assert again["memory"]["device_mib"] == pytest.approx(changes[-1].estimate.memory.device_bytes / 2**20, rel=1e-6)
+
+
+def test_more_devices_are_asked_for_in_the_unit_of_the_question() -> None:
+    asked: dict[str, Any] = {
+        "model": "llama3.2-3b",
+        "hardware": "rtx-4090",
+        "devices": 1,
+        "pp": 1,
+        "framework": "torch",
+    }
+    options = [option for change in simulator.explain(**asked).changes for option in change.options]
+    assert any("--devices" in option for option in options)
+    assert not any("--nodes" in option for option in options)
+
+
 @pytest.mark.parametrize("least", [0.5, 0.95])
 def test_the_longest_sequence_is_the_longest(least: float) -> None:
     options = ("--model", "llama3.1-8b", "--hardware", "h20", "--nodes", "1", "--tp", "2", "--cp", "2")
