@@ -157,6 +157,32 @@ def test_an_input_alone_is_priced_alone() -> None:
     assert inputs["recompute"]["step_time_s"] == pytest.approx(seconds, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "causes"),
+    [
+        ("--tp 2", "--tp 2 --precision fp8", ("B's peak is at loss", "parameters +", "precision fp8: 8-bit copies")),
+        ("--tp 2", "--tp 2 --pp 4", ("optimizer +", "pipeline parallel 4: fewer replicas shard it (1 of data")),
+        (
+            "--framework torch --zero-stage 2",
+            "--framework torch",
+            ("(cached +", "zero stage 3: whole layers are gathered"),
+        ),
+        ("--tp 2", "--tp 2", ()),
+    ],
+)
+def test_what_grew_has_its_moment_and_the_input_that_does_it_alone(
+    first: str, second: str, causes: tuple[str, ...]
+) -> None:
+    asked = "--model llama3.1-8b --hardware h100 --devices 8 --stack default"
+    found = answered("compare", f"{asked} {first}", f"{asked} {second}", part="comparison")
+    assert bool(found["causes"]) is bool(causes)
+    shown = " ".join(found["causes"])
+    for words in causes:
+        assert words in shown
+    grew = {part["name"].replace("_", " ") for part in found["memory_mib"] if part["difference"] > 1024}
+    assert all(any(cause.startswith(name) for cause in found["causes"]) for name in grew)
+
+
 def test_recipes_and_files_are_compared_too(tmp_path: Path) -> None:
     recipe = ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh"
     stored = tmp_path / "estimate.json"

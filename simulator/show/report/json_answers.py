@@ -85,6 +85,7 @@ class ComparisonJson(AnswerJson):
     first: EstimateJson
     second: EstimateJson
     inputs: list[InputJson]
+    causes: list[str]
     memory_mib: Annotated[list[MemoryDifferenceJson], At("memory")]
     step_s: Annotated[list[PartDifferenceJson], At("step")]
     step_half_width: float | None
