@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import Gates
@@ -19,6 +19,8 @@ from simulator.errors import SimulateError
 from simulator.question.origin import OPTION, Input
 from simulator.question.question import Question
 from simulator.question.scenario.layout import default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.alternatives import methods
 from simulator.search.build import fitting_estimates, with_intervals
 from simulator.search.space import divisors
 
@@ -62,10 +64,11 @@ _Tries = list[tuple[_Try, Change]]
 
 
 def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
-    """Return the smallest sets of changes with which the recipe passes: on the same devices, then on more nodes.
+    """Return the smallest sets of changes with which the recipe passes: on the same devices, then on more.
 
-    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them. Of each kind the
-    fastest. More nodes are not tried where a single change suffices and memory is not what fails.
+    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them; without a
+    recipe, methods that need less (`search.alternatives.methods`) follow. Of each kind the fastest. More devices are
+    not tried where a single change suffices and memory is not what fails.
     """
     start = _Try((), case, frozenset())
 
@@ -78,6 +81,9 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     if not changes:
         recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
         changes = fitting(_further(_further(recomputed, 2, marks), 3, marks))
+    if not changes and case.question.recipe is None:
+        other = list(_methods(start))
+        changes = fitting(other) or fitting(_further(other, 2, marks))
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
     wider = [] if case.question.has_groups or enough else list(_nodes(start))
     more = fitting(wider)
@@ -113,11 +119,16 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
     by_need: dict[Any, _Try] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
-        key = (candidate.case.layout, scenario.devices, scenario.global_batch_size, scenario.framework)
+        key = (candidate.case.layout, *_question(scenario))
         known = by_need.get(key)
         if known is None or len(" ".join(candidate.options)) < len(" ".join(known.options)):
             by_need[key] = candidate
     return list(by_need.values())
+
+
+def _question(scenario: Scenario) -> tuple[object, ...]:
+    """Return what a change of a scenario may change."""
+    return (scenario.framework, scenario.lora_rank, scenario.devices, scenario.global_batch_size)
 
 
 def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
@@ -141,9 +152,7 @@ def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]
     """Yield the candidates that break no rule and fit, with their estimates; skip those that raise."""
     together: dict[Any, list[_Try]] = {}
     for candidate in candidates:
-        scenario = candidate.case.scenario
-        question = (scenario.framework, scenario.model, scenario.devices, scenario.global_batch_size)
-        together.setdefault(question, []).append(candidate)
+        together.setdefault(_question(candidate.case.scenario), []).append(candidate)
     for members in together.values():
         try:
             yield from _priced(members)
@@ -177,7 +186,7 @@ def _with(  # noqa: PLR0913  what an option may change
     axis: str | tuple[str, ...],
     option: str,
     layout: Mapping[str, Any],
-    nodes: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
     *,
     switches: Mapping[str, str] | None = None,
 ) -> Iterator[_Try]:
@@ -186,7 +195,7 @@ def _with(  # noqa: PLR0913  what an option may change
     if axes & start.axes:
         return
     change = Question(
-        inputs={} if nodes is None else {"nodes": Input(nodes, OPTION)},
+        inputs={name: Input(value, OPTION) for name, value in (inputs or {}).items()},
         layout={name: Input(value, OPTION) for name, value in layout.items()},
         switches={name: Input(text, OPTION) for name, text in (switches or {}).items()},
     )
@@ -234,7 +243,7 @@ def _offload(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
     present = start.case.layout.offload
     if present == "activations":
         yield from _with(start, "offload", "--offload none", {"offload": "none"})
-    if not _offloads_optimizer(start.case, marks):
+    if start.case.question.recipe is None or not _offloads_optimizer(start.case, marks):
         return
     for kind in start.case.scenario.framework.limits.offloads:
         if present != kind and not (kind == "optimizer" and present != "none"):
@@ -252,8 +261,9 @@ def _offloads_optimizer(case: Case, marks: frozenset[Mark]) -> bool:
     if case.scenario.framework.name == "paddle":
         late = launch.flag("tensor-model-parallel-size", "fine-tuning", "stage") is not None
         return late or case.scenario.model.architecture.startswith("ernie")
-    is_script = case.question.recipe is not None and case.question.recipe.dialect == "megatron-shell"
-    return is_script and "megatron-before-0.12" not in marks and vendor not in _OWN_MEGATRON
+    return (
+        case.recipe.dialect == "megatron-shell" and "megatron-before-0.12" not in marks and vendor not in _OWN_MEGATRON
+    )
 
 
 _OFFLOAD_FLAGS = (
@@ -264,6 +274,17 @@ _OFFLOAD_FLAGS = (
 
 _OWN_MEGATRON = ("Huawei", "Iluvatar")
 """Vendors whose devices run forks of Megatron with flags of their own."""
+
+
+def _methods(start: _Try) -> Iterator[_Try]:
+    """Yield the methods that need less on the same devices, each a kind of change of its own."""
+    case = start.case
+    for method in methods(case.scenario, case.question, (case.layout.offload,)):
+        if method.framework is not None:  # its launches lack the sizes of this layout
+            continue
+        layout = {} if method.offload is None else {"offload": method.offload}
+        adapters = {} if method.lora_rank is None else {"lora_rank": method.lora_rank}
+        yield from _with(start, method.option, method.option, layout, adapters, switches=method.switches)
 
 
 def _micro_batch(start: _Try) -> Iterator[_Try]:
@@ -299,23 +320,24 @@ def _data_parallel(start: _Try, size: int) -> tuple[str, dict[str, Any]]:
     return f" --dp {size}", {"data_parallel": size}
 
 
-def _pipelines(start: _Try, size: int, data_parallel: int, nodes: int | None = None) -> Iterator[_Try]:
-    """Yield another pipeline size, with the recipe's chunks and without chunks."""
+def _pipelines(start: _Try, size: int, data_parallel: int, devices: _Devices | None = None) -> Iterator[_Try]:
+    """Yield another pipeline size, on other devices too, with the recipe's chunks and without chunks."""
     layers = start.case.scenario.model.num_hidden_layers
     if size > layers:
         return
     more, fields = _data_parallel(start, data_parallel)
     fields["pipeline_parallel"] = size
-    axes = ("pipeline_parallel",) if nodes is None else ("nodes", "pipeline_parallel")
-    option = f"{'' if nodes is None else f'--nodes {nodes} '}--pp {size}{more}"
+    axes = ("pipeline_parallel",) if devices is None else ("nodes", "pipeline_parallel")
+    inputs = {} if devices is None else devices.inputs
+    option = f"{'' if devices is None else f'{devices.option} '}--pp {size}{more}"
     # Megatron needs to know which stages have fewer layers.
     uneven = start.case.scenario.framework.name == "megatron" and layers % size > 0
     if uneven or start.case.question.by_user("stage_layers"):
         fields["stage_layers"] = default_cut(layers, size)
         option += f" --stage-layers {','.join(map(str, fields['stage_layers']))}"
-    yield from _with(start, axes, option, fields, nodes)
+    yield from _with(start, axes, option, fields, inputs)
     if start.case.layout.virtual_stages > 1 and size > 1:
-        yield from _with(start, (*axes, "chunks"), f"{option} --vpp 1", fields | {"virtual_stages": 1}, nodes)
+        yield from _with(start, (*axes, "chunks"), f"{option} --vpp 1", fields | {"virtual_stages": 1}, inputs)
 
 
 def _steps(size: int, limit: int) -> list[int]:
@@ -349,16 +371,32 @@ def _chunks(start: _Try) -> Iterator[_Try]:
                 yield from _with(start, "chunks", f"--vpp {count}", {"virtual_stages": count})
 
 
+class _Devices(NamedTuple):
+    """A number of devices, in the unit in which the question has them."""
+
+    unit: Literal["nodes", "devices"]
+    number: int
+
+    @property
+    def option(self) -> str:
+        """Option that asks for them."""
+        return f"--{self.unit} {self.number}"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Input that states them."""
+        return {self.unit: self.number}
+
+
 def _nodes(start: _Try) -> Iterator[_Try]:
-    """Yield more nodes, as more replicas or as a longer pipeline."""
-    scenario, layout = start.case.scenario, start.case.layout
-    recipe = start.case.question.recipe
-    per_node = (recipe and recipe.devices_per_node) or scenario.hardware.devices_per_node
-    present = max(scenario.devices // per_node, 1)
+    """Yield twice as many devices and more, as more replicas or as a longer pipeline."""
+    scenario, layout, question = start.case.scenario, start.case.layout, start.case.question
+    per_node = (question.recipe and question.recipe.devices_per_node) or scenario.hardware.devices_per_node
+    counted = question.recipe is None and "devices" in question.inputs
+    present = scenario.devices if counted else max(scenario.devices // per_node, 1)
     for factor in (2, 4, 8, 16):
-        nodes = present * factor
-        option = f"--nodes {nodes}"
-        replicas = nodes * per_node * layout.data_parallel // layout.devices
+        size = _Devices("devices" if counted else "nodes", present * factor)
+        replicas = size.number * (1 if counted else per_node) * layout.data_parallel // layout.devices
         more, fields = _data_parallel(start, replicas)
-        yield from _with(start, "nodes", f"{option}{more}", fields, nodes)
-        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), nodes)
+        yield from _with(start, "nodes", f"{size.option}{more}", fields, size.inputs)
+        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), size)

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from simulator.answers.cases import Case
 from simulator.answers.ranking import estimate_of
@@ -17,6 +17,8 @@ from simulator.errors import SimulateError
 from simulator.question.frameworks.profile import switches
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import to_gib
+from simulator.question.vocabulary import NARROW
 from simulator.search.build import estimate_layout
 from simulator.tabular import Tabular
 
@@ -74,6 +76,8 @@ class Comparison(Tabular):
     """Parts of the fullest device in bytes; they add up to its need."""
     step: tuple[PartDifference, ...]
     """Parts of the step in seconds; they add up to it."""
+    causes: tuple[str, ...] = ()
+    """Sentences on parts of B's fullest device that grew, the largest first: which input alone does it, and how."""
     step_half_width: float | None = None
     """Half of the 90 % range of log(B's step / A's step); None without a calibration."""
 
@@ -116,12 +120,18 @@ def compare(first: Case, second: Case, names: tuple[str, str] = ("first", "secon
 
 def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], names: tuple[str, str]) -> Comparison:
     (first, second), (mine, theirs) = sides, priced
+    alone = {
+        (name, str(before), str(after)): _priced(first[0], layout, changes)
+        for name, before, after, changes, layout in _differences(first, second)
+    }
+    memory = _parts(mine.memory.parts_bytes, theirs.memory.parts_bytes)
     return Comparison(
         names=names,
         first=mine,
         second=theirs,
-        inputs=tuple(_inputs(first, second, mine)),
-        memory=_parts(mine.memory.parts_bytes, theirs.memory.parts_bytes),
+        inputs=tuple(_inputs(alone, mine)),
+        memory=memory,
+        causes=tuple(_causes(sides, priced, memory, alone)),
         step=_parts(mine.throughput.parts_seconds, theirs.throughput.parts_seconds),
         step_half_width=_step_half_width(sides, priced),
     )
@@ -137,7 +147,7 @@ def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimat
         return 0.0
     if all(_shown(sides[0][0], name) == _shown(sides[1][0], name) for name in _INPUTS):
         return float(known.difference_half_widths(sides)[1])
-    return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (first, second)))
+    return first.half_width_of_ratio(second)
 
 
 def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[PartDifference, ...]:
@@ -146,17 +156,80 @@ def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Par
     return tuple(part for part in parts if part.first or part.second)
 
 
-def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[InputDifference]:
+_Alone = Mapping[tuple[str, str, str], Estimate | None]
+"""A with B's value of one input, by the input's name, A's and B's value; None where a rule forbids it."""
+
+
+def _inputs(alone: _Alone, base: Estimate) -> Iterator[InputDifference]:
     """Yield every input that differs, with its effect on the first question."""
-    for name, mine, theirs, changes, layout in _differences(first, second):
-        priced = _priced(first[0], layout, changes)
+    for (name, mine, theirs), priced in alone.items():
         yield InputDifference(
             name=name,
-            first=str(mine),
-            second=str(theirs),
+            first=mine,
+            second=theirs,
             memory_bytes=None if priced is None else priced.memory.device_bytes - base.memory.device_bytes,
             step_seconds=None if priced is None else priced.throughput.step_seconds - base.throughput.step_seconds,
         )
+
+
+_WORTH_TELLING = 0.01
+"""Least growth of a part, over the whole need of A, that is a cause."""
+
+
+def _causes(
+    sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], memory: Iterable[PartDifference], alone: _Alone
+) -> Iterator[str]:
+    """Yield why B does not need less: its moment, then the parts that grew, each with the inputs that do it alone."""
+    first, second = (each.memory for each in priced)
+    smallest = _WORTH_TELLING * first.device_bytes
+    if not alone or {"model", "hardware"} & {name for name, _, _ in alone}:  # other weights, other capacities
+        return
+    if second.device_bytes > first.device_bytes - smallest:
+        peaks = [f"{each.moment.replace('_', ' ')} on rank {each.binding_stage}" for each in (first, second)]
+        yield f"B's peak is at {peaks[1]}" + (", as A's" if peaks[0] == peaks[1] else f", A's at {peaks[0]}")
+    for part in sorted(memory, key=lambda part: -part.difference):
+        if part.difference < smallest:
+            return
+        growths = {
+            (name, value): other.memory.parts_bytes.get(part.name, 0.0) - part.first
+            for (name, _, value), other in alone.items()
+            if other is not None
+        }
+        inputs = [name for name, growth in growths.items() if growth >= smallest]
+        whose = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in inputs) or "inputs together"
+        how = (_mechanism(name, part.name, sides) for name, _ in inputs)
+        inside = ""
+        if part.name == "outside_allocator":
+            grown = {key: size - first.outside_parts_bytes[key] for key, size in second.outside_parts_bytes.items()}
+            most = max(grown, key=grown.__getitem__)
+            inside = f" ({most.replace('_', ' ')} +{to_gib(grown[most]):.2f})"
+        text = f"{part.name.replace('_', ' ')} +{to_gib(part.difference):.2f} GiB{inside} by {whose}"
+        yield ": ".join([text, *dict.fromkeys(filter(None, how))])
+
+
+_SHARDS: Final = "fewer replicas shard it ({data} of data parallelism, A has {before})"
+_EXCHANGE: Final = "ranks gather what they share, and exchange it in buffers"
+_MECHANISMS: Final[Mapping[tuple[str, str], str]] = {
+    ("precision", "parameters"): "8-bit copies of the weights stay beside those that the optimizer updates",
+    ("precision", ""): "what is cast to 8 bits stays until the cast is done",
+    ("zero_stage", ""): "whole layers are gathered, and what held them stays in the allocator",
+    **{(f"{size}_parallel", part): _SHARDS for size in ("tensor", "pipeline") for part in ("optimizer", "gradients")},
+    ("pipeline_parallel", "activations"): "rank 0 holds up to {pipeline} micro batches in flight",
+    **{(f"{size}_parallel", ""): _EXCHANGE for size in ("tensor", "context", "expert")},
+    ("recompute", ""): "a layer that is run again is alive at once",
+}
+"""How an input makes a part larger, by both names; any part where none is named."""
+
+
+def _mechanism(name: str, part: str, sides: tuple[_Side, _Side]) -> str:
+    """Return how B's value of an input makes a part larger; empty where its name says so."""
+    (_, mine), (scenario, theirs) = sides
+    wider = name == "precision" and scenario.precision not in NARROW
+    if wider or (name == "zero_stage" and theirs.zero_stage <= mine.zero_stage):
+        return ""
+    text = _MECHANISMS.get((name, part)) or _MECHANISMS.get((name, ""), "")
+    sizes = {"data": theirs.data_parallel, "before": mine.data_parallel, "pipeline": theirs.pipeline_parallel}
+    return text.format(**sizes)
 
 
 def _differences(first: _Side, second: _Side) -> Iterator[tuple[str, Any, Any, Mapping[str, Any], Layout]]:

@@ -2,8 +2,8 @@
 
     simulate plan --model qwen3-8b --seq-length 4096
 
-All weights, adapters, and adapters over a base of 4 bits are each searched on 1, 2, 4 … devices of a node, then on 2,
-4 … whole nodes, under what people fine-tune with unless a framework or a stack is said. `answers.plan` compares offers.
+All weights, adapters, and adapters over a base of 4 bits are each searched on devices of a node, then on whole nodes,
+under what people fine-tune with unless a framework or a stack is said. `answers.plan` compares offers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.names import hardware_names
 from simulator.question.vocabulary import TuningMethod
 from simulator.search.alternatives import with_adapters
+from simulator.search.fewest import doubled, fewest_of
 from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
 from simulator.search.rank import Progress, best_of
 from simulator.search.space import Space
@@ -35,7 +36,7 @@ class Enough(NamedTuple):
     hardware: str
     method: TuningMethod
     devices: int
-    """A power of two, or whole nodes."""
+    """Devices of one node, or of whole nodes."""
     layout: PricedLayout
     """Fastest layout there."""
 
@@ -82,30 +83,22 @@ def _fewest(question: Question, ask: Callable[[Question], Query], method: Tuning
     `ask` makes the search of a question.
     """
     hardware = load_hardware(question.value("hardware"))
-    for devices in (count for count in _counts(hardware.devices_per_node) if count >= low):
-        try:
-            query = ask(question.changed(SEARCH, devices=devices))
-            if method != "full":
-                profile = query.scenario.framework
-                if not profile.limits.trains_adapters:
-                    return None
-                switches = {"quantised_base": "true"} if method == "qlora" else {}
-                query = with_adapters(query, usual_rank(profile.name, profile.stack), switches)
-            best = best_of(query)
-        except UnsupportedError:
-            return None
-        if best is not None:
-            return Enough(hardware.name, method, devices, best)
-    return None
 
+    def held(devices: int) -> Enough | None:
+        query = ask(question.changed(SEARCH, devices=devices))
+        if method != "full":
+            profile = query.scenario.framework
+            if not profile.limits.trains_adapters:
+                raise UnsupportedError(f"{profile.name}: trains no adapters")
+            switches = {"quantised_base": "true"} if method == "qlora" else {}
+            query = with_adapters(query, usual_rank(profile.name, profile.stack), switches)
+        best = best_of(query)
+        return None if best is None else Enough(hardware.name, method, devices, best)
 
-def _counts(per_node: int) -> Iterator[int]:
-    """Yield the numbers of devices that are tried: powers of two below a node, then whole nodes."""
-    count = 1
-    while count < per_node:
-        yield count
-        count *= 2
-    nodes = 1
-    while nodes <= _MOST_NODES:
-        yield nodes * per_node
-        nodes *= 2
+    node = hardware.devices_per_node
+    rungs = [count for count in (*doubled(1, node - 1), node) if count >= low]
+    try:
+        part = fewest_of(rungs, held, low - 1)
+        return part or fewest_of(doubled(2, _MOST_NODES), lambda nodes: held(nodes * node), max(low // node, 1))
+    except UnsupportedError:
+        return None

@@ -13,11 +13,14 @@ from typing import Any
 from simulator.answers.cases import Case
 from simulator.answers.changes import Change, changes_for
 from simulator.answers.gates import Gates
-from simulator.answers.ranking import estimate_of
+from simulator.answers.ranking import estimate_of, query_of
+from simulator.answers.run import remedy_options
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
+from simulator.question.question import SEARCH
 from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.units import to_gib
+from simulator.search.alternatives import remedies
 from simulator.search.build import estimate_layout
 from simulator.tabular import Tabular
 
@@ -69,10 +72,23 @@ def explain(case: Case, min_fit_probability: float) -> Explanation:
     return Explanation(
         estimate=estimate,
         causes=tuple(causes(case, estimate)),
-        changes=() if fine else changes_for(case, estimate, frozenset(), gates),
+        changes=() if fine else tuple(_changes(case, estimate, gates)),
         longest_sequence=_longest_sequence(case, gates),
         min_fit_probability=gates.min_fit_probability,
     )
+
+
+def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
+    """Yield what would help: changes of a layout that was said, else the remedies of a ranking, with their layout."""
+    if not case.question.layout_is_searched:
+        yield from changes_for(case, estimate, frozenset(), gates)
+        return
+    asked = case.question.without(SEARCH)
+    speed = estimate.throughput.tokens_per_second_per_device
+    for remedy in remedies(query_of(asked, min_fit_probability=gates.min_fit_probability or 0.0)):
+        options = remedy_options(remedy, asked, has_experts=case.scenario.model.is_moe)
+        ratio = remedy.estimate.throughput.tokens_per_second_per_device / speed
+        yield Change(options=options, estimate=remedy.estimate, speed_ratio=ratio, case=case)
 
 
 def passes(estimate: Estimate, gates: Gates) -> bool:

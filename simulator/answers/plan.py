@@ -24,7 +24,7 @@ from simulator.question.scenario.layout import layout_object
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
 from simulator.search.query import MIN_FIT_PROBABILITY
-from simulator.search.rank import Progress
+from simulator.search.rank import Progress, surer_than_first
 from simulator.search.space import Space
 from simulator.tabular import Tabular
 
@@ -253,6 +253,40 @@ class Plan(Tabular):
         ]
         return min(near, key=_days, default=None)
 
+    @property
+    def equal(self) -> tuple[Choice, ...]:
+        """Best choices of other offers and precisions that may cost as little as the one to book, cheapest first.
+
+        Without prices: that may take as few days. Their limits are kept as surely, and the 90 % range of the ratio of
+        both figures holds 1. An unmeasured choice is none beside a measured one.
+        """
+        best = self.best
+        best_range = None if best is None else _figure_interval(best)
+        if best is None or best_range is None:
+            return ()
+        near: dict[tuple[int, str], Choice] = {}
+        for choice in sorted(self.priced, key=self._preference):
+            near.setdefault((choice.offer, choice.precision), choice)
+        return tuple(
+            choice
+            for key, choice in near.items()
+            if key != (best.offer, best.precision)
+            and choice.measured >= best.measured
+            and math.isfinite(_cost(choice)) is math.isfinite(_cost(best))
+            and _ORDER.index(choice.verdict) <= _ORDER.index(best.verdict)
+            and (interval := _figure_interval(choice)) is not None
+            and math.log(_figure(choice) / _figure(best)) <= interval.half_width_of_ratio(best_range)
+        )
+
+    @property
+    def surer(self) -> Choice | None:
+        """Choice among `equal` whose cost has a smaller upper end than the one to book, or that is likelier to fit."""
+        choices = [choice for choice in (self.best, *self.equal) if choice is not None]
+        estimates = [choice.estimate for choice in choices if choice.estimate is not None]
+        ends = [interval.high for choice in choices if (interval := _figure_interval(choice)) is not None]
+        position = surer_than_first(estimates, range(1, len(choices)), ends)
+        return None if position is None else choices[position]
+
     def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
         """Return whether a choice's whole range beats the other's: of cost where both have it, else of days."""
         if choice.run is None or other.run is None:
@@ -280,6 +314,21 @@ class Plan(Tabular):
     def best_measured_position(self) -> int | None:
         """Position in `choices` of `best_measured`; None for none."""
         return self._position(self.best_measured)
+
+    @property
+    def equal_positions(self) -> tuple[int, ...]:
+        """Positions in `choices` of `equal`."""
+        return tuple(self.choices.index(choice) for choice in self.equal)
+
+    @property
+    def surer_position(self) -> int | None:
+        """Position in `choices` of `surer`; None where `best` is as sure."""
+        return self._position(self.surer)
+
+    @property
+    def sooner_position(self) -> int | None:
+        """Position in `choices` of `sooner`; None for none."""
+        return self._position(self.sooner)
 
     @property
     def offers_priced(self) -> tuple[OfferPriced, ...]:
@@ -498,6 +547,18 @@ def _days(choice: Choice) -> float:
 
 def _cost(choice: Choice) -> float:
     return math.inf if choice.run is None or choice.run.cost is None else choice.run.cost
+
+
+def _figure(choice: Choice) -> float:
+    """Return the cost of a choice, without a price its days."""
+    cost = _cost(choice)
+    return cost if math.isfinite(cost) else _days(choice)
+
+
+def _figure_interval(choice: Choice) -> Interval | None:
+    """Return the 90 % interval of the cost, without a price of the days."""
+    run = choice.run
+    return None if run is None else run.days_interval if run.cost is None else run.cost_interval
 
 
 def _on_front(choice: Choice, choices: Sequence[Choice]) -> bool:

@@ -10,7 +10,6 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from simulator.answers.cases import Case, scenario_of
 from simulator.answers.lengths import with_failing_length
@@ -19,10 +18,10 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
-from simulator.question.frameworks.stacks import ADAPTER_STACK, DEFAULT, METHOD_FRAMEWORK, framework, lacking
+from simulator.question.frameworks.stacks import DEFAULT, framework
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
-from simulator.search.alternatives import in_fp8, on_other_stacks, reasons, remedies, with_switches
+from simulator.search.alternatives import in_fp8, launchable, on_other_stacks, reasons, remedies, with_switches
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.fewest import fewest_nodes, most_nodes
 from simulator.search.query import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking
@@ -49,7 +48,7 @@ def estimate_of(case: Case) -> Estimate:
     options = case.question.options
     estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
-    if case.question.layout and all(stated.origin.kind == "search" for stated in case.question.layout.values()):
+    if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if judged.verdict in ("does_not_fit", "starved") else _SEARCHED
         judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
     return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
@@ -62,16 +61,7 @@ def query_of(question: Question, space: Space | None = None, min_fit_probability
     """
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
-    stack = scenario.framework.stack
-    if stack == DEFAULT and scenario.lora_rank is not None and scenario.framework.name == METHOD_FRAMEWORK:
-        stack = ADAPTER_STACK
-    absent: dict[str, Any] = {name: getattr(space, name) or (1,) for name in lacking(stack)}
-    return Query(
-        question=question,
-        scenario=scenario,
-        space=replace(space, **absent),
-        min_fit_probability=min_fit_probability,
-    )
+    return launchable(Query(question=question, scenario=scenario, space=space, min_fit_probability=min_fit_probability))
 
 
 def space_of(question: Question, *, across_nodes: bool = False) -> Space:
@@ -138,7 +128,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         risky=tuple(risky),
         starved=tuple(starved),
         nearest=estimates_of(searched.nearest)[0] if searched.nearest and not best else None,
-        remedies=() if best else tuple(remedies(query)),
+        remedies=() if best else tuple(remedies(query, lawful=any((*shown, searched.nearest)))),
         reasons=() if best else tuple(reasons(query, searched)),
         equal=equal,
         surer=surer_than_first(best, equal),

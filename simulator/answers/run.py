@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.question.frameworks.stacks import DEFAULT
+from simulator.question.question import Question
 from simulator.question.scenario.inputs import LISTS
 from simulator.question.scenario.layout import FIELDS, Layout
+from simulator.search.query import Remedy
 
 _BELONGS_TO = {
     "recompute_modules": "selective",
@@ -28,6 +31,21 @@ def estimate_command(estimate: Estimate, *, has_experts: bool) -> str:
     options = {**estimate.question.options, **estimate.options}
     switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
     return shlex.join([*_question(estimate), *_fields(estimate.layout, has_experts=has_experts), *switches])
+
+
+def remedy_options(remedy: Remedy, asked: Question, *, has_experts: bool) -> tuple[str, ...]:
+    """Return the options to add to a question without a layout: a change, then the layout and stack of its estimate."""
+    estimate = remedy.estimate
+    options = [remedy.change]
+    for word in _fields(estimate.layout, has_experts=has_experts):
+        if word.startswith("--"):
+            options.append(word)
+        else:
+            options[-1] += f" {word}"
+    options += (f"--option {name}={value}" for name, value in estimate.options.items())
+    if estimate.stack != DEFAULT and asked.stated("stack") is None:
+        options.append(f"--stack {estimate.stack}")
+    return tuple(dict.fromkeys(options))
 
 
 def _question(estimate: Estimate) -> list[str]:

@@ -116,6 +116,21 @@ class Question:
         return {name: stated.value for name, stated in self.switches.items() if stated.origin.is_user}
 
     @property
+    def layout_is_searched(self) -> bool:
+        """Whether nobody said a word of the layout, so that a search chose it."""
+        said = (stated for name, stated in self.layout.items() if stated.origin != FOLLOWS)
+        return self.recipe is None and bool(self.layout) and all(stated.origin == SEARCH for stated in said)
+
+    def without(self, origin: Origin) -> Question:
+        """Return the question without the values that `origin` said, and without a layout that follows from them."""
+        inputs, fields, layout, switches = (
+            {name: stated for name, stated in group.items() if stated.origin != origin}
+            for group in (self.inputs, self.model_fields, self.layout, self.switches)
+        )
+        layout = {} if all(stated.origin == FOLLOWS for stated in layout.values()) else layout
+        return replace(self, inputs=inputs, model_fields=fields, layout=layout, switches=switches)
+
+    @property
     def has_groups(self) -> bool:
         """Whether the hardware names node groups, which state their own sizes."""
         return ":" in str(self.value("hardware"))

@@ -7,15 +7,18 @@ A ranking in bf16 on H100 also names the best layout in fp8; one without a fitti
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
 from simulator.question.frameworks.profile import SwitchEffect, switches
 from simulator.question.frameworks.stacks import (
+    ADAPTER_STACK,
     DEFAULT,
     METHOD_FRAMEWORK,
     lacking,
@@ -24,13 +27,13 @@ from simulator.question.frameworks.stacks import (
     usual_rank,
 )
 from simulator.question.frameworks.stacks import framework as framework_profile
-from simulator.question.question import SEARCH
+from simulator.question.question import SEARCH, Question
 from simulator.question.scenario.inputs import MOST_DEVICES
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.vocabulary import NARROW, Offload
+from simulator.question.vocabulary import NARROW, FrameworkName, Offload
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
-from simulator.search.fewest import node_counts, on_nodes
+from simulator.search.fewest import doubled, fewest_of, on_nodes
 from simulator.search.query import Query, Remedy, StackBest
 from simulator.search.rank import SearchResult, best_of, fastest_of
 from simulator.search.rules import ACROSS_NODES, RULES
@@ -81,87 +84,164 @@ def reasons(query: Query, searched: SearchResult) -> Iterator[Violation]:
             yield Violation(rule.id, rule.message(query.scenario, layout), rule.fix(query.scenario, layout))
 
 
-def remedies(query: Query) -> Iterator[Remedy]:
-    """Yield the single changes that make something fit, each with its fastest layout."""
-    for change, changed in _changes(query):
+def remedies(query: Query, *, lawful: bool = True) -> Iterator[Remedy]:
+    """Yield the single changes that make something fit, each with its fastest layout.
+
+    Where no layout of the question is `lawful`, fewer nodes and a larger batch are tried in place of more devices.
+    """
+    for change, changed in _changes(query, lawful=lawful):
         best = fastest_of(changed)
         if best is not None:
             yield Remedy(change, estimates_of([best])[0])
 
 
-def _changes(query: Query) -> Iterator[tuple[str, Query]]:
-    space, absent = query.space, set(lacking(query.scenario.framework.stack)) - set(query.question.layout)
+def launchable(query: Query) -> Query:
+    """Return the question with sizes of 1, if it names none, that launches of its stack cannot have."""
+    sizes: dict[str, Any] = {name: getattr(query.space, name) or (1,) for name in _absent(query.scenario)}
+    return replace(query, space=replace(query.space, **sizes))
+
+
+def _absent(scenario: Scenario) -> frozenset[str]:
+    """Return the sizes that launches lack: of what trains adapters, where no stack is named for them."""
+    profile = scenario.framework
+    adapters = profile.stack == DEFAULT and scenario.lora_rank is not None and profile.name == METHOD_FRAMEWORK
+    return frozenset(lacking(ADAPTER_STACK if adapters else profile.stack))
+
+
+def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
+    space, absent = query.space, _absent(query.scenario) - set(query.question.layout)
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default and axis.name not in absent:
             free: dict[str, Any] = {axis.name: axis.default}
             yield f"free choice of {axis.name}", replace(query, space=replace(space, **free))
-    yield from _methods(query)
-    larger = None if query.scenario.groups else _on_more_devices(query)
-    if larger is not None:
-        devices, per_node = larger.scenario.devices, larger.scenario.hardware.devices_per_node
-        whole = devices % per_node == 0 and "devices" not in query.question.inputs
-        yield f"--nodes {devices // per_node}" if whole else f"--devices {devices}", larger
+    for method in methods(query.scenario, query.question, space.offload or ()):
+        yield method.option, method.of(query)
+    if query.scenario.groups:
+        return
+    if not lawful:
+        yield from _lawful_sizes(query)
+    elif (larger := _on_more_devices(query)) is not None:
+        yield _size_text(larger, query), larger
+
+
+def _size_text(sized: Query, query: Query) -> str:
+    """Return the option that gives the devices of `sized`, in the unit of the question."""
+    devices, per_node = sized.scenario.devices, sized.scenario.hardware.devices_per_node
+    whole = devices % per_node == 0 and "devices" not in query.question.inputs
+    return f"--nodes {devices // per_node}" if whole else f"--devices {devices}"
+
+
+def _lawful_sizes(query: Query) -> Iterator[tuple[str, Query]]:
+    """Yield the largest smaller power of two of nodes where something fits, and a batch that the devices divide."""
+    scenario = query.scenario
+    powers = [*doubled(1, scenario.devices // scenario.hardware.devices_per_node - 1)]
+    smaller = (on_nodes(query, nodes) for nodes in reversed(powers))
+    if (fewer := next((sized for sized in smaller if fastest_of(sized) is not None), None)) is not None:
+        yield _size_text(fewer, query), fewer
+    batch = math.ceil(scenario.global_batch_size / scenario.devices) * scenario.devices
+    if batch > scenario.global_batch_size:
+        question = query.question.changed(SEARCH, global_batch_size=batch)
+        larger = replace(query, scenario=replace(scenario, global_batch_size=batch), question=question)
+        yield f"--global-batch-size {batch}", larger
 
 
 _RANK = 16
 """Rank of the adapters that are proposed."""
 
 
-def _methods(query: Query) -> Iterator[tuple[str, Query]]:
-    """Yield ways to need less on the same devices: offload, 8-bit Adam, adapters."""
-    space, scenario, profile = query.space, query.scenario, query.scenario.framework
+class MethodChange(NamedTuple):
+    """A way to need less on the same devices: offload, a smaller optimizer, adapters."""
+
+    option: str
+    """Option that asks for it, such as `--method qlora`."""
+    offload: Offload | None = None
+    switches: Mapping[str, str] = MappingProxyType({})
+    """Switches that it sets."""
+    lora_rank: int | None = None
+    """Rank of adapters that it trains; None for the question's."""
+    framework: FrameworkName | None = None
+    """Framework that it brings, where nobody said one; None for the question's."""
+
+    def of(self, query: Query) -> Query:
+        """Return the question with it."""
+        if self.offload is not None:
+            return replace(query, space=replace(query.space, offload=(self.offload,)))
+        rank = query.scenario.lora_rank if self.lora_rank is None else self.lora_rank
+        if self.framework is not None:
+            profile = framework_profile(self.framework)
+            question = query.question.changed(SEARCH, framework=self.framework)
+            query = replace(query, scenario=replace(query.scenario, framework=profile), question=question)
+        return with_adapters(query, rank, self.switches)
+
+
+def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -> Iterator[MethodChange]:
+    """Yield the methods that the framework has, those that train all weights first; `offloads` are in use already.
+
+    Where nobody said a framework or a switch of it, adapters may be trained by the one that a method brings.
+    """
+    profile = scenario.framework
     # Where a framework has no offload of the whole state, both words mean the same.
     kinds: tuple[Offload, ...] = ("optimizer", "optimizer_tensorwise")
     for offload in kinds if "optimizer" in profile.limits.offloads else kinds[:1]:
-        if offload not in (space.offload or ()):
-            yield f"--offload {offload}", replace(query, space=replace(space, offload=(offload,)))
+        if offload not in offloads:
+            yield MethodChange(f"--offload {offload}", offload)
     offered = "adamw_8bit" in profile.limits.optimizers
-    if offered and profile.optimizer == "adamw" and "optimizer" not in query.options:
-        narrow = framework_profile(profile.name, {**query.options, "optimizer": "adamw_8bit"}, profile.stack)
-        question = query.question.with_switches({"optimizer": "adamw_8bit"}, SEARCH)
-        yield "--optimizer adamw_8bit", replace(query, scenario=replace(scenario, framework=narrow), question=question)
-    if not profile.limits.trains_adapters or scenario.lora_rank is not None or scenario.model.hidden_size < _RANK:
+    if offered and profile.optimizer == "adamw" and "optimizer" not in question.options:
+        yield MethodChange("--optimizer adamw_8bit", switches={"optimizer": "adamw_8bit"})
+    if scenario.lora_rank is not None or scenario.model.hidden_size < _RANK:
         return
+    other: FrameworkName | None = None
     if profile.name != METHOD_FRAMEWORK:
-        yield f"--lora-rank {_RANK}", with_adapters(query, _RANK, {})
+        if profile.limits.trains_adapters:
+            yield MethodChange(f"--lora-rank {_RANK}", lora_rank=_RANK)
+            return
+        if question.options or not {"framework", "stack"}.isdisjoint(question.inputs):
+            return
+        other = METHOD_FRAMEWORK
+    elif not profile.limits.trains_adapters:
         return
-    rank = usual_rank(profile.name, profile.stack)
-    yield "--method lora", with_adapters(query, rank, {})
-    yield "--method qlora", with_adapters(query, rank, {"quantised_base": "true"})
+    rank = usual_rank(METHOD_FRAMEWORK, profile.stack if other is None else DEFAULT)
+    yield MethodChange("--method lora", lora_rank=rank, framework=other)
+    yield MethodChange("--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, framework=other)
 
 
-def with_adapters(query: Query, rank: int, switches: Mapping[str, str]) -> Query:
-    """Return the question with adapters of a rank, and with further switches."""
-    scenario, stack = query.scenario, query.scenario.framework.stack
-    profile = framework_profile(scenario.framework.name, {**query.options, **switches}, stack)
-    question = query.question.changed(SEARCH, lora_rank=rank).with_switches(switches, SEARCH)
-    return replace(query, scenario=replace(scenario, lora_rank=rank, framework=profile), question=question)
+def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -> Query:
+    """Return the question with adapters of a rank, None for its own, and with further switches.
+
+    A stack that was assumed has recipes for all weights alone.
+    """
+    scenario, profile = query.scenario, query.scenario.framework
+    question, stack = query.question.with_switches(switches, SEARCH), profile.stack
+    if rank is not None:
+        scenario, question = replace(scenario, lora_rank=rank), question.changed(SEARCH, lora_rank=rank)
+        stack = DEFAULT if profile.stack_assumed else stack
+    profile = framework_profile(profile.name, {**query.options, **switches}, stack)
+    return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))
 
 
 def _on_more_devices(query: Query) -> Query | None:
     """Return the question on the fewest further devices of the same node, else on whole nodes; None if nowhere."""
     per_node, devices = query.scenario.hardware.devices_per_node, query.scenario.devices
-    while devices * 2 < per_node:
-        devices *= 2
-        question = query.question.changed(SEARCH, devices=devices)
-        part = replace(query, scenario=replace(query.scenario, devices=devices), question=question)
-        if fastest_of(part) is not None:
-            return part
-    return _on_enough_nodes(query)
+
+    def part(count: int) -> Query | None:
+        question = query.question.changed(SEARCH, devices=count)
+        sized = replace(query, scenario=replace(query.scenario, devices=count), question=question)
+        return None if fastest_of(sized) is None else sized
+
+    return fewest_of(doubled(devices * 2, per_node - 1), part, devices) or _on_enough_nodes(query)
 
 
 def _on_enough_nodes(query: Query) -> Query | None:
     """Return the question on the fewest whole nodes, up to 64 times as many, where something fits; None if nowhere."""
     per_node = query.scenario.hardware.devices_per_node
     nodes = query.scenario.devices // per_node
-    for doublings in range(1, 7):
-        most = max(nodes, 1) * 2**doublings
-        if most * per_node > MOST_DEVICES:
-            return None
-        if fastest_of(on_nodes(query, most)) is not None:
-            smaller = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
-            return next((fewer for fewer in smaller if fastest_of(fewer) is not None), on_nodes(query, most))
-    return None
+
+    def whole(count: int) -> Query | None:
+        sized = on_nodes(query, count)
+        return None if fastest_of(sized) is None else sized
+
+    most = min(max(nodes, 1) * 64, MOST_DEVICES // per_node)
+    return fewest_of(doubled(max(nodes, 1) * 2, most), whole, nodes)
 
 
 MIN_CHANGE = 0.005

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from simulator.errors import InputError
 from simulator.question.question import SEARCH
@@ -21,6 +22,7 @@ from simulator.search.space import candidates
 
 MOST_NODES = 1024
 """Default limit of a search for nodes."""
+_Answer = TypeVar("_Answer")
 _AUTO = re.compile(r"auto(?::([0-9]{1,7}))?")
 _IN_A_DOUBLING = 32
 """Numbers of nodes tried in each doubling above 64."""
@@ -45,6 +47,27 @@ def node_counts(low: int, most: int) -> Iterator[int]:
         nodes += step - nodes % step
     if low <= most:
         yield most
+
+
+def doubled(low: int, most: int) -> Iterator[int]:
+    """Yield `low` and its doublings up to `most`."""
+    while low <= most:
+        yield low
+        low *= 2
+
+
+def fewest_of(rungs: Iterable[int], best: Callable[[int], _Answer | None], below: int = 0) -> _Answer | None:
+    """Return the answer of the fewest of all counts above `below` that has one; None where no rung has.
+
+    Ascending `rungs` are tried first, then all counts under the first of them with an answer: what divides 6 devices
+    need not divide 4.
+    """
+    for rung in rungs:
+        answer = best(rung)
+        if answer is not None:
+            fewer = (best(count) for count in node_counts(below + 1, rung - 1))
+            return next((each for each in fewer if each is not None), answer)
+    return None
 
 
 def on_nodes(query: Query, nodes: int) -> Query:

@@ -534,10 +534,13 @@ def equal_to_first(layouts: Sequence[PricedLayout]) -> tuple[int, ...]:
     )
 
 
-def surer_than_first(estimates: Sequence[Estimate], equal: Sequence[int]) -> int | None:
+def surer_than_first(
+    estimates: Sequence[Estimate], equal: Sequence[int], upper_ends: Sequence[float] | None = None
+) -> int | None:
     """Return the position, among those equal to the first, of the surer one; None where the first is.
 
-    Surer is the smallest upper end of the step time, or, where the first may not fit, the largest probability to fit.
+    Surer is the smallest of `upper_ends`, by default of the step time, or, where the first may not fit, the largest
+    probability to fit.
     """
     if not equal:
         return None
@@ -548,9 +551,9 @@ def surer_than_first(estimates: Sequence[Estimate], equal: Sequence[int]) -> int
         best = max(fits, key=lambda position: fits[position])
         if fits[best] > room:
             return best
-    ends = {position: _slowest(estimates[position]) for position in equal}
-    best = min(ends, key=lambda position: ends[position])
-    return best if ends[best] < _slowest(first) else None
+    ends = [*map(_slowest, estimates)] if upper_ends is None else upper_ends
+    best = min(equal, key=ends.__getitem__)
+    return best if ends[best] < ends[0] else None
 
 
 def _slowest(estimate: Estimate) -> float:

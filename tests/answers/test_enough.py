@@ -46,6 +46,12 @@ def test_every_number_is_the_fewest_that_a_ranking_recommends() -> None:
             assert not simulator.rank(**question, devices=fewest.devices // 2, top=1).estimates
 
 
+def test_fewest_need_not_be_a_power_of_two() -> None:
+    question = question_of({"model": "qwen3-8b", "seq_length": 4096, "global_batch_size": 48})
+    held = {each.hardware: each.devices for each in enough(question) if each.method == "full"}
+    assert held["h100-sxm-80g"] == 3
+
+
 def test_a_thriftier_method_never_takes_more_devices() -> None:
     rows = json.loads(run(*ASKED, "--format", "json").stdout)
     assert {row["hardware"] for row in rows} == set(KINDS)

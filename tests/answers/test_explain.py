@@ -66,6 +66,34 @@ def test_each_change_makes_it_fit_as_priced() -> None:
         assert again["memory"]["fit_probability"] >= 0.95
 
 
+def test_a_layout_that_nobody_said_has_the_remedies_of_a_ranking() -> None:
+    """Methods come before devices, and each stands with the layout and the stack that it was priced with."""
+    asked: dict[str, Any] = {"model": "llama3.2-3b", "hardware": "rtx-4090", "devices": 1, "seq_length": 4096}
+    remedies = simulator.rank(**asked).remedies
+    changes = simulator.explain(**asked).changes
+    assert [change.options[0] for change in changes] == [remedy.change for remedy in remedies]
+    names = [change.options[0].rpartition(" ")[0] for change in changes]
+    assert names.index("--method") < names.index("--devices")
+    for change, remedy in zip(changes, remedies, strict=True):
+        assert change.estimate == remedy.estimate
+    words = " ".join(changes[-1].options).split()
+    again = estimated("--model", "llama3.2-3b", "--hardware", "rtx-4090", "--seq-length", "4096", *words)
+    assert again["memory"]["device_mib"] == pytest.approx(changes[-1].estimate.memory.device_bytes / 2**20, rel=1e-6)
+
+
+def test_more_devices_are_asked_for_in_the_unit_of_the_question() -> None:
+    asked: dict[str, Any] = {
+        "model": "llama3.2-3b",
+        "hardware": "rtx-4090",
+        "devices": 1,
+        "pp": 1,
+        "framework": "torch",
+    }
+    options = [option for change in simulator.explain(**asked).changes for option in change.options]
+    assert any("--devices" in option for option in options)
+    assert not any("--nodes" in option for option in options)
+
+
 @pytest.mark.parametrize("least", [0.5, 0.95])
 def test_the_longest_sequence_is_the_longest(least: float) -> None:
     options = ("--model", "llama3.1-8b", "--hardware", "h20", "--nodes", "1", "--tp", "2", "--cp", "2")
@@ -127,6 +155,32 @@ def test_an_input_alone_is_priced_alone() -> None:
     recomputed = estimated(*a.split(), "--recompute", "full")
     seconds = recomputed["throughput"]["step_time_s"] - found["first"]["throughput"]["step_time_s"]
     assert inputs["recompute"]["step_time_s"] == pytest.approx(seconds, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "causes"),
+    [
+        ("--tp 2", "--tp 2 --precision fp8", ("B's peak is at loss", "parameters +", "precision fp8: 8-bit copies")),
+        ("--tp 2", "--tp 2 --pp 4", ("optimizer +", "pipeline parallel 4: fewer replicas shard it (1 of data")),
+        (
+            "--framework torch --zero-stage 2",
+            "--framework torch",
+            ("(cached +", "zero stage 3: whole layers are gathered"),
+        ),
+        ("--tp 2", "--tp 2", ()),
+    ],
+)
+def test_what_grew_has_its_moment_and_the_input_that_does_it_alone(
+    first: str, second: str, causes: tuple[str, ...]
+) -> None:
+    asked = "--model llama3.1-8b --hardware h100 --devices 8 --stack default"
+    found = answered("compare", f"{asked} {first}", f"{asked} {second}", part="comparison")
+    assert bool(found["causes"]) is bool(causes)
+    shown = " ".join(found["causes"])
+    for words in causes:
+        assert words in shown
+    grew = {part["name"].replace("_", " ") for part in found["memory_mib"] if part["difference"] > 1024}
+    assert all(any(cause.startswith(name) for cause in found["causes"]) for name in grew)
 
 
 def test_recipes_and_files_are_compared_too(tmp_path: Path) -> None:

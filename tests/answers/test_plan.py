@@ -366,3 +366,31 @@ def test_a_plan_names_what_costs_as_much_and_is_far_sooner() -> None:
     assert twice.sooner is not None
     assert twice.sooner.nodes == 8
     assert simulator.plan(**asked, offers=["h100:4@2.5"]).sooner is None
+    said = list(plan_answer(twice))
+    assert any(line.startswith("About the same cost, half the days: 8 nodes of h100-sxm-80g") for line in said)
+
+
+def test_a_plan_names_what_is_as_cheap_within_what_is_known_and_the_surer_one() -> None:
+    asked: dict[str, Any] = {
+        "model": "gpt2",
+        "train_tokens": "10B",
+        "space": Space(tensor_parallel=(1,), pipeline_parallel=(1,), context_parallel=(1,), recompute=("none",)),
+    }
+    for h800, best, equal in ((2.4, "h800-sxm-80g", 1), (0.5, "h800-sxm-80g", 0), (9.0, "h100-sxm-80g", 0)):
+        found = simulator.plan(**asked, offers=["h100:1@2.5", f"h800:1@{h800}"])
+        assert found.best is not None
+        assert found.best.hardware == best
+        assert len(found.equal) == equal
+        assert json.loads(found.to_json())["equal"] == [0] * equal
+        lines = [line for line in plan_answer(found) if "As cheap within what is known" in line]
+        assert len(lines) == equal
+        if equal:
+            surer, run = found.surer, found.best.run
+            assert "1 node of h100-sxm-80g" in lines[0]
+            assert run is not None
+            assert run.cost_interval is not None
+            other = found.equal[0].run
+            assert other is not None
+            assert other.cost_interval is not None
+            assert (surer is not None) is (other.cost_interval.high < run.cost_interval.high)
+            assert ("surer" in lines[0]) is (surer is not None)

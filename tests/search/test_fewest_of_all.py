@@ -12,6 +12,7 @@ import pytest
 
 from simulator import InputError
 from simulator.question.frameworks.stacks import framework
+from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from simulator.search import alternatives as beside
@@ -292,7 +293,7 @@ def test_changes_are_each_axis_freed_each_offload_and_more_nodes(monkeypatch: py
     changes = dict(_changes(query))
     assert list(changes) == [
         *("free choice of tensor_parallel", "free choice of micro_batch_size", "free choice of offload"),
-        "--nodes 2",
+        *("--method lora", "--method qlora", "--nodes 2"),
     ]
     assert changes["free choice of tensor_parallel"].space == replace(space, tensor_parallel=None)
     assert changes["free choice of micro_batch_size"].space == replace(space, micro_batch_size=None)
@@ -300,13 +301,15 @@ def test_changes_are_each_axis_freed_each_offload_and_more_nodes(monkeypatch: py
     tensorwise = dict(_changes(paddle))["--offload optimizer_tensorwise"]
     assert tensorwise.space == replace(space, offload=("optimizer_tensorwise",))
     assert changes["--nodes 2"].space == space
-    assert [one.scenario.devices for one in changes.values()] == [8, 8, 8, 16]
+    assert [one.scenario.devices for one in changes.values()] == [8, 8, 8, 8, 8, 16]
     free = dict(_changes(replace(query, space=Space())))
-    methods = ["--offload optimizer"]
+    methods = ["--offload optimizer", "--method lora", "--method qlora"]
     assert list(free) == [*methods, "--nodes 2"]
     groups = tuple(NodeGroup(load_hardware("h100-sxm-80g"), 4) for _ in range(2))
     mixed = replace(query, space=Space(), scenario=replace(query.scenario, groups=groups))
     assert list(dict(_changes(mixed))) == methods
+    said = replace(query, space=Space(), question=Question().changed(framework="megatron"))
+    assert list(dict(_changes(said))) == ["--offload optimizer", "--nodes 2"]
 
 
 def test_methods_that_the_trainer_has_come_before_more_devices(monkeypatch: pytest.MonkeyPatch) -> None:

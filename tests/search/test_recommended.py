@@ -16,6 +16,8 @@ from simulator.question.vocabulary import STACKS
 from simulator.search.alternatives import in_fp8
 from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.space import Space
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.ranking import ranking_table
 
 QUESTIONS: list[dict[str, Any]] = [
     {"model": "llama3.1-8b", "hardware": "h20", "nodes": 1},
@@ -167,3 +169,9 @@ def test_methods_of_fine_tuning_are_remedies_that_can_be_asked_for() -> None:
         if change.startswith("--method"):
             again = api.rank(**question, top=1, method=cast("Any", change.split()[1])).estimates[0]
             assert again.throughput.step_seconds == pytest.approx(estimate.throughput.step_seconds)
+
+
+def test_a_cluster_that_no_layout_divides_is_told_fewer_nodes_and_a_larger_batch() -> None:
+    found = api.rank(model="gpt2", hardware="h100", nodes=25, global_batch_size=64)
+    assert [remedy.change for remedy in found.remedies] == ["--nodes 16", "--global-batch-size 200"]
+    assert "more --nodes" not in ranking_table(found, Presentation())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -46,6 +47,10 @@ class Interval:
     """Lower end."""
     high: float
     """Upper end."""
+
+    def half_width_of_ratio(self, other: Interval) -> float:
+        """Return half the 90 % range of the logarithm of one figure over another that shares none of its errors."""
+        return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (self, other)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

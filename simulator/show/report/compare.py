@@ -37,8 +37,10 @@ from simulator.show.report.text import (
 
 FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), ("part", "A", "B", "B less A")
 """Headers of the tables."""
-_MOST_INPUTS, _MOST_PARTS = 4, 2
-"""Rows of a first screen: inputs, and parts of memory and of the step each."""
+_MOST_INPUTS, _MOST_PARTS, _MOST_CAUSES = 4, 2, 2
+"""Rows of a first screen: inputs, parts of memory and of the step each, and causes of what grew."""
+_MATTERS = 0.25
+"""Growth of parts over what others shrink by, from which a first screen has its causes."""
 
 
 def compare_table(comparison: Comparison, shown: Presentation) -> str:
@@ -50,6 +52,10 @@ def compare_table(comparison: Comparison, shown: Presentation) -> str:
         shown.grid(FIGURES, figure_rows(comparison, colour=shown.colour, full=full)),
         shown.titled("Inputs that differ, and what each does to A alone", _inputs(comparison, shown)),
     ]
+    grown, shrunk = (sum(max(sign * part.difference, 0.0) for part in comparison.memory) for sign in (1, -1))
+    if comparison.causes and (full or grown >= _MATTERS * shrunk):
+        causes = comparison.causes if full else comparison.causes[:_MOST_CAUSES]
+        blocks.append(shown.titled("What B needs more, and why", shown.prose(f"{cause}." for cause in causes)))
     unit, per_second = comparison_unit(comparison)
     memory, step = part_rows(comparison.memory, gib), part_rows(comparison.step, _seconds)
     if full:

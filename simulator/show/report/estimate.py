@@ -190,8 +190,8 @@ _BESIDE_CHANGES = 40
 _NARROWEST_CHANGE = 30
 _WIDE = 160
 """Characters of a line where nothing limits it."""
-_MOST_RANKS, _MOST_CHANGES = 4, 2
-"""Most stages and changes of a first screen of an explanation."""
+_MOST_RANKS, _CAUSES_AND_CHANGES, _FEWEST_CHANGES = 4, 6, 2
+"""Most stages of a first screen of an explanation; causes and changes together, and changes beside many causes."""
 
 
 def explain_table(explanation: Explanation, shown: Presentation) -> str:
@@ -216,7 +216,9 @@ def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterato
     if explanation.changes:
         headers, rows = changes_cells(explanation)
         room = max((shown.width or _WIDE) - _BESIDE_CHANGES, _NARROWEST_CHANGE)
-        short = [row for row in rows if row is rows[0] or len(row[0]) <= 2 * room][:_MOST_CHANGES]
+        short = [row for row in rows if row is rows[0] or len(row[0]) <= 2 * room]
+        most = max(_CAUSES_AND_CHANGES - len(explanation.causes), _FEWEST_CHANGES)
+        short = [*short[: most - 1], *short[most - 1 :][-1:]]  # more devices are the last
         table = shown.grid(headers, rows if full else short, wrapped={headers[0]: room})
         yield shown.titled(changes_title(explanation), table)
     yield shown.sentences([longest_text(explanation)])

@@ -53,6 +53,9 @@ class PlanJson(AnswerJson):
     offers: Annotated[list[OfferPriced], At("offers_priced")]
     best: Annotated[int | None, At("best_position")]
     best_measured: Annotated[int | None, At("best_measured_position")]
+    equal: Annotated[list[int], At("equal_positions")]
+    surer: Annotated[int | None, At("surer_position")]
+    sooner: Annotated[int | None, At("sooner_position")]
     choices: list[ChoiceJson]
 
 
@@ -82,6 +85,7 @@ class ComparisonJson(AnswerJson):
     first: EstimateJson
     second: EstimateJson
     inputs: list[InputJson]
+    causes: list[str]
     memory_mib: Annotated[list[MemoryDifferenceJson], At("memory")]
     step_s: Annotated[list[PartDifferenceJson], At("step")]
     step_half_width: float | None

@@ -348,8 +348,8 @@ def enough_listing(question: Question, fewest: Iterable[Enough]) -> SpecListing:
         title = f"{scenario.model.name}: {batch}, {scenario.framework.name}{f' with stack {stack}' if stack else ''}"
     kinds = sorted(map(load_hardware, by_hardware), key=lambda spec: spec.usable_memory_bytes)
     notes = [
-        "Fewest devices (1, 2, 4 ... of a node, 1, 2, 4 ... nodes) that hold all weights, LoRA, and LoRA over 4 bits;",
-        "days for a million samples on them.",
+        "Fewest devices of a node, or whole nodes, that hold all weights, LoRA, and LoRA over 4 bits (and divide the",
+        "global batch); days for a million samples on them.",
         "simulate plan --offer and --train-tokens compare offers; simulate rank shows the layouts.",
     ]
     return SpecListing(records=[_enough(spec, by_hardware[spec.name]) for spec in kinds], title=title, notes=notes)

@@ -16,7 +16,14 @@ from simulator.answers.availability import Availability
 from simulator.answers.plan import Choice, LimitCheck, Plan
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import MEGA
-from simulator.show.report.estimate import brief_layout, defaults_line, peak_line, stack_name, status_line
+from simulator.show.report.estimate import (
+    brief_layout,
+    defaults_line,
+    half_width_text,
+    peak_line,
+    stack_name,
+    status_line,
+)
 from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
 from simulator.show.report.tables import Column, filled, fitting, heading, narrow_line
 from simulator.show.report.text import (
@@ -86,8 +93,10 @@ def plan_answer(plan: Plan) -> Iterator[str]:
             if (host := host_text(best.estimate.memory)) is not None:
                 yield f"H{host.removeprefix('h')}."
         if (sooner := plan.sooner) is not None and sooner.run is not None and best.run is not None:
-            share = percent(sooner.run.days / best.run.days)
-            yield f"About the same cost, {share} % of the days: {_with_run(sooner)}."
+            share = sooner.run.days / best.run.days
+            days = "half" if abs(share - 0.5) < _ABOUT_HALF else f"{percent(share)} % of"
+            yield f"About the same cost, {days} the days: {_with_run(sooner)}."
+        yield from _equal_line(plan)
         yield from _measured_lines(plan, best)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
@@ -98,6 +107,23 @@ def plan_answer(plan: Plan) -> Iterator[str]:
                 maybe = fewest.in_time is not None and fewest.in_time.answer == "maybe"
                 chance = f" with probability {limit_text(fewest.in_time).removeprefix('maybe ')}" if maybe else ""
                 yield f"{offer.hardware}: in time from {_nodes(fewest)} on{chance}."
+
+
+_ABOUT_HALF = 0.05
+
+
+def _equal_line(plan: Plan) -> Iterator[str]:
+    """Yield the choices of other offers that may cost as little, and the surer one of all."""
+    if not plan.equal:
+        return
+    best, surer = plan.best, plan.surer
+    figure = "As soon" if best is None or best.run is None or best.run.cost is None else "As cheap"
+    text = f"{figure} within what is known: {', '.join(f'{_nodes(c)} of {c.hardware}' for c in plan.equal)}"
+    if surer is not None and surer.estimate is not None:
+        speed = surer.estimate.throughput
+        known = half_width_text(speed.step_seconds, speed.interval_seconds)
+        text += f"; surer: {_choice_text(surer)} (± {known} %, fits {fit_text(surer.estimate)} %)"
+    yield f"{text}."
 
 
 def _measured_lines(plan: Plan, best: Choice) -> Iterator[str]:

@@ -63,7 +63,7 @@ from simulator.show.report.text import (
 )
 
 _NEXT = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
-_NEXT_OF_NOTHING = "-v: defaults, search, assumptions. Next: more --nodes, or simulate explain."
+_NEXT_OF_NOTHING = "-v: defaults, search, assumptions. Next: simulate explain, plan."
 _STARVED_SHOWN = 3
 _LEAST_GAIN = 0.01
 """Smallest relative gain of speed for which a layout that may not fit is named."""
