@@ -24,7 +24,7 @@ from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.transformers.read import note_samples, trainer_run
+from simulator.frameworks.transformers.read import note_samples, of_parts, trainer_run
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 
@@ -177,7 +177,10 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if arguments.has("optimizer"):
         arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
-    run = _bounded(arguments, trainer_run(arguments, deepspeed=deepspeed))
+    encoder = not arguments.switch("encoder", "freeze_vit", default=True)
+    projector = not arguments.switch("projector", "freeze_aligner", default=True)
+    run = of_parts(arguments, trainer_run(arguments, deepspeed=deepspeed), encoder, projector, decoder=True)
+    run = _bounded(arguments, run)
     note_fewer_bits(arguments, run)
     run = replace(run, options={**run.options, **task, **_by_turns(arguments, run.model)})
     if arguments.has("gradient_accumulation_steps") or run.layout is None or not (nodes and devices):
