@@ -172,9 +172,7 @@ def _with_open_images(question: Question, recipe: Recipe, scenario: Scenario) ->
         return _with_images(question, scenario), ()
     trained = recipe.encoder_training or "trained"
     images = Images.filling(encoder, scenario.seq_length, trained)
-    message = (
-        f"how many images a sequence has is not stated: priced are {images.number} of {images.width} pixels a side"
-    )
+    message = f"how many images a sequence has is not said: {images.number} of {images.width} pixels a side are priced"
     remark = Remark("activations-bound", "warning", message, fix=f"--images NxWxH@{trained}", bound="images")
     return replace(scenario, images=images), (remark,)
 

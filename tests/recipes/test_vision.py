@@ -90,7 +90,7 @@ def test_unknown_images_are_priced_at_both_ends(tmp_path: Path) -> None:
     full = judged(tmp_path, "x.sh", f"{INTERNVL} --use_packed_ds True")
     remark = next(remark for remark in full.remarks if remark.bound == "images")
     assert full.outcome == "fits"
-    assert "priced are 32 of" in remark.message
+    assert "not said: 32 of" in remark.message
     stated = judged(tmp_path, "x.sh", f"{INTERNVL} --use_packed_ds True", images="1x448x448")
     assert full.estimate
     assert stated.estimate

@@ -113,8 +113,7 @@ def vision_models() -> Mapping[str, Mapping[str, Any]]:
 
 @lru_cache(maxsize=1)
 def _vision_words() -> Mapping[str, str]:
-    words = ((name, word) for name, row in vision_models().items() for word in (name, *row.get("aliases", ())))
-    return {_dashed(word): name for name, word in words}
+    return {_dashed(word): name for name, row in vision_models().items() for word in (name, *row.get("aliases", ()))}
 
 
 def vision_name(text: str) -> tuple[str | None, str]:
