@@ -6,7 +6,6 @@ import pytest
 
 from simulator.answers.gates import Gates
 from simulator.cost.operations.sums import total_parameters
-from simulator.errors import UnsupportedError
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
@@ -61,9 +60,17 @@ def test_a_model_of_two_parts_and_packed_samples(tmp_path: Path) -> None:
     assert not any(remark.bound == "length" for remark in recipe.remarks)
 
 
-def test_internvl_on_preferences_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="frozen copy"):
-        read(tmp_path, "x.sh", INTERNVL.replace("finetune.py", "mpo.py"))
+def test_internvl_on_preferences_has_pairs_and_a_frozen_copy(tmp_path: Path) -> None:
+    words = f"{INTERNVL.replace('finetune.py', 'mpo.py')} --loss_type sigmoid,bco_pair --rpo_alpha 1"
+    options = read(tmp_path, "x.sh", words).options
+    assert (options["sequences_per_sample"], options["frozen_reference"]) == ("2", "true")
+    alone, pairs = (judged(tmp_path, "x.sh", text, images="1x448x448").estimate for text in (INTERNVL, words))
+    assert alone
+    assert pairs
+    frozen, both = (each.memory.parts_bytes["encoder"] for each in (alone, pairs))
+    encoder = load_model("internvl2.5-2b").encoder
+    assert encoder
+    assert both - frozen > 2 * encoder.parameters
 
 
 FACTORY_VL = FACTORY.replace("meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct")

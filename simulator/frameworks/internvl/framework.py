@@ -1,7 +1,7 @@
 """Reader of InternVL's training programs, by translation into the words of Hugging Face's Trainer.
 
-Read at 2410d1d (`internvl_chat/internvl/train/internvl_chat_{finetune,pretrain}.py`), whose defaults apply where a flag
-is absent. `transformers.read` interprets the translated words; models and their parts stand in `vision_models.yaml`.
+Read at 2410d1d (`internvl_chat/internvl/train/internvl_chat_{finetune,pretrain,mpo}.py`), whose defaults apply where a
+flag is absent. `transformers.read` interprets the words; models and their parts stand in `vision_models.yaml`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from simulator.errors import UnsupportedError
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
-from simulator.frameworks.transformers.read import note_samples, of_parts, trainer_run
+from simulator.frameworks.transformers.read import note_samples, of_parts
+from simulator.frameworks.trl.framework import purposed_run
 from simulator.question.recipe import Recipe
 
 _PROGRAM: Final = re.compile(r"internvl/train/internvl_chat_(?:finetune|pretrain|mpo|dpo)\.py$")
@@ -22,10 +22,8 @@ _ENCODER: Final = re.compile(r"internvit-\w+|$")
 
 
 def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
-    """Return the run of a launch. Raises UnsupportedError for training on preferences."""
-    if launch.script.text.endswith(("mpo.py", "dpo.py")):
-        where = f"{arguments.file}:{launch.line}"
-        raise UnsupportedError(f"{where}: InternVL's training on preferences has a frozen copy and losses not modelled")
+    """Return the run of a launch; preferences are trained on by TRL's trainer, with a frozen copy."""
+    kind = "dpo" if launch.script.text.endswith(("mpo.py", "dpo.py")) else ""
     packed = arguments.switch("packed", "use_packed_ds")
     length = "max_packed_tokens" if packed else "max_seq_length"
     arguments.add_defaults((*_DEFAULTS, f"{length}=8192"), launch.line)
@@ -45,7 +43,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     adapted = arguments.integer("encoder", "use_backbone_lora", low=0)
     encoder = bool(adapted) or not arguments.switch("encoder", "freeze_backbone")
     projector = not arguments.switch("projector", "freeze_mlp")
-    run = trainer_run(arguments, deepspeed=add_deepspeed(arguments, launch))
+    run = purposed_run(arguments, kind, deepspeed=add_deepspeed(arguments, launch), padded=False)
     return of_parts(arguments, run, encoder, projector, decoder)
 
 
