@@ -162,6 +162,21 @@ def _with_images(question: Question, scenario: Scenario) -> Scenario:
     return scenario if text is None else replace(scenario, images=Images.read(text))
 
 
+def _with_open_images(question: Question, recipe: Recipe, scenario: Scenario) -> tuple[Scenario, tuple[Remark, ...]]:
+    """Return the scenario with its images: those of the question, else as many as its sequences have room for.
+
+    Of a recipe only the data know how many there are; an encoder of which nothing is said counts as trained.
+    """
+    encoder = scenario.model.encoder
+    if encoder is None or question.stated("images") is not None:
+        return _with_images(question, scenario), ()
+    trained = recipe.encoder_training or "trained"
+    images = Images.filling(encoder, scenario.seq_length, trained)
+    message = f"how many images a sequence has is not said: {images.number} of {images.width} pixels a side are priced"
+    remark = Remark("activations-bound", "warning", message, fix=f"--images NxWxH@{trained}", bound="images")
+    return replace(scenario, images=images), (remark,)
+
+
 def lengths_of(question: Question, model: ModelSpec, longest: int | None = None) -> Lengths | None:
     """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none.
 
@@ -246,19 +261,25 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
     fields = {field.name: getattr(base, field.name) for field in FIELDS}
     fields["data_parallel"] = question.layout_values.get("data_parallel")
-    scenario, layout = resolve(
-        _with_images(question, with_lengths(scenario_on(machines, model, profile, **workload), lengths)),
-        fields,
-        _recipe_words(recipe),
-        accumulation_steps=steps,
+    scenario, unseen = _with_open_images(
+        question, recipe, with_lengths(scenario_on(machines, model, profile, **workload), lengths)
     )
+    scenario, layout = resolve(scenario, fields, _recipe_words(recipe), accumulation_steps=steps)
     if layout.chunk_layers and not base.chunk_layers:
         # Only its flags cut a launch's layers.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(recipe, _with_virtual_stages(question, recipe, layout))
     scenario, whole = _with_whole_heads(scenario, layout)
-    remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(question, recipe, scenario, layout))
+    remarks = (
+        *recipe.remarks,
+        *remarks,
+        *more,
+        *unsharded,
+        *whole,
+        *unseen,
+        *_notes(question, recipe, scenario, layout),
+    )
     return Case(question=question, model=model, scenario=scenario, layout=layout, remarks=tuple(remarks))
 
 

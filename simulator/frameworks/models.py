@@ -16,7 +16,7 @@ from simulator.frameworks.values import require_inside
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model, models_by_sizes
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.names import CONFIG_FILE, known_names, model_names, shipped_name
+from simulator.question.specs.names import CONFIG_FILE, known_names, model_names, shipped_name, vision_name
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
@@ -48,6 +48,9 @@ def by_name(name: str) -> tuple[str | None, bool]:
     shipped = shipped_name("model", plain)
     if shipped is not None:
         return shipped, False
+    seeing, rest = vision_name(plain)
+    if seeing is not None:
+        return (None, False) if _OTHER.search(rest) else (seeing, bool(rest))
     known = known_names("model")
     whole = (word for word in known if _SIZE.search(word) or not _SIZE.search(known[word]))
     starts = [

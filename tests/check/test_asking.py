@@ -196,7 +196,7 @@ def test_a_branch_for_each_place_leaves_the_machines_to_be_told(
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
         ("x/DeepSeek-R1-Distill-Other-9B", None),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", None),
-        ("Qwen/Qwen2-VL-7B", None),
+        ("Qwen/Qwen2-VL-7B", "qwen2-vl-7b"),
     ],
 )
 def test_common_names(name: str, model: str | None) -> None:

@@ -60,6 +60,25 @@ def test_values_by_pattern_count_and_options_beat_them() -> None:
     assert (estimate["hardware"], estimate["devices"], estimate["layout"]["seq_length"]) == ("h20", 8, 1024)
 
 
+def test_lengths_and_images_by_pattern() -> None:
+    put("a/run.sh", LAUNCH)
+    put("data/lengths.csv", "512,90\n1024,10\n")
+    put("data/wrong.csv", "512,90\n1024,0\n")
+    said = "hardware: h20\nnodes: 1\nset: {LENGTH: 8192}\n"
+    put(".simulate.yaml", f'{said}files: {{"a/*": {{lengths: data/lengths.csv, batching: sorted}}}}\n')
+    estimate = results("a/run.sh")[0]["estimate"]
+    assert (estimate["layout"]["seq_length"], estimate["lengths"]["batching"]) == (1024, "sorted")
+    for words, message in (
+        ("lengths: data/wrong.csv", ":5: data/wrong.csv:2: 1024,0: '0' is no count"),
+        ("lengths: p50=900", ":5: lengths p50=900: max is missing"),
+        ("batching: stacked", ":5: batching 'stacked'"),
+        ("images: 4x1024", ":5: images '4x1024': write NUMBERxWIDTHxHEIGHT"),
+        ("lengths: absent.csv", ":5: lengths 'absent.csv': no such file"),
+    ):
+        put(".simulate.yaml", f'{said}files:\n  "a/*": {{{words}}}\n')
+        assert f".simulate.yaml{message}" in " ".join(run("check", "a/run.sh").stderr.split())
+
+
 def test_the_last_pattern_and_the_nearest_file_and_a_comment_count() -> None:
     put(".simulate.yaml", 'hardware: h20\nfiles: {"*.sh": {set: {LENGTH: 512}}, "a/*": {set: {LENGTH: 1024}}}\n')
     put("a/run.sh", LAUNCH)

@@ -11,6 +11,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.dtypes import element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_dtype
 from simulator.cost.memory.activations import in_flight, stage_activations
 from simulator.cost.memory.state import shard_degrees
+from simulator.cost.operations.sums import sequences
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, StageArray
 
@@ -18,7 +19,7 @@ from simulator.question.scenario.block import Array, StageArray
 def images_of_micro_batch(pricing: Pricing) -> Array:
     """Return the images of a micro batch on a device, shape (n,): tensor and context ranks each encode all."""
     images = pricing.scenario.images
-    return pricing.block.micro_batch_size * float(images.number if images else 0)
+    return sequences(pricing) * float(images.number if images else 0)
 
 
 def encoder_bytes(pricing: Pricing) -> StageArray | float:
@@ -26,7 +27,8 @@ def encoder_bytes(pricing: Pricing) -> StageArray | float:
 
     Frozen, it keeps its weights; its pass saves nothing, and its working set counts as far as it is larger than what
     the language model's pass saves afterwards. Trained, it has gradients and optimizer state, sharded as the ZeRO stage
-    says, and saves the activations of every micro batch in flight; full recompute keeps the inputs of layers.
+    says, and saves the activations of every micro batch in flight; full recompute keeps the inputs of layers. A frozen
+    copy of the model has an encoder too.
     """
     scenario, contents, block = pricing.scenario, pricing.contents, pricing.block
     images, encoder = scenario.images, scenario.model.encoder
@@ -36,7 +38,8 @@ def encoder_bytes(pricing: Pricing) -> StageArray | float:
     degree = shard_degrees(pricing).dense
     shards = [np.where(block.zero_stage >= stage, degree, 1.0) for stage in (1, 2, 3)]
     trained = images.trained_parameters(encoder)
-    frozen = encoder.parameters + encoder.projector_parameters - trained
+    whole = encoder.parameters + encoder.projector_parameters
+    frozen = whole * (1 + scenario.framework.frozen_reference) - trained
     state = (frozen * element + trained * stored) / shards[2]
     state = state + trained * (
         gradient_bytes(scenario) / shards[1] + optimizer_bytes_per_parameter(scenario) / shards[0]

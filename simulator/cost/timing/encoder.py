@@ -18,7 +18,7 @@ def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
 
     Products run at the rate of 16-bit ones, attention over all patches of an image or a tile, or of a window, and
     elementwise work moves what a layer saves twice. A trained encoder's backward pass takes twice its forward one; a
-    frozen one has none, and its projector, where trained, its own.
+    frozen one has none, and its projector, where trained, its own. A frozen copy has a forward pass.
     """
     scenario, count = pricing.scenario, images_of_micro_batch(pricing)
     images, encoder = scenario.images, scenario.model.encoder
@@ -31,4 +31,7 @@ def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
     forward = image.patches * (of_patch + scores / attention_rate(scenario) + moved / memory_rate(scenario))
     projector = 2.0 * encoder.projector_parameters * image.tokens / wide_gemm_rate(scenario)
     backward = 2.0 * (forward * images.trains_encoder + projector * images.trains_projector)
-    return count * (forward + projector), count * backward
+    # Images that fill the longest sequence fill shorter ones too.
+    count = count * (scenario.sample_tokens / scenario.seq_length if images.fills else 1.0)
+    passes = 1.0 + scenario.framework.reference_forward
+    return count * passes * (forward + projector), count * backward

@@ -20,7 +20,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.models import note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
-from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
+from simulator.frameworks.transformers.read import note_samples, note_unsharded, of_parts, trainer_run
 from simulator.question.recipe import Recipe
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
@@ -87,7 +87,9 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
         note_unsharded(arguments)
     if not arguments.any_switch("packing", "packing", "neat_packing"):
         note_samples(arguments, "cutoff_len")
-    run = trainer_run(arguments, deepspeed=deepspeed)
+    encoder = not arguments.switch("encoder", "freeze_vision_tower", default=True)
+    projector = not arguments.switch("projector", "freeze_multi_modal_projector", default=True)
+    run = of_parts(arguments, trainer_run(arguments, deepspeed=deepspeed), encoder, projector, decoder=True)
     note_fewer_bits(arguments, run)
     if not arguments.switch("precision", "fp8"):
         return run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +95,10 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     return run
 
 
+_FROZEN: Final = frozenset(["visual", "vision_tower", "vision_model", "multi_modal_projector"])
+"""Parts that see images, by their names in transformers; `visual` is encoder and projector."""
+
+
 def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
     """Return the run of a training configuration."""
     for key in keys:
@@ -106,8 +111,10 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
     # TRL's default otherwise (v0.24, the oldest that oumi allows: trainer/dpo_config.py, sft_config.py).
     defaults = ("training.use_peft=false", "model.torch_dtype_str=auto")
     arguments.add_defaults((*defaults, *(() if bounded else ("max_length=1024",))), 1)
-    if arguments.has("model.freeze_layers"):
-        arguments.not_modelled("models that see images are not modelled", "model.freeze_layers")
+    entry = arguments.entry("model.freeze_layers")
+    frozen = {value.text.rpartition(".")[2] for value in entry.values} if entry is not None else frozenset()
+    if not frozen <= _FROZEN:
+        arguments.not_modelled("parts of a model that are not trained are not priced", "model.freeze_layers")
     kind = (arguments.text("precision", "training.mixed_precision_dtype", "fsdp.mixed_precision") or "").lower()
     if kind in _PRECISIONS:
         arguments.add(kind, [known_value("true", 1)], 1)
@@ -122,6 +129,8 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
     elif arguments.has("fsdp.cpu_offload"):
         arguments.forget("offload")
     run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
+    whole = "visual" in frozen or {"vision_tower", "multi_modal_projector"} <= frozen
+    run = replace(run, encoder_training="frozen" if whole else "projector" if frozen else "")
     packs = arguments.switch("packing", "packing")
     return run if packs else with_longest_sample(arguments, run, _datasets(Path(file or arguments.file)))
 

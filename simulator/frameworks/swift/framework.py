@@ -24,7 +24,7 @@ from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.transformers.read import note_samples, preference, trainer_run
+from simulator.frameworks.transformers.read import note_samples, of_parts, preference, trainer_run
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 
@@ -121,6 +121,15 @@ def _by_turns(arguments: Arguments, model: str | None) -> dict[str, str]:
     return {"foreach_optimizer": "false"} if 3 * trained <= total else {}
 
 
+def _trained(arguments: Arguments) -> tuple[bool, bool]:
+    """Return whether the encoder of images and its projector are trained, and take the words that say so."""
+    encoder = not arguments.switch("encoder", "freeze_vit", default=True)
+    projector = not arguments.switch("projector", "freeze_aligner", default=True)
+    for name in ("freeze_vit", "freeze_aligner"):
+        arguments.entries.pop(name, None)
+    return encoder, projector
+
+
 def _task(arguments: Arguments) -> dict[str, str]:
     """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts.
 
@@ -154,8 +163,9 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     for name in ("quant_bits", "quant_method", "fsdp", "use_liger_kernel"):
         if arguments.has(name):
             arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
-    task = _task(arguments)
-    run = _bounded(arguments, take_model(arguments, read(arguments, launch.environment), model))
+    task, trained = _task(arguments), _trained(arguments)
+    run = take_model(arguments, read(arguments, launch.environment), model)
+    run = _bounded(arguments, of_parts(arguments, run, *trained, decoder=True))
     return replace(run, lora_rank=rank, options={**run.options, **task})
 
 
@@ -177,7 +187,8 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if arguments.has("optimizer"):
         arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
-    run = _bounded(arguments, trainer_run(arguments, deepspeed=deepspeed))
+    run = of_parts(arguments, trainer_run(arguments, deepspeed=deepspeed), *_trained(arguments), decoder=True)
+    run = _bounded(arguments, run)
     note_fewer_bits(arguments, run)
     if launch.script.text == "rlhf":
         # arguments/rlhf_args.py: TRL's losses, over a copy of the model where all weights are trained.

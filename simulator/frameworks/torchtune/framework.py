@@ -33,8 +33,9 @@ _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text"
 _LORA_RANK: Final = 8
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 """All state is stored in the compute type (`training.set_default_dtype`), without a master copy."""
-_EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
-"""Switches of torchtune's own layers: `modules/rms_norm.py` and `modules/attention.py`."""
+_EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true", "release_grads": "true"}
+"""Switches of torchtune's own layers and loop: `modules/rms_norm.py`, `modules/attention.py`; all recipes free the
+gradients after a step (`zero_grad(set_to_none=True)`)."""
 _CHUNKED: Final = ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss")
 """Losses in chunks (`modules/loss`); the second also has all logits in 16 bits: 7 bytes of each with eight chunks."""
 

@@ -232,6 +232,9 @@ class Scenario(Workload):
 
     def of_length(self, seq_length: int) -> Scenario:
         """Return the scenario with every sequence of one length, in which its images have room."""
+        if self.images is not None and self.images.fills and self.model.encoder is not None:
+            images = Images.filling(self.model.encoder, seq_length, self.images.trained)
+            return replace(self, seq_length=seq_length, lengths=None, images=images)
         return replace(self, seq_length=max(seq_length, self.image_tokens), lengths=None)
 
     @property

@@ -27,7 +27,10 @@ from simulator.question.specs.names import (
     shipped_name,
     spec_file,
     suggestion,
+    vision_models,
+    vision_name,
 )
+from simulator.question.specs.vision import encoder_of
 
 __all__ = [
     "hardware_names",
@@ -60,6 +63,9 @@ def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
     file, cached = _own_file("model", name_or_path), None
     if file is None:
         file = cached = hub_file(name_or_path)
+    seeing, rest = vision_name(name_or_path) if file is None else (None, "")
+    if seeing is not None and not rest:
+        return _vision_model(seeing)
     if file is None:
         raise InputError(_unknown("model", name_or_path))
     if file.suffix.lower() == _JSON:
@@ -67,6 +73,17 @@ def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
 
         return read_config(file, name_or_path.rpartition("/")[2] if cached else "")
     return validated(str(file), ModelSpec, read_yaml(file))
+
+
+@lru_cache(maxsize=64)
+def _vision_model(name: str) -> ModelSpec:
+    """Return a known model with an encoder of images: its decoder with other fields, and the encoder."""
+    row = vision_models()[name]
+    decoder = load_model(row["decoder"]).model_copy(update=dict(row.get("fields", {})))
+    text = {"hidden_size": decoder.hidden_size}
+    encoder = encoder_of({"model_type": row["type"], "vision_config": row.get("vision", {}), "text_config": text}, {})
+    note = f"the text part of {name}: what reads images, sound or video is not priced."
+    return decoder.model_copy(update={"name": name, "aliases": (), "note": note, "encoder": encoder, "published": None})
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 from simulator.errors import did_you_mean
 
@@ -20,6 +20,7 @@ SpecKind = Literal["hardware", "model"]
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
 _SUFFIX: Final = ".yaml"
+_VISION: Final = "vision_models.yaml"
 CONFIG_FILE: Final = "config.json"
 """File name Hugging Face gives a model's configuration."""
 
@@ -107,6 +108,36 @@ def shipped_name(kind: SpecKind, text: str) -> str | None:
     return known[plain]
 
 
+@lru_cache(maxsize=1)
+def vision_models() -> Mapping[str, Mapping[str, Any]]:
+    """Return the known models with an encoder of images, by name: decoder and encoder (`vision_models.yaml`)."""
+    from simulator.question.specs.documents import read_yaml  # noqa: PLC0415  start-up time
+
+    return cast("Mapping[str, Mapping[str, Any]]", read_yaml(Path(__file__).with_name("families") / _VISION))
+
+
+@lru_cache(maxsize=1)
+def _vision_words() -> Mapping[str, str]:
+    return {_dashed(word): name for name, row in vision_models().items() for word in (name, *row.get("aliases", ()))}
+
+
+def vision_name(text: str) -> tuple[str | None, str]:
+    """Return the known model with an encoder of images whose name a text is or begins with, and what follows it.
+
+    None, and nothing, where it is no such model's; endings that leave a model's shape count as none.
+    """
+    plain = _dashed(text.strip().rstrip("/").rpartition("/")[2].lower())[:100]
+    start = max((word for word in _vision_words() if f"{plain}-".startswith(f"{word}-")), key=len, default="")
+    rest = plain[len(start) :]
+    while start and (shorter := _ENDINGS.sub("", rest)) != rest:
+        rest = shorter
+    return _vision_words().get(start), rest if start else ""
+
+
+def _dashed(name: str) -> str:
+    return re.sub(r"[\s_.]+", "-", name)
+
+
 @lru_cache(maxsize=2)
 def known_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every name and alias in lower case; ids also without their owner."""
@@ -150,7 +181,9 @@ def is_hub_id(name: str) -> bool:
 def suggestion(kind: SpecKind, text: str) -> str:
     """Return `, did you mean 'x'?` for the nearest shipped name; of devices only for one of the same maker."""
     plain = _plain(kind, text)
-    known = known_names(kind)
+    known = (
+        known_names(kind) if kind == "hardware" else {**known_names(kind), **{name: name for name in vision_models()}}
+    )
     if kind == "hardware":
         from difflib import SequenceMatcher  # noqa: PLC0415  start-up time
 

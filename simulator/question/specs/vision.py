@@ -123,6 +123,8 @@ class Images(NamedTuple):
     height: int
     trained: str = "frozen"
     """`frozen`: neither encoder nor projector. `projector`: it alone. `trained`: both."""
+    fills: bool = False
+    """Whether they are as many as a sequence has room for, whatever its length."""
 
     @staticmethod
     def read(text: Any) -> Images:
@@ -132,6 +134,14 @@ class Images(NamedTuple):
             such = "such as 4x1024x768 or 1x448x448@trained"
             raise InputError(f"images {quoted(text)}: write NUMBERxWIDTHxHEIGHT, {such}")
         return Images(int(matched[1]), int(matched[2]), int(matched[3]), matched[4] or "frozen")
+
+    @staticmethod
+    def filling(encoder: Encoder, tokens: int, trained: str) -> Images:
+        """Return the images that fill a sequence of so many tokens with the most patches; none where no image fits."""
+        sizes = (encoder.image(side, side) for side in _SIDES)
+        most = max(range(len(_SIDES)), key=[tokens // size.tokens * size.patches for size in sizes].__getitem__)
+        side = _SIDES[most]
+        return Images(tokens // encoder.image(side, side).tokens, side, side, trained, fills=True)
 
     @property
     def trains_encoder(self) -> bool:
@@ -148,6 +158,8 @@ class Images(NamedTuple):
         return encoder.parameters * self.trains_encoder + encoder.projector_parameters * self.trains_projector
 
 
+_SIDES: Final = (256, 448, 1024, 2048)
+"""Sides of square images that may fill a sequence, in pixels."""
 _IMAGES: Final = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:@(frozen|projector|trained))?")
 
 

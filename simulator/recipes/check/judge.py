@@ -466,7 +466,8 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     both = f"by its most favourable reading it needs {shortest}, by this one {high:.2f} GiB of {usable:.2f}"
     stated = "seq_length" in case.recipe.places
     rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
-    asks = {each: ": --lengths FILE decides" if each.bound == "length" else "" for each in bounds}
+    words = {"length": ": --lengths FILE decides", "images": ": --images NxWxH decides"}
+    asks = {each: words.get(each.bound, "") for each in bounds}
     return tuple(
         replace(each, rule=rule, severity="error", message=f"{each.message}; {both}{asks[each]}") for each in bounds
     )
@@ -492,6 +493,9 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if kinds & {"length", ""}:
         shortest = 2 * layout.context_parallel * layout.tensor_parallel
         scenario = scenario.of_length(min(shortest, scenario.seq_length))
+    if "images" in kinds and scenario.images is not None:
+        trained = case.recipe.encoder_training or "frozen"
+        scenario = replace(scenario, images=scenario.images._replace(number=0, trained=trained, fills=False))
     if "adapters" in kinds:
         scenario = replace(scenario, lora_rank=1)
     memory = estimate_layout(scenario, layout).memory

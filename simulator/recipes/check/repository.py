@@ -33,8 +33,11 @@ from simulator.frameworks.values import root_of
 from simulator.question.origin import Origin, Place, Remark
 from simulator.question.question import Question, question_of
 from simulator.question.scenario.complete import KEYS
+from simulator.question.scenario.inputs import BY_INPUT
+from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import Frozen, parse_yaml, read_limited, read_table, validated
+from simulator.question.specs.vision import Images
 from simulator.recipes.check.folders import below
 from simulator.recipes.check.verdict import UNMATCHED, Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
@@ -45,7 +48,8 @@ _MOST_BYTES: Final = 1 << 18
 _MOST: Final = 500
 """Most entries of a mapping."""
 _LONGEST_VALUE: Final = 4000
-_INPUTS: Final = ("hardware", "nodes", "devices", "model", "seq_length", "stack")
+_INPUTS: Final = ("hardware", "nodes", "devices", "model", "seq_length", "images", "stack")
+_OF_A_FILE: Final = (*_INPUTS, "lengths", "batching")
 IGNORED: Final = "ignored"
 """Rule of the note on a finding that the repository ignores."""
 CHANGED: Final = "settings-changed"
@@ -73,6 +77,10 @@ class FileSettings(Frozen):
     devices: SettingCount | None = None
     model: SettingText | None = None
     seq_length: SettingCount | None = None
+    lengths: SettingText | None = None
+    """Percentiles, or a file of lengths by its path from the settings file."""
+    batching: SettingText | None = None
+    images: SettingText | None = None
     stack: SettingText | None = None
     tokenizer: SettingText | None = None
     """Model whose vocabulary the tokenizer has."""
@@ -123,6 +131,12 @@ class _SettingsFile:
     text: str
     content: RepositorySettings
 
+    def value(self, part: FileSettings, name: str) -> Any:
+        """Return a value of a part; a file of lengths by its whole path."""
+        value = getattr(part, name)
+        beside = self.folder / str(value)[:1000]
+        return _shown(beside) if name == "lengths" and value is not None and beside.is_file() else value
+
     def place(self, *path: str) -> Place:
         """Return the line of a key."""
         return Place(str(self.file), _line(self.text, path))
@@ -163,6 +177,9 @@ _CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
     "hardware": cluster,
     "model": load_model,
     "tokenizer": load_model,
+    "lengths": Lengths.read,
+    "images": Images.read,
+    "batching": BY_INPUT["batching"].check,
 }
 
 
@@ -170,7 +187,7 @@ def _check_part(file: _SettingsFile, path: tuple[str, ...], part: FileSettings) 
     """Raise InputError for hardware, a model, or a rule that there is not, and for nodes beside devices."""
     for rule in part.ignore:
         _check_rule(rule, file.place(*path, "ignore", rule))
-    files = [((name,), value) for name in _CHECKS if (value := getattr(part, name)) is not None]
+    files = [((name,), value) for name in _CHECKS if (value := file.value(part, name)) is not None]
     for key, value in (*((("set", name), value) for name, value in part.set.items()), *files):
         _check_inside(str(value), file.place(*path, *key), file.folder / NAME)
     for key, value in files:
@@ -356,7 +373,7 @@ def _stated(
     file: _SettingsFile, path: tuple[str, ...], part: FileSettings, before: dict[str, tuple[Any, Place]]
 ) -> dict[str, tuple[Any, Place]]:
     """Return the values of a part; nodes take the place of devices that were said before, and the other way round."""
-    values = {name: (getattr(part, name), file.place(*path, name)) for name in _INPUTS if getattr(part, name)}
+    values = {name: (file.value(part, name), file.place(*path, name)) for name in _OF_A_FILE if getattr(part, name)}
     if part.tokenizer is not None:
         values["vocab_size"] = load_model(part.tokenizer).vocab_size, file.place(*path, "tokenizer")
     if part.vocab_size is not None:

@@ -38,7 +38,7 @@ from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.model import architectures
-from simulator.question.specs.names import model_names
+from simulator.question.specs.names import model_names, vision_name
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.starts import DocumentedStart, start_of
@@ -227,6 +227,8 @@ _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
 
 def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
+    if recipe.model is not None and vision_name(recipe.model)[0] is not None:
+        return recipe
     named = [(key.dotted, key.values[0].text, Place(key.file or recipe.file, key.line)) for key in keys if key.values]
     own = [(flag.name, flag.text, flag.place) for flag in recipe.flags]
     texts = [(name, text, place) for name, text, place in (*named, *own) if _NAMING.fullmatch(name[-_LONGEST:])]

@@ -1,0 +1,55 @@
+"""Reader of InternVL's training programs, by translation into the words of Hugging Face's Trainer.
+
+Read at 2410d1d (`internvl_chat/internvl/train/internvl_chat_{finetune,pretrain,mpo}.py`), whose defaults apply where a
+flag is absent. `transformers.read` interprets the words; models and their parts stand in `vision_models.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.framework import Framework, LaunchForm
+from simulator.frameworks.transformers.read import note_samples, of_parts
+from simulator.frameworks.trl.framework import purposed_run
+from simulator.question.recipe import Recipe
+
+_PROGRAM: Final = re.compile(r"internvl/train/internvl_chat_(?:finetune|pretrain|mpo|dpo)\.py$")
+_DEFAULTS: Final = ("grad_checkpoint=true", "attn_implementation=flash_attention_2")
+_ENCODER: Final = re.compile(r"internvit-\w+|$")
+
+
+def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a launch; preferences are trained on by TRL's trainer, with a frozen copy."""
+    kind = "dpo" if launch.script.text.endswith(("mpo.py", "dpo.py")) else ""
+    packed = arguments.switch("packed", "use_packed_ds")
+    length = "max_packed_tokens" if packed else "max_seq_length"
+    arguments.add_defaults((*_DEFAULTS, f"{length}=8192"), launch.line)
+    if packed:
+        arguments.entries["max_seq_length"] = arguments.entries.pop("max_packed_tokens")
+    else:
+        note_samples(arguments, "max_seq_length")
+    text, sees = arguments.entry("llm_path"), arguments.entry("vision_path")
+    if text is not None and sees is not None:  # put together to a model that has a name of both
+        name = f"{text.text.rstrip('/').rpartition('/')[2]}+{_ENCODER.findall(sees.text.lower())[0]}"
+        arguments.add_defaults([f"model_name_or_path={name}"], launch.line)
+    if arguments.integer("lora_rank", "use_llm_lora", low=0):
+        arguments.entries["lora_rank"] = arguments.entries.pop("use_llm_lora")
+    decoder = arguments.has("lora_rank") or not arguments.switch("decoder", "freeze_llm")
+    # Gradients pass a frozen language model as they pass one with adapters.
+    arguments.add_defaults([] if decoder else ["lora_rank=1"], launch.line)
+    adapted = arguments.integer("encoder", "use_backbone_lora", low=0)
+    encoder = bool(adapted) or not arguments.switch("encoder", "freeze_backbone")
+    projector = not arguments.switch("projector", "freeze_mlp")
+    run = purposed_run(arguments, kind, deepspeed=add_deepspeed(arguments, launch), padded=False)
+    return of_parts(arguments, run, encoder, projector, decoder)
+
+
+FRAMEWORK: Final = Framework(
+    title="InternVL",
+    profile="torch",
+    tables=("internvl", "transformers", "deepspeed"),
+    launches=(LaunchForm("internvl-shell", 9, lambda launch: _PROGRAM.search(launch.script.text) is not None, read),),
+)

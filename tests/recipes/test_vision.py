@@ -1,0 +1,138 @@
+"""Recipes of models that read images: what of them is trained, models of two parts, and both ends of their images."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.answers.gates import Gates
+from simulator.cost.operations.sums import total_parameters
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
+from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.names import vision_models, vision_name
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Checked
+from simulator.recipes.readers.read import read_recipe
+from tests.recipes.test_formats import FACTORY
+from tests.recipes.test_tuners import SWIFT
+
+INTERNVL = (
+    "torchrun --nproc_per_node=8 internvl/train/internvl_chat_finetune.py --model_name_or_path ./InternVL2_5-2B "
+    "--bf16 True --per_device_train_batch_size 1 --gradient_accumulation_steps 4 --max_seq_length 4096"
+)
+PARTS = "--vision_path a/InternViT-300M-448px --llm_path b/internlm2_5-7b-chat"
+
+
+def read(folder: Path, name: str, text: str) -> Recipe:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    return recipe
+
+
+def judged(folder: Path, name: str, text: str, **values: object) -> Checked:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return check_files([str(file)], question_of({"hardware": "h100-sxm-80g", **values}), Gates())[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "rank", "training"),
+    [
+        ("", None, "trained"),
+        ("--freeze_backbone True", None, "projector"),
+        ("--freeze_backbone True --freeze_mlp True", None, "frozen"),
+        ("--freeze_backbone True --freeze_llm True", 1, "projector"),
+        ("--freeze_backbone True --freeze_mlp True --freeze_llm True --use_llm_lora 16", 16, "frozen"),
+        ("--freeze_backbone True --freeze_llm True --use_llm_lora 16 --use_backbone_lora 8", 16, "trained"),
+    ],
+)
+def test_internvl_trains_what_is_not_frozen(flags: str, rank: int | None, training: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.sh", f"{INTERNVL} {flags}")
+    assert (recipe.model, recipe.seq_length, recipe.lora_rank) == ("internvl2.5-2b", 4096, rank)
+    assert (recipe.encoder_training, recipe.layout and recipe.layout.recompute) == (training, "full")
+
+
+def test_a_model_of_two_parts_and_packed_samples(tmp_path: Path) -> None:
+    text = INTERNVL.replace("--model_name_or_path ./InternVL2_5-2B", PARTS).replace("finetune.py", "pretrain.py")
+    recipe = read(tmp_path, "x.sh", f"{text} --use_packed_ds True --max_packed_tokens 16384")
+    assert (recipe.model, recipe.seq_length) == ("internvl2.5-8b", 16384)
+    assert not any(remark.bound == "length" for remark in recipe.remarks)
+
+
+def test_internvl_on_preferences_has_pairs_and_a_frozen_copy(tmp_path: Path) -> None:
+    words = f"{INTERNVL.replace('finetune.py', 'mpo.py')} --loss_type sigmoid,bco_pair --rpo_alpha 1"
+    options = read(tmp_path, "x.sh", words).options
+    assert (options["sequences_per_sample"], options["frozen_reference"]) == ("2", "true")
+    alone, pairs = (judged(tmp_path, "x.sh", text, images="1x448x448").estimate for text in (INTERNVL, words))
+    assert alone
+    assert pairs
+    frozen, both = (each.memory.parts_bytes["encoder"] for each in (alone, pairs))
+    encoder = load_model("internvl2.5-2b").encoder
+    assert encoder
+    assert both - frozen > 2 * encoder.parameters
+
+
+FACTORY_VL = FACTORY.replace("meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct")
+SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-VL-7B-Instruct")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "training"),
+    [
+        ("x.yaml", FACTORY_VL, "frozen"),
+        ("x.yaml", f"{FACTORY_VL}freeze_vision_tower: false\n", "trained"),
+        ("x.yaml", f"{FACTORY_VL}freeze_multi_modal_projector: false\n", "projector"),
+        ("x.sh", SWIFT_VL, "frozen"),
+        ("x.sh", f"{SWIFT_VL} --freeze_vit false", "trained"),
+        ("x.sh", f"{SWIFT_VL} --freeze_aligner false", "projector"),
+    ],
+)
+def test_words_that_freeze_parts(name: str, text: str, training: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, name, text)
+    assert (recipe.model, recipe.encoder_training) == ("qwen2.5-vl-7b", training)
+
+
+def test_unknown_images_are_priced_at_both_ends(tmp_path: Path) -> None:
+    full = judged(tmp_path, "x.sh", f"{INTERNVL} --use_packed_ds True")
+    remark = next(remark for remark in full.remarks if remark.bound == "images")
+    assert full.outcome == "fits"
+    assert "not said: 32 of" in remark.message
+    stated = judged(tmp_path, "x.sh", f"{INTERNVL} --use_packed_ds True", images="1x448x448")
+    assert full.estimate
+    assert stated.estimate
+    assert stated.estimate.memory.device_bytes < full.estimate.memory.device_bytes
+    assert not any(remark.bound == "images" for remark in stated.remarks)
+    asked = {"micro_batch_size": 5, "global_batch_size": 40}
+    between = judged(tmp_path, "x.sh", f"{INTERNVL} --use_packed_ds True", **asked)
+    assert between.outcome == "longest_does_not_fit"
+    assert "--images NxWxH decides" in between.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "rest"),
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2.5-vl-7b", ""),
+        ("./pretrained/InternVL2-Llama3-76B/", "internvl2-llama3-76b", ""),
+        ("work_dirs/internvl2_5_8b_dynamic_res_stage1", "internvl2.5-8b", "-dynamic-res-stage1"),
+        ("Qwen/Qwen3-VL-Embedding-2B", None, ""),
+        ("qwen2.5-7b", None, ""),
+    ],
+)
+def test_names_of_models_that_read_images(text: str, name: str | None, rest: str) -> None:
+    assert vision_name(text) == (name, rest)
+
+
+# As Hugging Face counts the parameters of their safetensors, in billions.
+COUNTED = {"internvl2-2b": 2.21, "internvl2-8b": 8.08, "internvl2-26b": 25.5, "internvl2-40b": 40.1}
+COUNTED |= {"internvl2-llama3-76b": 76.3, "internvl2.5-4b": 3.71, "internvl2.5-38b": 38.4, "internvl2.5-78b": 78.4}
+COUNTED |= {"internvl3-9b": 9.14, "internvl3.5-1b": 1.06, "internvl3.5-30b-a3b": 30.8, "llava-1.5-7b": 7.06}
+
+
+def test_named_models_have_their_published_parameters() -> None:
+    for name in vision_models():
+        model = load_model(name)
+        assert model.encoder
+        count = total_parameters(model) + model.encoder.parameters + model.encoder.projector_parameters
+        if name in COUNTED:
+            assert count / 1e9 == pytest.approx(COUNTED[name], rel=0.003), name
