@@ -23,8 +23,8 @@ from simulator.frameworks.framework import Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
-from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.transformers.read import note_samples, of_parts, trainer_run
+from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits, of_parts
+from simulator.frameworks.transformers.read import note_samples, trainer_run
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 
