@@ -261,25 +261,17 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
     fields = {field.name: getattr(base, field.name) for field in FIELDS}
     fields["data_parallel"] = question.layout_values.get("data_parallel")
-    scenario, unseen = _with_open_images(
-        question, recipe, with_lengths(scenario_on(machines, model, profile, **workload), lengths)
-    )
+    scenario = with_lengths(scenario_on(machines, model, profile, **workload), lengths)
+    scenario, unseen = _with_open_images(question, recipe, scenario)
     scenario, layout = resolve(scenario, fields, _recipe_words(recipe), accumulation_steps=steps)
     if layout.chunk_layers and not base.chunk_layers:
         # Only its flags cut a launch's layers.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(recipe, _with_virtual_stages(question, recipe, layout))
+    remarks = (*remarks, *unseen)
     scenario, whole = _with_whole_heads(scenario, layout)
-    remarks = (
-        *recipe.remarks,
-        *remarks,
-        *more,
-        *unsharded,
-        *whole,
-        *unseen,
-        *_notes(question, recipe, scenario, layout),
-    )
+    remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(question, recipe, scenario, layout))
     return Case(question=question, model=model, scenario=scenario, layout=layout, remarks=tuple(remarks))
 
 

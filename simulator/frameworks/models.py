@@ -147,6 +147,14 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     return model
 
 
+def of_parts(arguments: Arguments, run: Recipe, encoder: bool, projector: bool, decoder: bool) -> Recipe:  # noqa: FBT001  whether each is trained
+    """Return the run with what it trains of a model that sees images; a frozen decoder has adapters of rank 1."""
+    if not decoder:
+        message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
+        arguments.remark("upper-bound", "warning", message, "freeze_llm", bound="adapters")
+    return replace(run, encoder_training="trained" if encoder else "projector" if projector else "frozen")
+
+
 def note_fewer_bits(arguments: Arguments, run: Recipe) -> None:
     """Turn the refusal of quantized weights under adapters into a remark: 16-bit weights bound the need from above.
 

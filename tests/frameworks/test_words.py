@@ -22,10 +22,10 @@ PARTLY = frozenset({"moe_alltoall_overlap_comm", "moe_permutation_async_comm", "
 """Flags whose memory is priced and whose time is not: they are read, and warned of."""
 ELSEWHERE = frozenset({"lora_dim", "peft_type", "loss_type"})
 """Keys of FlagScale's files that NeMo's reader takes, and of `swift rlhf`, which the Trainer's takes."""
-OF_ANOTHER_FORM = frozenset({"freeze_vit"})
-"""Flags that one form of launch reads (`swift sft`) and another has of Megatron, where it is refused."""
 TELLING = frozenset({"load", "merge_file", "lr_scheduler", "lr_scheduler_type", "max_steps", "task", "warmup_steps"})
 """Flags without effect that tell which vocabulary or network a run has, or contradict one another."""
+OF_ANOTHER_FORM = frozenset({"freeze_vit"})
+"""Flags that one form of launch reads (`swift sft`) and another has of Megatron, where it is refused."""
 
 
 @dataclass(frozen=True)

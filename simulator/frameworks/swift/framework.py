@@ -24,7 +24,7 @@ from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.transformers.read import note_samples, of_parts, preference, trainer_run
+from simulator.frameworks.transformers.read import note_samples, preference, trainer_run
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 
@@ -165,7 +165,7 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
             arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
     task, trained = _task(arguments), _trained(arguments)
     run = take_model(arguments, read(arguments, launch.environment), model)
-    run = _bounded(arguments, of_parts(arguments, run, *trained, decoder=True))
+    run = _bounded(arguments, models.of_parts(arguments, run, *trained, decoder=True))
     return replace(run, lora_rank=rank, options={**run.options, **task})
 
 
@@ -187,7 +187,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if arguments.has("optimizer"):
         arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
-    run = of_parts(arguments, trainer_run(arguments, deepspeed=deepspeed), *_trained(arguments), decoder=True)
+    run = models.of_parts(arguments, trainer_run(arguments, deepspeed=deepspeed), *_trained(arguments), decoder=True)
     run = _bounded(arguments, run)
     note_fewer_bits(arguments, run)
     if launch.script.text == "rlhf":

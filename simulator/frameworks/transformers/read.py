@@ -7,7 +7,6 @@ axolotl, LLaMA-Factory, ms-swift, oumi and TRL train with it too; their folders 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from simulator.frameworks import models
@@ -115,14 +114,6 @@ def note_unsharded(arguments: Arguments) -> None:
     if not arguments.has("fsdp"):
         message = "a configuration of `accelerate launch` may shard the state; priced without"
         arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding")
-
-
-def of_parts(arguments: Arguments, run: Recipe, encoder: bool, projector: bool, decoder: bool) -> Recipe:  # noqa: FBT001  whether each is trained
-    """Return the run with what it trains of a model that sees images; a frozen decoder has adapters of rank 1."""
-    if not decoder:
-        message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
-        arguments.remark("upper-bound", "warning", message, "freeze_llm", bound="adapters")
-    return replace(run, encoder_training="trained" if encoder else "projector" if projector else "frozen")
 
 
 def _usual_recompute(arguments: Arguments) -> RecomputeMode:

@@ -181,9 +181,7 @@ def is_hub_id(name: str) -> bool:
 def suggestion(kind: SpecKind, text: str) -> str:
     """Return `, did you mean 'x'?` for the nearest shipped name; of devices only for one of the same maker."""
     plain = _plain(kind, text)
-    known = (
-        known_names(kind) if kind == "hardware" else {**known_names(kind), **{name: name for name in vision_models()}}
-    )
+    known = {**known_names(kind), **({name: name for name in vision_models()} if kind == "model" else {})}
     if kind == "hardware":
         from difflib import SequenceMatcher  # noqa: PLC0415  start-up time
 
