@@ -171,8 +171,8 @@ def _optimizer(arguments: Arguments) -> dict[str, str]:
     if len(moments) > 1 or "" in moments:
         arguments.not_modelled("moments of two types, or of 8 bits, are not modelled", "optimizer.exp_avg_dtype")
     master = arguments.switch("master_weights", "optimizer.master_weights")
-    kept = arguments.switch("master_weight_dtype", "optimizer.store_param_remainders")
-    copies = {"master_weights": "true", "master_weight_dtype": "bf16" if kept else "fp32"} if master else {}
+    remainders = arguments.switch("master_weight_dtype", "optimizer.store_param_remainders")
+    copies = {"master_weights": "true", "master_weight_dtype": "bf16" if remainders else "fp32"} if master else {}
     return {**switches, "optimizer_dtype": min(moments) or "fp32", **copies}
 
 

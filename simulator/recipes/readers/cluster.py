@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Argument, Arguments
-from simulator.frameworks.documents import Key, keys_of, read_document
+from simulator.frameworks.documents import Key, keys_of, read_document, read_text
 from simulator.frameworks.flags import plain
 from simulator.frameworks.values import Cause, PlainValue
 from simulator.question.origin import Place
@@ -23,6 +25,8 @@ from simulator.recipes.shell.values import Value, split_fields, text_value
 
 _COMMANDS: Final = frozenset(["run", "command", "commands", "script", "args", "arguments", "entrypoint"])
 """Last parts of keys that hold shell."""
+_VISIT_WORK: Final = 20
+"""Units of work per value of a document."""
 _HEAD: Final = "setup"
 """Key of preceding commands, which may hold a scheduler's own lines."""
 _ENVIRONMENT: Final = frozenset(["envs", "env", "env_variables"])
@@ -37,7 +41,8 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
     running-jobs/environment-variables).
     """
     try:
-        keys = keys_of(path, read_document(path))
+        document = read_document(path)
+        keys = keys_of(path, document)
     except InputError:
         return "", {}
     lines: list[str] = []
@@ -49,7 +54,61 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
         if key.dotted == _HEAD or (key.name in _COMMANDS and command_line(text)):
             lines += [""] * (key.line - len(lines))
             lines += text.split("\n")
-    return "\n".join(lines), _variables(keys)
+    variables = _variables(keys)
+    if not lines:
+        whole = read_text(path)
+        for text in _in_containers(document, variables):
+            places = (whole.find(part) for part in (text.strip().partition("\n")[0], text.split()[0]))
+            place = next((each for each in places if each >= 0), 0)
+            lines += [""] * (whole.count("\n", 0, place) - len(lines)) + text.split("\n")
+    return "\n".join(lines), variables
+
+
+def _in_containers(value: Any, variables: dict[str, str]) -> Iterator[str]:
+    """Yield the shell of containers, `command` and `args`, and of a ConfigMap's scripts; add the containers' variables.
+
+    As in manifests of Kubernetes; a program that is no shell stands as its words.
+    """
+    charge(_VISIT_WORK)
+    if isinstance(value, list):
+        for item in value:
+            yield from _in_containers(item, variables)
+    if not isinstance(value, dict):
+        return
+    environment = value.get("env")
+    for each in environment if isinstance(environment, list) else ():
+        if isinstance(each, dict) and isinstance(each.get("value"), str | int) and "name" in each:
+            variables[str(each["name"])] = str(each["value"])
+    parts = (value.get(name) for name in ("command", "args"))
+    words = [str(word) for part in parts for word in (part if isinstance(part, list) else ())]
+    text = words[words.index("-c") + 1] if "-c" in words[:-1] else shlex.join(words)
+    if command_line(text):
+        yield text
+    for name, item in value.items():
+        if isinstance(item, str) and str(name).endswith(".sh") and command_line(item):
+            yield item
+        elif name not in ("command", "args", "env"):
+            yield from _in_containers(item, variables)
+
+
+_MADE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]*(?::{0,3}|\?)=[ \t]*(?P<text>.*)", re.ASCII)
+_OF_MAKE: Final = re.compile(r"\$\((\w+)\)", re.ASCII)
+
+
+def make_shell(text: str) -> str:
+    """Return a makefile's commands as a script at its line numbers: its variables, and the lines of all targets."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        made = _MADE.fullmatch(line)
+        shell = _OF_MAKE.sub(r"${\1}", line).replace("$$", "$")
+        if line.startswith("\t") or (lines and lines[-1].endswith("\\")):
+            lines.append(shell.removeprefix("\t").lstrip("@-+"))
+        elif made is not None:
+            value = _OF_MAKE.sub(r"${\1}", made["text"]).replace('"', '\\"')
+            lines.append(f'{made["name"]}="{value}"')
+        else:
+            lines.append("")
+    return "\n".join(lines)
 
 
 def _variables(keys: Sequence[Key]) -> dict[str, str]:

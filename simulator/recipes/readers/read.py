@@ -35,7 +35,7 @@ from simulator.question.frameworks.stacks import decided_by, stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
-from simulator.recipes.readers.cluster import add_words, cluster_of, job_script
+from simulator.recipes.readers.cluster import add_words, cluster_of, job_script, make_shell
 from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
@@ -122,9 +122,14 @@ def _read(
         recipes, unused = formats.read_python_file(path, settings)
         return tuple(_with_unused(recipe, settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
+    if path.name.lower() in _MAKEFILES or suffix == ".mk":
+        return _read_shell(path, make_shell(text), settings, environment, trainers)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
     return _read_shell(path, text, settings, environment, trainers)
+
+
+_MAKEFILES: Final = ("makefile", "gnumakefile")
 
 
 class _CommandWithinError(UnsupportedError):

@@ -1,4 +1,4 @@
-"""Losses of preferences in LLaMA-Factory and ms-swift, whose frozen copy stays in memory; FSDP's JSON; modules."""
+"""Losses of preferences and their frozen copy, FSDP's JSON, modules, launches in manifests and makefiles."""
 
 from pathlib import Path
 
@@ -86,3 +86,29 @@ def test_a_module_of_accelerate_is_a_script(tmp_path: Path) -> None:
     other = read(f"{launch} training.sft {flags} --bf16", tmp_path, "y.sh")
     assert other.dialect == "accelerate-shell"
     assert not [remark.message for remark in (*recipe.remarks, *other.remarks) if "is not read" in remark.message]
+
+
+LAUNCH = (
+    "torchrun --nproc_per_node 8 train.py --model_name_or_path {} --per_device_train_batch_size 1 "
+    "--gradient_accumulation_steps 2 --model_max_length 4096 --bf16 True"
+)
+JOB = "kind: Job\nspec:\n  containers:\n  - name: t\n    env: [{name: MODEL, value: meta-llama/Llama-3.2-1B}]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.yaml", f'{JOB}    command: ["bash", "-c"]\n    args:\n    - |\n      {LAUNCH.format("$MODEL")}\n', 9),
+        ("b.yaml", f"{JOB}    command: {LAUNCH.format('meta-llama/Llama-3.2-1B').split()}\n", 6),
+        ("c.yaml", f"kind: ConfigMap\ndata:\n  run.sh: |\n    {LAUNCH.format('meta-llama/Llama-3.2-1B')}\n", 4),
+        (
+            "Makefile",
+            f"SIZE := Llama-3.2-1B\nMODEL ?= meta-llama/$(SIZE)\n\ntrain: data\n\t@{LAUNCH.format('$(MODEL)')}\n",
+            5,
+        ),
+    ],
+)
+def test_a_launch_in_a_manifest_or_a_makefile(name: str, text: str, line: int, tmp_path: Path) -> None:
+    recipe = read(text, tmp_path, name)
+    assert (recipe.model, recipe.devices_per_node, recipe.seq_length) == ("llama3.2-1b", 8, 4096)
+    assert recipe.places["micro_batch_size"].line == line
