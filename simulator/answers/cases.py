@@ -26,6 +26,7 @@ from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, WORKL
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Cluster, Scenario, positions_problem, scenario_on
+from simulator.question.specs.catalogue import load_hardware, with_node_of
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 
@@ -390,7 +391,9 @@ def _cluster(question: Question, recipe: Recipe, like: Case | None, model: Model
         return cluster(hardware, None, degrees, calibration)
     spec = cluster(hardware, None, None, calibration).hardware
     per_node = recipe.devices_per_node or spec.devices_per_node
-    if per_node > spec.devices_per_node:
+    if per_node > spec.devices_per_node and (larger := with_node_of(spec, per_node)) is not None:
+        hardware = larger.name
+    elif per_node > spec.devices_per_node:
         raise OtherHardwareError(
             f"{recipe.file}: the recipe starts {per_node} processes on a node; "
             f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
@@ -548,6 +551,16 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
             severity="note",
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
+        )
+    elif (
+        not question.has_groups and scenario.hardware.name != (named := load_hardware(question.value("hardware"))).name
+    ):
+        yield Remark(
+            rule="node-of-recipe",
+            severity="note",
+            message=f"the recipe starts {recipe.devices_per_node} processes on a node, {named.name} has "
+            f"{named.devices_per_node} devices: priced on {scenario.hardware_name}, whose nodes have them",
+            fix=f"--hardware {scenario.hardware.name}",
         )
     yield from _assumed_machines(question, recipe, scenario)
     base = recipe.layout
