@@ -33,7 +33,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
 from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision
-from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.judge import check_files, with_bounds
 from simulator.recipes.check.verdict import Checks
 from simulator.recipes.emit.write import case_of_file, question_to_launch, recipe_format
 from simulator.recipes.emit.write import emit as write_recipe
@@ -300,7 +300,8 @@ def explain(
     `subject` is an estimate, or the path of an answer or a recipe. The arguments of `estimate` define the layout
     without it, and replace values of a file. Raises InputError, or UnsupportedError for what cannot be priced.
     """
-    return explain_case(_case(subject, question), min_fit_probability)
+    case = _case(subject, question)
+    return with_bounds(explain_case(case, min_fit_probability), case)
 
 
 def from_json(text: str, *, rank: int = 1) -> Estimate:

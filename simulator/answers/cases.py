@@ -26,6 +26,7 @@ from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, WORKL
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Cluster, Scenario, positions_problem, scenario_on
+from simulator.question.specs.catalogue import load_hardware, with_node_of
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 
@@ -403,7 +404,9 @@ def _cluster(question: Question, recipe: Recipe, like: Case | None, model: Model
         return cluster(hardware, None, degrees, calibration)
     spec = cluster(hardware, None, None, calibration).hardware
     per_node = recipe.devices_per_node or spec.devices_per_node
-    if per_node > spec.devices_per_node:
+    if per_node > spec.devices_per_node and (larger := with_node_of(spec, per_node)) is not None:
+        hardware = larger.name
+    elif per_node > spec.devices_per_node:
         raise OtherHardwareError(
             f"{recipe.file}: the recipe starts {per_node} processes on a node; "
             f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
@@ -553,18 +556,31 @@ def _assumed_machines(question: Question, recipe: Recipe, scenario: Scenario) ->
         yield Remark(rule="devices-assumed", severity="note", message=text, fix="--devices N")
 
 
-def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
-    """Yield remarks on the assumptions of the answer."""
+def _assumed_hardware(question: Question, recipe: Recipe, scenario: Scenario) -> Iterator[Remark]:
+    """Yield remarks on devices that nobody, or the recipe alone, names."""
     if "hardware" not in question.inputs:
-        yield Remark(
-            rule=HARDWARE_ASSUMED,
-            severity="note",
-            message=f"no hardware was named: priced on {scenario.hardware_name}",
-            fix="--hardware NAME",
-        )
-    elif question.origin("hardware").kind == "file":
+        text = f"no hardware was named: priced on {scenario.hardware_name}"
+        yield Remark(rule=HARDWARE_ASSUMED, severity="note", message=text, fix="--hardware NAME")
+        return
+    if question.origin("hardware").kind == "file":
         text = f"priced on {scenario.hardware_name}, which the recipe names"
         yield Remark(rule=HARDWARE_ASSUMED, severity="note", message=text, fix="--hardware NAME")
+    if question.has_groups:
+        return
+    named = load_hardware(question.value("hardware"))
+    if scenario.hardware.name != named.name:
+        yield Remark(
+            rule="node-of-recipe",
+            severity="note",
+            message=f"the recipe starts {recipe.devices_per_node} processes on a node, {named.name} has "
+            f"{named.devices_per_node} devices: priced on {scenario.hardware_name}, whose nodes have them",
+            fix=f"--hardware {scenario.hardware.name}",
+        )
+
+
+def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
+    """Yield remarks on the assumptions of the answer."""
+    yield from _assumed_hardware(question, recipe, scenario)
     yield from _assumed_machines(question, recipe, scenario)
     base = recipe.layout
     set_by_recipe = "dp" in recipe.places and "data_parallel" not in question.user_layout

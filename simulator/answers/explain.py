@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.answers.cases import Case
 from simulator.answers.changes import Change, changes_for
-from simulator.answers.gates import Gates
+from simulator.answers.gates import CheckOutcome, Gates
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.run import remedy_options
 from simulator.cost.pricing.estimate import Estimate, StageMemory
@@ -44,6 +44,10 @@ class Explanation(Tabular):
     """Tokens of the longest sequence with which this layout passes; None where none does."""
     min_fit_probability: float | None = None
     """Least probability to fit that passes; None without a calibration, or if 0 was asked for."""
+    outcome: CheckOutcome | None = None
+    """Outcome of `check` where bounds of a recipe, such as the longest sample, decide; None where the verdict is it."""
+    bounds: tuple[str, ...] = ()
+    """Bounds that decide, one sentence each with the need by both readings."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each change that helps: its options, and memory and speed with it."""

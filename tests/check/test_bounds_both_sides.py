@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import simulator
 from simulator.answers.gates import Gates
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked, exit_code, graded
+from simulator.show.report.estimate import explain_table
+from simulator.show.report.presentation import Presentation
 from tests.cli.running import run
 from tests.recipes.test_formats import FACTORY
 from tests.recipes.test_tuners import AXOLOTL, QLORA, SWIFT, TUNE
@@ -71,3 +74,13 @@ def test_the_command_line_fails_what_the_recipe_states(tmp_path: Path) -> None:
     words = ("check", str(file), "--hardware", HARDWARE, "--nodes", "1", "--fail-on")
     assert run(*words, "stated-longest-does-not-fit").exit_code == 1
     assert run(*words, "does-not-fit,refused").exit_code == 0
+
+
+def test_an_explanation_reads_bounds_as_the_check_does(tmp_path: Path) -> None:
+    batch = next(2**power for power in range(20) if judged(tmp_path, "torchtune", 2**power).outcome != "fits")
+    file = tmp_path / RECIPES["torchtune"][0]
+    asked = {"hardware": HARDWARE, "nodes": 1, "micro_batch_size": batch, "global_batch_size": 8 * batch}
+    explained, checked = simulator.explain(file, **asked), judged(tmp_path, "torchtune", batch)
+    assert explained.outcome == checked.outcome == "longest_does_not_fit"
+    assert explained.bounds == checked.reasons
+    assert "longest does not fit: needs" in explain_table(explained, Presentation())

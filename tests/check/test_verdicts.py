@@ -222,6 +222,13 @@ def test_what_is_asked_wrongly_is_wrong_input() -> None:
     assert "unknown hardware" in result.reasons[0]
 
 
+def test_a_node_of_the_same_device_is_taken_where_the_recipe_fills_it() -> None:
+    found = judged(asked=question_of({"hardware": "910b"}), devices_per_node=16, nodes=None)
+    assert found.case is not None
+    assert found.case.scenario.hardware.name == "ascend-910b-64g"
+    assert "node-of-recipe" in [remark.rule for remark in found.remarks]
+
+
 def test_a_node_has_enough_devices() -> None:
     assert "starts 16 processes on a node" in judged(devices_per_node=16).reasons[0]
 

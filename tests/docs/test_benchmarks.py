@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import pairs
 from benchmarks.mutations import mutants_of
 from benchmarks.quote import BENCHMARKS
 
@@ -95,3 +96,10 @@ def test_mutants_change_one_expression_and_keep_their_names_when_lines_move() ->
         assert (one.within, one.nth) == ((1, 2), 0)
         start, end = one.start, one.end
         assert one.applied(code) == f"{code[:start]}({one.after}){code[end:]}"
+
+
+def test_the_pairs_of_the_plan_page_are_those_of_measured_rows() -> None:
+    page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    assert pairs.HEAD in page
+    for name, number in pairs.PAIRS[:2]:
+        assert pairs.published_cells(pairs.measured(name, number)) in page

@@ -40,6 +40,7 @@ __all__ = [
     "models_by_sizes",
     "shipped_file",
     "spec_text",
+    "with_node_of",
 ]
 
 _YAML: Final = (".yaml", ".yml")
@@ -120,6 +121,17 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
 def _shipped_hardware(file: Path) -> HardwareSpec:
     """Return a shipped spec, cached for further questions."""
     return validated(str(file), HardwareSpec, read_yaml(file))
+
+
+def with_node_of(spec: HardwareSpec, devices: int) -> HardwareSpec | None:
+    """Return the shipped hardware with the same device in the smallest node of at least `devices`; None without any."""
+
+    def device(each: HardwareSpec) -> tuple[object, ...]:
+        return each.family, each.usable_memory_bytes, tuple(sorted(each.peak_flops_per_second.items()))
+
+    same = (each for each in map(load_hardware, hardware_names()) if device(each) == device(spec))
+    larger = (each for each in same if each.devices_per_node >= devices)
+    return min(larger, key=lambda each: each.devices_per_node, default=None)
 
 
 def spec_text(kind: SpecKind, name_or_path: str) -> str:

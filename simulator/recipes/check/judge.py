@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
 from simulator.answers.changes import changes_for
+from simulator.answers.explain import Explanation
 from simulator.answers.gates import FIRM, CheckOutcome, Gates
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
@@ -471,6 +472,14 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     return tuple(
         replace(each, rule=rule, severity="error", message=f"{each.message}; {both}{asks[each]}") for each in bounds
     )
+
+
+def with_bounds(explanation: Explanation, case: Case) -> Explanation:
+    """Return the explanation of a recipe with the outcome that its check has where bounds decide."""
+    bounds = () if case.question.recipe is None else _loose(case, explanation.estimate)
+    if not bounds:
+        return explanation
+    return replace(explanation, outcome=_unread(bounds), bounds=tuple(remark.message for remark in bounds))
 
 
 def _is_ended(remark: Remark, case: Case) -> bool:

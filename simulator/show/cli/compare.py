@@ -95,6 +95,10 @@ def _explain(**values: Any) -> None:
     options = question_on_line(ctx)
     case = _case_of_options(options) if values["subject"] is None else case_of_text(values["subject"], options)
     explained = explain(case, values["min_fit_probability"])
+    if case.question.recipe is not None:
+        from simulator.recipes.check.judge import with_bounds
+
+        explained = with_bounds(explained, case)
     assumed = values["subject"] is None and "hardware" not in options.inputs
     default = default_text(case.scenario.hardware) if assumed else ""
     write_answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))

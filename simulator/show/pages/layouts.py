@@ -131,9 +131,9 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
         *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
         PageSection("Speed", table=Table(["figure", "value"], speed_rows(estimate, shown))),
     ]
-    answer = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}"
+    answer = verdict_sentence(estimate, colour=False)
     speed = [] if estimate.verdict == "refused" else [f"{speed_sentence(estimate, shown)}"]
-    lead = " ".join(f"{line}." for line in (answer, *speed, *need_lines(estimate)))
+    lead = " ".join(f"{line}." for line in (answer, *speed, sharded_layout_text(layout), *need_lines(estimate)))
     lead = " ".join([lead, *caution_lines(estimate)])
     notes = [*estimate_footer(estimate, replace(shown, verbosity=1)), *answer_sources(estimate, shown)]
     return page_html(shown, estimate_question(estimate), lead, sections, figures, notes=notes)

@@ -197,7 +197,9 @@ _MOST_RANKS, _CAUSES_AND_CHANGES, _FEWEST_CHANGES = 4, 6, 2
 def explain_table(explanation: Explanation, shown: Presentation) -> str:
     """Return an explanation for people."""
     estimate = explanation.estimate
-    about = shown.prose(about_lines(estimate, colour=shown.colour, full=shown.full))
+    outcome, full = explanation.outcome or "", shown.full
+    about = shown.prose(about_lines(estimate, colour=shown.colour, full=full, outcome=outcome))
+    about += f"\n{shown.sentences(explanation.bounds)}" if explanation.bounds else ""
     question = shown.question_block(estimate_question(estimate))
     blocks = [f"{question}\n{about}", *explanation_blocks(explanation, shown)]
     if shown.verbosity >= 0:

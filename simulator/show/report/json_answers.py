@@ -105,6 +105,8 @@ class ExplanationJson(AnswerJson):
     causes: list[str]
     changes: list[ExplainedChangeJson]
     longest_sequence: int | None
+    outcome: CheckOutcome | None
+    bounds: list[str]
 
 
 class SweepJson(AnswerJson):

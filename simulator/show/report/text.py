@@ -297,10 +297,10 @@ def host_text(memory: MemoryEstimate) -> str | None:
     return f"{need} of {gib(memory.host_capacity_bytes)}{judged[memory.fits_host]}"
 
 
-def about_lines(estimate: Estimate, *, colour: bool, full: bool = False) -> Iterator[str]:
-    """Yield a layout, its verdict and the verdict's certainty; `full` as of `open_lines`."""
+def about_lines(estimate: Estimate, *, colour: bool, full: bool = False, outcome: str = "") -> Iterator[str]:
+    """Yield a layout, its verdict (or another `outcome`) and the verdict's certainty; `full` as of `open_lines`."""
     yield sharded_layout_text(estimate.layout)
-    yield verdict_sentence(estimate, colour=colour)
+    yield verdict_sentence(estimate, colour=colour, outcome=outcome)
     yield from length_lines(estimate)
     yield from caution_lines(estimate)
     yield from need_lines(estimate, full=full)
@@ -347,10 +347,12 @@ def cluster_speed(estimate: Estimate) -> float:
     return estimate.throughput.tokens_per_second_per_device * estimate.devices
 
 
-def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
-    """Return the verdict with its margin and the place that decides it."""
+def verdict_sentence(estimate: Estimate, *, colour: bool, outcome: str = "") -> str:
+    """Return the verdict, or another `outcome`, with its margin and the place that decides it."""
     memory = estimate.memory
     words = verdict_text(estimate.verdict, colour=colour)
+    if outcome:
+        words = in_colour(outcome.replace("_", " "), outcome, colour=colour)
     if estimate.verdict == "refused":
         broken = len(estimate.violations)
         return f"{words}: {broken} rule{'' if broken == 1 else 's'} broken"
