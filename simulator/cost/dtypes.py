@@ -77,17 +77,19 @@ _SCALES: Final = {"delayed": 0.0, "tensorwise": 0.0, "blockwise": FP32 / 128.0, 
 """Bytes of scales per number of an activation: fp32 for every 128 (blocks of 1 x 128), or 8 bits for every 32."""
 
 
-def narrow_weight_bytes(scenario: Typed) -> float:
+def narrow_weight_bytes(scenario: Typed, *, transposed: bool = True) -> float:
     """Return the bytes of the 8-bit or 4-bit copies of a linear weight cached between micro batches: one per pass.
 
-    The second is the transpose of the first, or (blocks, mxfp8) scaled along the other side. Weights have blocks of 128
-    x 128, whose scales do not count.
+    The second is the transpose of the first, or (blocks, mxfp8) scaled along the other side; tensors of one scale have
+    one copy where products need it not `transposed`. Weights have blocks of 128 x 128, whose scales do not count.
     """
     if scenario.precision not in NARROW or not scenario.framework.fp8_weight_cache:
         return 0.0
     if scenario.precision == "fp4":
         return 2.0 * fp4_bytes(scenario)
-    return 2.0 * (1.0 + (_SCALES["mxfp8"] if scenario.framework.fp8_recipe == "mxfp8" else 0.0))
+    recipe = scenario.framework.fp8_recipe
+    copies = 2.0 if transposed or recipe not in ("delayed", "tensorwise") else 1.0
+    return copies * (1.0 + (_SCALES["mxfp8"] if recipe == "mxfp8" else 0.0))
 
 
 def narrow_number_bytes(scenario: Typed) -> float:

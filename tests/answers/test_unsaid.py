@@ -64,7 +64,7 @@ def test_a_vendors_or_the_hardwares_stack_closes(said: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", [stack.name for stack in STACKS if stack.open])
 def test_what_a_preset_does_not_decide_stays_open(name: str) -> None:
     framework = next(stack.framework for stack in STACKS if stack.name == name)
-    question: dict[str, Any] = {**QUESTION, "tensor_parallel": 1, "framework": framework}
+    question: dict[str, Any] = {**QUESTION, "tensor_parallel": 1, "framework": framework, "precision": "fp8"}
     plain, preset = simulator.estimate(**question), simulator.estimate(**question, stack=name)
     assert plain.open is not None
     assert preset.open is not None
@@ -72,6 +72,20 @@ def test_what_a_preset_does_not_decide_stays_open(name: str) -> None:
     assert decided
     named = {part for switch in preset.open.switches for part in (switch.switch, *switch.others)}
     assert named.isdisjoint(decided)
+
+
+@pytest.mark.parametrize(("hardware", "tp"), [("h200-sxm", 1), ("h200-sxm", 2), ("b200-sxm", 1)])
+def test_how_fp8_stores_frozen_weights_is_open_on_recipes_that_differ_in_it(hardware: str, tp: int) -> None:
+    """70B weights take 64 GiB in 8 bits once and 256 in 16 bits with two copies; a run may have either."""
+    asked: dict[str, Any] = {"model": "llama-2-70b", "devices": 8, "seq_length": 2048, "micro_batch_size": 1}
+    asked |= {"hardware": hardware, "tp": tp, "precision": "fp8", "lora_rank": 16, "global_batch_size": 8}
+    found = simulator.estimate(**asked, stack="nvidia-recipes")
+    assert found.verdict != "does_not_fit"
+    assert found.open is not None
+    assert set(found.open.names) <= {"fp8_param_gather", "fp8_weight_cache"}
+    saved = found.memory.need_bytes - found.open.least_bytes
+    copies = 3 if hardware == "h200-sxm" else 2
+    assert saved == pytest.approx(copies * 68.5e9 / tp, rel=0.02)
 
 
 def test_switches_that_runs_set_together_are_one_choice() -> None:

@@ -15,6 +15,7 @@ from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.ranges import PLACE, places_beside
 from simulator.evidence.calibration.uncertainty import (
     NORMAL_90,
+    UNFORESEEN,
     layout_variances,
     memory_interval,
     time_interval,
@@ -111,6 +112,30 @@ def test_what_is_less_certain_has_a_wider_interval() -> None:
     assumed = ask(hardware="a100-sxm-80g")
     assert spreads(measured)[0] < spreads(analytic)[0]
     assert spreads(measured)[1] < spreads(analytic)[1] < spreads(assumed)[1]
+
+
+@pytest.mark.parametrize("question", [{"zero_stage": 3}, {"zero_stage": 3, "recompute": "full"}, {"lora_rank": 8}])
+def test_more_capacity_never_makes_a_fit_less_likely(question: dict[str, Any]) -> None:
+    """Blocks that the allocator keeps fill what a device leaves; they are no need."""
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "devices": 4, "framework": "torch", "seq_length": 2048}
+    asked |= question | {"micro_batch_size": 1, "global_batch_size": 8, "stack": "torchtitan"}
+    chances = [
+        simulator.estimate(**asked, hardware=name).memory.fit_probability or 0.0
+        for name in ("a10g", "a40", "rtx-a6000", "a100-sxm-80g")
+    ]
+    assert chances == sorted(chances)
+
+
+def test_what_no_run_is_like_never_fits_for_sure() -> None:
+    """However much room is left: a model may be loaded, or attention computed, as nobody measured."""
+    asked: dict[str, Any] = {"model": "llama3.2-1b", "devices": 8, "seq_length": 1024, "global_batch_size": 8}
+    foreign, known = (
+        simulator.estimate(**asked, framework=name, stack="default", hardware=hardware).memory.fit_probability
+        for name, hardware in (("torch", "ascend-910b-64g"), ("megatron", "h100-sxm-80g"))
+    )
+    assert foreign == pytest.approx(1.0 - UNFORESEEN)
+    assert known is not None
+    assert known > 0.999
 
 
 def test_the_interval_is_that_of_the_deviation() -> None:

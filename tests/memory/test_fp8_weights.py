@@ -38,6 +38,16 @@ def test_gathered_weights_stand_in_for_16_bit_ones(recipe: str, copies: float) -
     assert (both - alone) / GIB == pytest.approx(13.0, abs=0.05)
 
 
+@pytest.mark.parametrize(("recipe", "copies"), list(zip(RECIPES, (1, 1, 2, 66 / 32), strict=True)))
+def test_products_of_any_layout_need_no_transpose_of_a_tensor_with_one_scale(recipe: str, copies: float) -> None:
+    scenario = scenario_of(
+        model="llama3.1-8b", hardware="b200-sxm", devices=8, precision="fp8", options={"fp8_recipe": recipe}
+    )
+    memory = estimate_layout(scenario, layout_of(scenario)).memory
+    table = 2 * 2 * 128256 * 4096 + 2 * (2 * 32 + 1) * 4096
+    assert memory.stages[0].parts_bytes["parameters"] == LINEAR * (2 + copies) + table
+
+
 def test_without_copies_between_micro_batches_one_stays() -> None:
     options = {"fp8_weight_cache": "false", "fp8_param_gather": "true"}
     assert parameters({"fp8_weight_cache": "false"}) - parameters(options) == LINEAR

@@ -21,7 +21,6 @@ from simulator.cost.dtypes import (
     element_bytes,
     gathered_narrow,
     gradient_bytes,
-    narrow_weight_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
@@ -36,6 +35,7 @@ from simulator.cost.memory.activations import (
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes, workspace_bytes
 from simulator.cost.memory.state import (
+    cached_bytes,
     device_parameters,
     largest_linear_layer,
     largest_weight,
@@ -261,7 +261,7 @@ def _units(pricing: Pricing) -> _Units:
         gathered_all=whole - half * linear,
         accumulated=FP32 * (whole - table + table_gradient),
         shards=shards,
-        stored=on_device * copies * shards + narrow_weight_bytes(scenario) * linear,
+        stored=on_device * copies * shards + cached_bytes(scenario) * linear,
     )
 
 

@@ -83,8 +83,8 @@ class MemoryByStage:
 
     @property
     def state_share(self) -> StageArray:
-        """Return the part of `device` that is parameters, gradients and optimizer state; shape of `device`."""
-        return np.asarray(sum(self._state().values()) / self.device)
+        """Return the part of `need` that is parameters, gradients and optimizer state; shape of `need`."""
+        return np.asarray(sum(self._state().values()) / self.need)
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""

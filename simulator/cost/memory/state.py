@@ -594,9 +594,19 @@ def narrow_bytes(pricing: Pricing) -> KindArray:
         return 2.0 * linear_by_class(pricing).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
     replaced = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
-    copies = np.maximum(narrow_weight_bytes(scenario), np.where(replaced > 0.0, narrow_number_bytes(scenario), 0.0))
+    copies = np.maximum(cached_bytes(scenario), np.where(replaced > 0.0, narrow_number_bytes(scenario), 0.0))
     added: KindArray = linear_parameters(pricing) * (copies - replaced)
     return added
+
+
+def cached_bytes(scenario: Scenario) -> float:
+    """Return the bytes of a linear weight's cached copies; Blackwell's products take 8-bit matrices of any layout.
+
+    A device of compute capability 10 keeps no transpose (NVIDIA/TransformerEngine d0067d0, pytorch/tensor/storage/
+    float8_tensor_storage.py, `update_usage`, and utils.py, `is_non_tn_fp8_gemm_supported`).
+    """
+    transposed = any(device.family != "blackwell" for device in scenario.kinds_of_device)
+    return narrow_weight_bytes(scenario, transposed=transposed)
 
 
 def _gathered(pricing: Pricing) -> KindArray:

@@ -109,6 +109,8 @@ class MemoryEstimate:
     """Parts of `outside_allocator` of the binding rank: context, user buffers, ring buffers, fragmentation, streams."""
     stages: tuple[StageMemory, ...]
     """Every pipeline rank."""
+    surest: float = 1.0
+    """Highest probability to fit, however much room is left: less where no run is like it."""
     host_bytes_per_node: float = 0.0
     """Bytes of offload on the host of the fullest node, with buffers; the host's own needs are not counted."""
     host_parts_bytes: Mapping[str, float] = field(default_factory=dict)
@@ -144,8 +146,8 @@ class MemoryEstimate:
 
     @property
     def state_share(self) -> float:
-        """Part of `device_bytes` that is state."""
-        return self.state_bytes / self.device_bytes
+        """Part of `need_bytes` that is state."""
+        return self.state_bytes / self.need_bytes
 
     @property
     def fits(self) -> bool:

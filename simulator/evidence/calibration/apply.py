@@ -41,6 +41,7 @@ from simulator.evidence.calibration.store import (
 )
 from simulator.evidence.calibration.uncertainty import (
     NORMAL_90,
+    UNFORESEEN,
     contributed,
     layout_variances,
     least_deviations,
@@ -146,23 +147,24 @@ class Applied(NamedTuple):
         margins = np.log(capacity / priced.need_bytes[index])
         state = priced.memory.take(index).state_share[priced.binding_stage[index], np.arange(len(index))]
         moved = memory_spread(state)
-        spreads, deviations = _spreads(self.memory, scenario), least_deviations(probability)
+        spreads = _spreads(self.memory, self.time, scenario)
         bounds = spreads.bounds(block.layout(0))
 
         def likely(at: Index | slice, spread: _Spread) -> Mask:
             by_rows = np.hypot(spread.size * np.sqrt(variances[at]), spread.scatter)
+            deviations = least_deviations(probability / spread.surest)
             return np.asarray(margins[at] / np.hypot(by_rows, spread.beyond * moved[at]) >= deviations)
 
         # A wider spread brings a probability nearer to a half: the rows' scatter alone rules out most unlikely layouts.
         variances = np.zeros(len(index))
         some = [likely(slice(None), spread) for spread in bounds]
-        priced_too = np.flatnonzero(some[0] | some[1] | (probability <= EVEN))
+        priced_too = np.flatnonzero(np.any(some, axis=0) | (probability <= EVEN))
         variances += np.inf
         if len(priced_too):
             variances[priced_too] = relative_variances("memory", Pricing(scenario, block.take(priced_too)), part)
-        result, other = (likely(slice(None), spread) for spread in bounds)
-        # The layout's own range matters only where the two results differ.
-        for place, at in _places(block, np.flatnonzero(result != other)).items():
+        result, *others = (likely(slice(None), spread) for spread in bounds)
+        # The layout's own range matters only where the results differ.
+        for place, at in _places(block, np.flatnonzero(np.any(others != result, axis=0))).items():
             spread = spreads.known.get(place) or spreads.of(place, block.layout(at[0]))
             result[at] = likely(np.asarray(at), spread)
         return result
@@ -177,6 +179,8 @@ class _Spread(NamedTuple):
     """Relative deviation by the rows' scatter."""
     beyond: float
     """Relative deviation beyond the rows, of memory that is all uncertain."""
+    surest: float = 1.0
+    """Highest probability to fit."""
 
 
 @dataclass(frozen=True)
@@ -184,23 +188,27 @@ class _Spreads:
     """Deviations of the predicted memory needs of a question's layouts."""
 
     calibration: Calibration
+    time: Calibration | None
+    """Calibration of the speed, whose runs tell too whether any is like a layout."""
     scenario: Scenario
     known: dict[tuple[float, ...], _Spread] = field(default_factory=dict)
     """Spreads computed so far, by place beside measured runs."""
 
-    def bounds(self, layout: Layout) -> tuple[_Spread, _Spread]:
-        """Return the narrowest and the widest spread of any layout."""
+    def bounds(self, layout: Layout) -> tuple[_Spread, _Spread, _Spread]:
+        """Return the narrowest and the widest spread of any layout, and the widest of one that no run is like."""
         narrow, wide = (self._part(covered=covered) for covered in (True, False))
         inside, outside = (unit_of("memory", self.scenario, layout, 0.0, part) for part in (narrow, wide))
         beyond = _beyond_stack(outside._replace(features=len(FEATURES)))
-        return _spread(inside._replace(features=0), narrow), _spread(beyond, wide)
+        widest = _spread(beyond, wide)
+        return _spread(inside._replace(features=0), narrow), widest, widest._replace(surest=1.0 - UNFORESEEN)
 
     def of(self, place: tuple[float, ...], layout: Layout) -> _Spread:
         """Return the spread of a place, from a layout in it."""
         where = _where(self.calibration, "memory", self.scenario, layout)
         part = self._part(covered=where.worst in _COVERED)
         unit = unit_of("memory", self.scenario, layout, 0.0, part)
-        self.known[place] = _spread(unit if where.stack in _COVERED else _beyond_stack(unit), part)
+        spread = _spread(unit if where.stack in _COVERED else _beyond_stack(unit), part)
+        self.known[place] = spread._replace(surest=_surest(where, self.time, self.scenario, layout))
         return self.known[place]
 
     def _part(self, *, covered: bool) -> FittedPart:
@@ -272,7 +280,8 @@ def with_calibration(
         contributions += contributed(kind, unit, serving.sizes, scenario)
         deviation = unit.deviation(serving.sizes)
         if kind == "memory":
-            result = replace(result, memory=memory_interval(result, deviation))
+            surest = _surest(where, used.time, scenario, estimate.layout)
+            result = replace(result, memory=memory_interval(result, deviation, surest))
         else:
             result = replace(result, throughput=time_interval(result, deviation))
             measurement = next_measurement(unit, serving.sizes, scenario)
@@ -317,6 +326,16 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
         return result
     scatter = {sort: noise * others.sizes.get(f"scatter {sort}", 1.0) for sort, noise in others.noise_by.items()}
     return replace(result, noise_by={sort: max(part.noise, noise) for sort, noise in scatter.items()})
+
+
+def _surest(where: RangeWords, time: Calibration | None, scenario: Scenario, layout: Layout) -> float:
+    """Return the highest probability to fit: less for software, devices or features of a layout that no run had.
+
+    `where` is its place beside the runs with memory; those with speed are `time`'s.
+    """
+    beside = where if time is None else _where(time, "time", scenario, layout)
+    alike = where.stack in _COVERED and "never" not in (where.worst, beside.worst)
+    return 1.0 if alike else 1.0 - UNFORESEEN
 
 
 def _beyond_stack(unit: Unit) -> Unit:

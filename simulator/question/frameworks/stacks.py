@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -45,8 +45,8 @@ class Stack:
     """Rank of its adapters where a run names none; None where its library has the framework's."""
     tuned: bool = False
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
-    open: bool = False
-    """Whether runs on it may set other switches too: what it does not decide stays open where a run is described."""
+    open: bool | Sequence[str] = False
+    """Whether runs on it may set other switches too, or which ones: they stay open where a run is described."""
     lacks: tuple[str, ...] = ()
     """Parallel sizes that its launches do not have: a search leaves them at 1 unless the question says them."""
     recomputes_operations: bool = True
@@ -126,7 +126,9 @@ def framework_of(stack: str) -> FrameworkName | None:
 def decided_by(stack: StackName) -> frozenset[str] | None:
     """Return the switches that a stack decides where it leaves others open; None where it decides all."""
     named = _BY_NAME.get(stack)
-    return frozenset((*named.own, *named.switches)) if named is not None and named.open else None
+    if named is None or not named.open:
+        return None
+    return frozenset((*named.own, *named.switches) if named.open is True else _SWITCHES.keys() - set(named.open))
 
 
 def lacking(stack: StackName) -> tuple[str, ...]:
