@@ -230,7 +230,7 @@ def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Ve
     probability = sum(
         share * normal_below((room - change) / deviation) for share, change in zip(shares, moved, strict=True)
     )
-    probability *= memory.surest
+    probability = min(probability, memory.surest)
     favourable = room + math.log(memory.need_bytes / span.least_bytes)
     if max(probability, normal_below(favourable * NORMAL_90 / own)) < FIRM_NO:
         return probability, "does_not_fit"

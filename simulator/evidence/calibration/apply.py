@@ -152,7 +152,7 @@ class Applied(NamedTuple):
 
         def likely(at: Index | slice, spread: _Spread) -> Mask:
             by_rows = np.hypot(spread.size * np.sqrt(variances[at]), spread.scatter)
-            deviations = least_deviations(probability / spread.surest)
+            deviations = least_deviations(probability) if probability <= spread.surest else np.inf
             return np.asarray(margins[at] / np.hypot(by_rows, spread.beyond * moved[at]) >= deviations)
 
         # A wider spread brings a probability nearer to a half: the rows' scatter alone rules out most unlikely layouts.

@@ -133,7 +133,7 @@ def memory_interval(estimate: Estimate, deviation: float, surest: float = 1.0) -
         surest=surest,
         fit_probability=0.0
         if memory.fits_host is False  # offloaded bytes are counted, not estimated
-        else surest * normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation),
+        else min(surest, normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation)),
     )
 
 
