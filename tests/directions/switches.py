@@ -103,8 +103,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     # On short sequences tiles that are not full cost more than a better kernel gains.
     "flash_attention": on(f"{THRIFTY} seconds?", spared=selective, because="part of a tile costs a whole"),
     "attention_kernel": (
-        *along("flash_1 sdpa flash_2", "seconds-"),
-        *each("flash_2", ("flash_3",), "seconds?", because="part of a tile costs a whole"),
+        *along("flash_1 sdpa_flash flash_2", "seconds-"),
+        *each("flash_2", ("sdpa", "flash_3"), "seconds?", because="part of a tile costs a whole"),
         *each("device", ("unfused", "ck", "aiter", "npu"), "seconds?", because="other devices' kernels"),
     ),
     "attention_matrix_bytes": along("2 4", f"{LAVISH} seconds+", "flash_attention=false"),
