@@ -24,8 +24,8 @@ from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
 
-SPAN_SHARE: Final = 0.65
-"""Part of half the span between two ends that joins a 90 % range; with it and `UNSAID_STACK` 88 % of rows asked plainly
+SPAN_SHARE: Final = 0.85
+"""Part of the way to an end that joins a 90 % range on its side; with it and `UNSAID_STACK` 90 % of rows asked plainly
 lie inside, sources left out (`python -m benchmarks.accuracy --plain`)."""
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
@@ -167,9 +167,10 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
     high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
     own_time = math.log(speed.interval_seconds.high / speed.step_seconds)
-    both = _half_width("time", own_time, 0.5 * math.log(span.slowest_seconds / span.fastest_seconds))
+    sooner = _half_width("time", own_time, math.log(speed.step_seconds / span.fastest_seconds))
+    later = _half_width("time", own_time, math.log(span.slowest_seconds / speed.step_seconds))
     probability, verdict = _fitting(estimate, span, own)
-    unsaid = (_contribution("memory", 0.5 * (low + high), own), _contribution("time", both, own_time))
+    unsaid = (_contribution("memory", 0.5 * (low + high), own), _contribution("time", 0.5 * (sooner + later), own_time))
     known = (*estimate.provenance.contributions, *unsaid)
     return replace(
         estimate,
@@ -185,7 +186,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
         ),
         throughput=replace(
             speed,
-            interval_seconds=Interval(speed.step_seconds * math.exp(-both), speed.step_seconds * math.exp(both)),
+            interval_seconds=Interval(speed.step_seconds * math.exp(-sooner), speed.step_seconds * math.exp(later)),
         ),
     )
 
