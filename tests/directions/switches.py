@@ -95,7 +95,8 @@ ZERO_3 = "live_parameters=1000000000 fully_shard=false"
 BF16 = "parameter_dtype=bf16 fully_shard=false"
 GRADIENTS = f"{BF16} gradient_dtype=bf16 master_weights=true"
 _EXCHANGES = ("all_gather", "all_to_all", "all_to_all_ring")
-_MODULES = tuple(word for word in OFFLOADED_MODULES if word not in ("core_attn", "attn_proj", "fused_group_mlp"))
+_LARGE = ("core_attn", "attn_proj", "fused_group_mlp", "qkv_linear")
+_MODULES = tuple(word for word in OFFLOADED_MODULES if word not in _LARGE)
 
 SWITCHES: dict[str, tuple[Course, ...]] = {
     # What a layer keeps.
@@ -134,7 +135,9 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "recomputed_network_share": along("0.0 0.5 1.0", f"{THRIFTY} flop+ seconds+"),
     "swapped_attention": on("saved- device- host+ seconds+", spared=activations_away),
     "offloaded_modules": (
-        *each("''", _MODULES, "saved- device- host+", spared=away_or_again),
+        *each(
+            "''", _MODULES, "saved- device- host+ seconds?", spared=away_or_again, because="traffic a pass may not hide"
+        ),
         *along("'' fused_group_mlp", "saved- device- host+ seconds+", spared=away_or_again),
         *along("'' core_attn core_attn,attn_proj", "saved- device- host+ seconds+", spared=away_or_again),
     ),
@@ -253,7 +256,9 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "gradient_passes": along("0 4", "seconds+"),
     "cp_communication": (
         # Keys and values of all ranks in place of two at a time; the same of them is sent.
-        *along("ring gathered_ring", "saved- device?", because="gathered keys and values, but no buffers of a ring"),
+        *along(
+            "ring gathered_ring", "saved- device? seconds?", because="gathered keys and values, no buffers of a ring"
+        ),
         *each("ring", _EXCHANGES, "saved? device? seconds?", because="each sends and holds something else"),
     ),
     "cp_inner_degree": along(
