@@ -135,9 +135,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "recomputed_network_share": along("0.0 0.5 1.0", f"{THRIFTY} flop+ seconds+"),
     "swapped_attention": on("saved- device- host+ seconds+", spared=activations_away),
     "offloaded_modules": (
-        *each(
-            "''", _MODULES, "saved- device- host+ seconds?", spared=away_or_again, because="traffic a pass may not hide"
-        ),
+        *each("''", _MODULES, "saved- device- host+", spared=away_or_again),
+        *along("'' qkv_linear", "saved- device- host+ seconds+", spared=away_or_again),
         *along("'' fused_group_mlp", "saved- device- host+ seconds+", spared=away_or_again),
         *along("'' core_attn core_attn,attn_proj", "saved- device- host+ seconds+", spared=away_or_again),
     ),
