@@ -24,8 +24,8 @@ from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
 
-SPAN_SHARE: Final = 0.65
-"""Part of half the span between two ends that joins a 90 % range; with it and `UNSAID_STACK` 88 % of rows asked plainly
+SPAN_SHARE: Final = 0.85
+"""Part of the way to an end that joins a 90 % range on its side; with it and `UNSAID_STACK` 90 % of rows asked plainly
 lie inside, sources left out (`python -m benchmarks.accuracy --plain`)."""
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
@@ -56,7 +56,7 @@ def over_open(
     if estimate.verdict == "refused":
         return estimate
     if _is_of_hardware(question, base) and estimate.provenance.stack != "measured":
-        return _with_time(estimate, UNSAID_STACK["time"])
+        return _with_time(estimate)
     if not is_open(question, base):
         return estimate
     open_switches = tuple(_open_switches(question, base, release))
@@ -179,11 +179,11 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
         return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
-    unsaid = 0.5 * math.log(span.slowest_seconds / span.fastest_seconds)
-    estimate = _with_time(estimate, math.hypot(SPAN_SHARE * unsaid, UNSAID_STACK["time"]))
+    step = speed.step_seconds
+    estimate = _with_time(estimate, math.log(step / span.fastest_seconds), math.log(span.slowest_seconds / step))
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    low = _half_width(own, math.log(memory.need_bytes / span.least_bytes))
-    high = _half_width(own, math.log(span.most_bytes / memory.need_bytes))
+    low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
+    high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
     probability, verdict = _fitting(estimate, span, own)
     return replace(
         estimate,
@@ -198,17 +198,18 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     )
 
 
-def _with_time(estimate: Estimate, unsaid: float) -> Estimate:
-    """Return the estimate with its range of time joined with half a range of what nobody said, in the logarithm."""
+def _with_time(estimate: Estimate, sooner: float = 0.0, later: float = 0.0) -> Estimate:
+    """Return the estimate with its range of time joined with the way to either end, in the logarithm, and the release."""
     speed = estimate.throughput
     if speed.interval_seconds is None:
         return estimate
     step = speed.step_seconds
-    both = math.hypot(math.log(speed.interval_seconds.high / step), unsaid)
+    own = math.log(speed.interval_seconds.high / step)
+    low, high = (_half_width("time", own, span) for span in (sooner, later))
     return replace(
         estimate,
-        provenance=_contributed(estimate.provenance, "time", unsaid),
-        throughput=replace(speed, interval_seconds=Interval(step * math.exp(-both), step * math.exp(both))),
+        provenance=_contributed(estimate.provenance, "time", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
+        throughput=replace(speed, interval_seconds=Interval(step * math.exp(-low), step * math.exp(high))),
     )
 
 
@@ -272,6 +273,6 @@ _DIGITS: Final = 3
 """Digits of a logarithm that tell cases apart: a thousandth of the need."""
 
 
-def _half_width(own: float, span: float) -> float:
-    """Return the half of a 90 % range of memory, in the logarithm: the fit's own joined with a share of a span."""
-    return math.hypot(own, SPAN_SHARE * span, UNSAID_STACK["memory"])
+def _half_width(figure: str, own: float, span: float) -> float:
+    """Return the half of a 90 % range, in the logarithm: the fit's own joined with a share of the way to an end."""
+    return math.hypot(own, SPAN_SHARE * span, UNSAID_STACK[figure])

@@ -79,10 +79,10 @@ RecomputeMethod = Literal[NamedRecomputeMethod, "list"]
 ScheduleName = Literal["1f1b", "zb_h1", "zb_v", "dualpipe", "dualpipev"]
 """Order of the passes of a pipeline: one forward, one backward in turn, with chunks interleaved; zero bubble ZB-H1 and
 ZB-V (Qi et al. 2023); DualPipe from both ends and its half, DualPipeV (DeepSeek)."""
-AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "ck", "aiter", "npu"]
+AttentionKernel = Literal["unfused", "flash_1", "sdpa", "sdpa_flash", "flash_2", "flash_3", "ck", "aiter", "npu"]
 """Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
-PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; AMD's Composable Kernel;
-its assembly of AITER; CANN's."""
+PyTorch's choice since 2.11 (cuDNN 9 on Hopper and Blackwell); its own FlashAttention; FlashAttention 2, as
+TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; AMD's Composable Kernel; its assembly of AITER; CANN's."""
 OptimizerName = Literal[
     "adamw",
     "paged_adamw",

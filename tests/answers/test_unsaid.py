@@ -176,7 +176,7 @@ def test_the_probability_is_that_of_the_shares() -> None:
 
 
 def test_a_range_joins_its_own_width_with_a_share_of_the_span() -> None:
-    assert _half_width(0.3, 0.4) == pytest.approx(
+    assert _half_width("memory", 0.3, 0.4) == pytest.approx(
         math.sqrt(0.3**2 + (SPAN_SHARE * 0.4) ** 2 + UNSAID_STACK["memory"] ** 2)
     )
 

@@ -95,7 +95,8 @@ ZERO_3 = "live_parameters=1000000000 fully_shard=false"
 BF16 = "parameter_dtype=bf16 fully_shard=false"
 GRADIENTS = f"{BF16} gradient_dtype=bf16 master_weights=true"
 _EXCHANGES = ("all_gather", "all_to_all", "all_to_all_ring")
-_MODULES = tuple(word for word in OFFLOADED_MODULES if word not in ("core_attn", "attn_proj", "fused_group_mlp"))
+_LARGE = ("core_attn", "attn_proj", "fused_group_mlp", "qkv_linear")
+_MODULES = tuple(word for word in OFFLOADED_MODULES if word not in _LARGE)
 
 SWITCHES: dict[str, tuple[Course, ...]] = {
     # What a layer keeps.
@@ -103,8 +104,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     # On short sequences tiles that are not full cost more than a better kernel gains.
     "flash_attention": on(f"{THRIFTY} seconds?", spared=selective, because="part of a tile costs a whole"),
     "attention_kernel": (
-        *along("flash_1 sdpa flash_2", "seconds-"),
-        *each("flash_2", ("flash_3",), "seconds?", because="part of a tile costs a whole"),
+        *along("flash_1 sdpa_flash flash_2", "seconds-"),
+        *each("flash_2", ("sdpa", "flash_3"), "seconds?", because="part of a tile costs a whole"),
         *each("device", ("unfused", "ck", "aiter", "npu"), "seconds?", because="other devices' kernels"),
     ),
     "attention_matrix_bytes": along("2 4", f"{LAVISH} seconds+", "flash_attention=false"),
@@ -135,6 +136,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "swapped_attention": on("saved- device- host+ seconds+", spared=activations_away),
     "offloaded_modules": (
         *each("''", _MODULES, "saved- device- host+", spared=away_or_again),
+        *along("'' qkv_linear", "saved- device- host+ seconds+", spared=away_or_again),
         *along("'' fused_group_mlp", "saved- device- host+ seconds+", spared=away_or_again),
         *along("'' core_attn core_attn,attn_proj", "saved- device- host+ seconds+", spared=away_or_again),
     ),
@@ -253,7 +255,9 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "gradient_passes": along("0 4", "seconds+"),
     "cp_communication": (
         # Keys and values of all ranks in place of two at a time; the same of them is sent.
-        *along("ring gathered_ring", "saved- device?", because="gathered keys and values, but no buffers of a ring"),
+        *along(
+            "ring gathered_ring", "saved- device? seconds?", because="gathered keys and values, no buffers of a ring"
+        ),
         *each("ring", _EXCHANGES, "saved? device? seconds?", because="each sends and holds something else"),
     ),
     "cp_inner_degree": along(

@@ -99,7 +99,8 @@ def test_no_shape_counts_where_the_processors_are_not_known() -> None:
     ("kernel", "share"),
     [
         ("flash_1", 0.63 * 0.3),
-        ("sdpa", 0.63 * 0.35),
+        ("sdpa_flash", 0.63 * 0.35),
+        ("sdpa", 0.6),
         ("flash_2", 0.63 * 0.5),
         ("flash_3", 0.6),
         ("ck", 0.4),
@@ -128,7 +129,9 @@ def test_the_device_names_its_kernel_unless_the_stack_does() -> None:
         assert attention_kernel(scenario_of(small_dense(head_dim=head_dim), "h100-sxm-80g")) == kernel
     ascend = scenario_of("llama3.1-8b", "ascend-910b-64g")
     assert attention_kernel(ascend) == "npu"
-    assert attention_kernel(replace(ascend, framework=replace(ascend.framework, attention_kernel="sdpa"))) == "sdpa"
+    assert (
+        attention_kernel(replace(ascend, framework=replace(ascend.framework, attention_kernel="sdpa"))) == "sdpa_flash"
+    )
     assert attention_kernel(scenario_of("llama3.1-8b", options={"flash_attention": "false"})) == "unfused"
     assert load_hardware("b200-sxm").attention_kernel == "flash_3"
 

@@ -122,7 +122,11 @@ def _group(pricing: Pricing, name: CollectiveGroup) -> RankGroup:
 
 
 def attention_backward_factor(scenario: Scenario) -> float:
-    """Return attention's backward time over its forward time: five products for two in flash attention (Dao 2023)."""
+    """Return attention's backward time over its forward time: five products for two in flash attention (Dao 2023).
+
+    They run slower than the forward pass's: causal bf16 of cuDNN 9.19 on H200 reaches 484 and 370, 644 and 541, 688 and
+    581 TFLOP/s at 2k, 8k and 32k tokens, 1.2 times (NVIDIA/cudnn-frontend 3929da2, results/h200_919_only_cudnn).
+    """
     products = 2.5 if scenario.framework.flash_attention else 2.0
     return products * scenario.coefficients.time.attention_backward_slowdown
 

@@ -40,14 +40,21 @@ _LOADED_BYTES = 16
 
 
 def attention_kernel(scenario: Scenario) -> AttentionKernel:
-    """Return the attention kernel: the stack's, or the device's own where heads are not too wide for it."""
+    """Return the attention kernel: the stack's, or the device's own where heads are not too wide for it.
+
+    PyTorch takes cuDNN first on Hopper and Blackwell if it is newer than 9.15, which 2.11 brings (pytorch 001f694,
+    native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`).
+    """
     profile = scenario.framework
     if not profile.flash_attention:
         return "unfused"
-    if profile.attention_kernel == "device":
-        own = scenario.hardware.attention_kernel or "flash_2"
-        return "flash_2" if own == "flash_3" and scenario.model.head_dim > _WIDEST_HEAD else own
-    return cast("AttentionKernel", profile.attention_kernel)
+    own, stated = scenario.hardware.attention_kernel or "flash_2", profile.attention_kernel
+    fits = own != "flash_3" or scenario.model.head_dim <= _WIDEST_HEAD
+    if stated == "device":
+        return own if fits else "flash_2"
+    if stated == "sdpa":
+        return "flash_3" if own == "flash_3" and fits else "sdpa_flash"
+    return cast("AttentionKernel", stated)
 
 
 def attention_rate(scenario: Scenario) -> float:
@@ -67,7 +74,7 @@ def attention_rate(scenario: Scenario) -> float:
             share = values.attention_efficiency_unfused
         case "flash_1":
             share = reach * values.attention_efficiency_flash_1
-        case "sdpa":
+        case "sdpa_flash":
             share = reach * values.attention_efficiency_sdpa
         case "flash_2":
             share = reach * values.attention_efficiency

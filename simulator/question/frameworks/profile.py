@@ -217,7 +217,8 @@ class FrameworkProfile(Switches):
     )
     attention_kernel: str = switch(
         default="device",
-        about="attention kernel, which sets its speed: `device` is the hardware's own where it has one, else flash_2",
+        about="attention kernel, which sets its speed: `device` is the hardware's own where it has one, else flash_2; "
+        "`sdpa` what PyTorch 2.11 and later take, `sdpa_flash` what earlier ones do",
         choices=("device", *ATTENTION_KERNELS),
     )
     attention_matrix_bytes: int = switch(
