@@ -199,7 +199,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
 
 
 def _with_time(estimate: Estimate, sooner: float = 0.0, later: float = 0.0) -> Estimate:
-    """Return the estimate with its range of time joined with the way to either end, in the logarithm, and the release."""
+    """Return the estimate with its range of time joined with the way to either end, in the logarithm."""
     speed = estimate.throughput
     if speed.interval_seconds is None:
         return estimate
