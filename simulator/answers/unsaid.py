@@ -23,6 +23,7 @@ from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, 
 from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
+from simulator.tabular import replaced
 
 SPAN_SHARE: Final = 0.65
 """Part of half the span between two ends that joins a 90 % range; with it and `UNSAID_STACK` 88 % of rows asked plainly
@@ -162,7 +163,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges joined with the span, and its verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
-        return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
+        return replaced(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
     low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
     high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
@@ -171,7 +172,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     probability, verdict = _fitting(estimate, span, own)
     unsaid = (_contribution("memory", 0.5 * (low + high), own), _contribution("time", both, own_time))
     known = (*estimate.provenance.contributions, *unsaid)
-    return replace(
+    return replaced(
         estimate,
         open=span,
         verdict=verdict,
