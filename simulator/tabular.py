@@ -1,4 +1,4 @@
-"""Base class of answers, `Tabular`: rows, a data frame, a table and a figure of each, for Python and notebooks.
+"""Base class of answers, `Tabular`: rows, a data frame, a table and a figure of each; fields computed when read.
 
     estimate.rows()    estimate.to_frame()    estimate.plot("step")
 
@@ -8,10 +8,13 @@ An answer has its rows; `show.pages.notebook` draws them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 Row = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Drawing(Protocol):
@@ -62,3 +65,51 @@ class Tabular:
     def _repr_html_(self) -> str:
         """Return the terminal's table as HTML, for notebooks."""
         return self.drawing.html(self)
+
+
+class _Deferred:
+    """Value of a field, computed once when it is first read."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, compute: Callable[[], object]) -> None:
+        self.value = cache(compute)
+
+
+def deferred(compute: Callable[[], T]) -> T:
+    """Return what stands for a value in a field that `read_late` names, until it is read."""
+    return cast("T", _Deferred(compute))
+
+
+class _LateField:
+    """Field of a frozen record with slots, whose deferred value is computed by the first who reads it."""
+
+    def __init__(self, slot: Any) -> None:
+        self.slot = slot
+
+    def __get__(self, record: object, owner: type | None = None) -> Any:
+        if record is None:
+            return self
+        value = self.slot.__get__(record, owner)
+        return value.value() if isinstance(value, _Deferred) else value
+
+    def __set__(self, record: object, value: object) -> None:
+        self.slot.__set__(record, value)
+
+
+def read_late(*names: str) -> Callable[[type[T]], type[T]]:
+    """Decorate a frozen dataclass with slots so that fields may be `deferred`; pickles and copies hold their values."""
+
+    def with_late_fields(record: type[T]) -> type[T]:
+        for name in names:
+            setattr(record, name, _LateField(vars(record)[name]))
+        return record
+
+    return with_late_fields
+
+
+def replaced(record: T, **values: Any) -> T:
+    """Return `dataclasses.replace` of a record, with deferred values left to be computed."""
+    late = {name: field.slot.__get__(record) for name, field in vars(type(record)).items() if type(field) is _LateField}
+    changed: T = replace(record, **{**late, **values})  # type: ignore[type-var]  # a dataclass, as `read_late` says
+    return changed

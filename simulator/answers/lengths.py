@@ -23,6 +23,7 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
+from simulator.tabular import replaced
 
 
 def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) -> Estimate:
@@ -35,7 +36,7 @@ def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) 
         samples = scenario.global_batch_size * scenario.framework.sequences_per_sample
         about = replace(about, fits_to=longest, failing_steps=lengths.beyond(longest, samples))
     if not lengths.bound:
-        return replace(estimate, lengths=about)
+        return replaced(estimate, lengths=about)
     shortest, speed = (
         estimate_layout(replace(scenario, lengths=lengths.shortest()), layout).throughput,
         estimate.throughput,
@@ -47,7 +48,7 @@ def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) 
     )
     ends = [each.interval_seconds or Interval(each.step_seconds, each.step_seconds) for each in (shortest, speed)]
     interval = Interval(min(end.low for end in ends), max(end.high for end in ends))
-    return replace(estimate, lengths=about, throughput=replace(speed, interval_seconds=interval))
+    return replaced(estimate, lengths=about, throughput=replace(speed, interval_seconds=interval))
 
 
 def longest_that_fits(scenario: Scenario, layout: Layout, most: int) -> int | None:

@@ -27,6 +27,7 @@ from simulator.search.fewest import fewest_nodes, most_nodes
 from simulator.search.query import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import Space
+from simulator.tabular import replaced
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
@@ -50,8 +51,8 @@ def estimate_of(case: Case) -> Estimate:
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if judged.verdict in ("does_not_fit", "starved") else _SEARCHED
-        judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
-    return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
+        judged = replaced(judged, provenance=replace(known, cautions=(note, *known.cautions)))
+    return replaced(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:

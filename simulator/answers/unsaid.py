@@ -23,6 +23,7 @@ from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, 
 from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
+from simulator.tabular import replaced
 
 SPAN_SHARE: Final = 0.85
 """Part of the way to an end that joins a 90 % range on its side; with it and `UNSAID_STACK` 90 % of rows asked plainly
@@ -178,14 +179,14 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges joined with the span, and its verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
-        return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
+        return replaced(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
     step = speed.step_seconds
     estimate = _with_time(estimate, math.log(step / span.fastest_seconds), math.log(span.slowest_seconds / step))
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
     low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
     high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
     probability, verdict = _fitting(estimate, span, own)
-    return replace(
+    return replaced(
         estimate,
         open=span,
         verdict=verdict,
@@ -206,7 +207,7 @@ def _with_time(estimate: Estimate, sooner: float = 0.0, later: float = 0.0) -> E
     step = speed.step_seconds
     own = math.log(speed.interval_seconds.high / step)
     low, high = (_half_width("time", own, span) for span in (sooner, later))
-    return replace(
+    return replaced(
         estimate,
         provenance=_contributed(estimate.provenance, "time", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
         throughput=replace(speed, interval_seconds=Interval(step * math.exp(-low), step * math.exp(high))),

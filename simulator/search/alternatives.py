@@ -38,6 +38,7 @@ from simulator.search.query import Query, Remedy, StackBest
 from simulator.search.rank import SearchResult, best_of, fastest_of
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
+from simulator.tabular import deferred, replaced
 
 
 def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
@@ -257,10 +258,13 @@ def with_switches(
     value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
     """
     base = priced or price(pricing_of(scenario, estimate.layout))
-    assumed = sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change))
+
+    def assumed() -> tuple[AssumedSwitch, ...]:
+        return tuple(sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change)))
+
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
     provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
-    return replace(estimate, assumed=tuple(assumed), provenance=provenance)
+    return replaced(estimate, assumed=deferred(assumed), provenance=provenance)
 
 
 def _idle(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[str]:

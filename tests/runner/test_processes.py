@@ -61,7 +61,7 @@ def test_environment_and_folder_are_the_launchs(tmp_path: Path) -> None:
 
 
 def test_the_time_limit_ends_ranks_in_other_sessions(tmp_path: Path) -> None:
-    found = run(tmp_path, *tree(tmp_path, "deaf"), limit_seconds=12.0)
+    found = run(tmp_path, *tree(tmp_path, "deaf"), limit_seconds=5.0)
     assert (found.exit_code, found.timed_out) == (None, True)
     assert "started" in (tmp_path / "log").read_text(encoding="utf-8")
     assert processes_with(str(tmp_path)) == {}

@@ -17,7 +17,7 @@ from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import Batching
-from simulator.tabular import Tabular
+from simulator.tabular import Tabular, read_late
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +378,7 @@ class OpenRange:
         return max(turning, key=lambda switch: abs(switch.memory_bytes), default=None)
 
 
+@read_late("assumed")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate(Workload, Tabular):
     """One layout, priced."""

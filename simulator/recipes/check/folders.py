@@ -10,7 +10,6 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import MIB
 from simulator.recipes.check.verdict import Changed, ChangeKind, Checked, Stored, figure_ratio
 from simulator.recipes.shell.launch import SCRIPTS
+from simulator.tabular import replaced
 
 SUFFIXES: Final = (*(f".{end}" for end in SCRIPTS), ".yaml", ".yml", ".toml", ".json")
 """Suffixes of files that may be recipes."""
@@ -174,7 +174,7 @@ def ratcheted(results: Iterable[Checked], before: Baseline) -> tuple[Checked, ..
     keys = _keys((result.file, result.title) for result in present)
     stored = (before[key][1] if key in before else None for key in keys)
     return tuple(
-        replace(result, known=not result.passed and old is not None and old.outcome == result.outcome)
+        replaced(result, known=not result.passed and old is not None and old.outcome == result.outcome)
         for result, old in zip(present, stored, strict=True)
     )
 

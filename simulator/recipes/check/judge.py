@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
 from simulator.answers.changes import changes_for
@@ -54,10 +55,12 @@ from simulator.recipes.check.repository import CommentError, OwnWords, Repositor
 from simulator.recipes.check.room import peaks_of, room_of
 from simulator.recipes.check.verdict import LEFT_OUT, LONGEST_STATED, OWN_SETTINGS, Checked, graded, marks_of
 from simulator.search.build import estimate_layout
+from simulator.tabular import deferred, replaced
 
 if TYPE_CHECKING:
     from simulator.search.rank import Progress
 
+T = TypeVar("T")
 _SEVERITIES = ("error", "warning", "note")
 
 
@@ -124,7 +127,7 @@ def _in_repository(result: Checked, words: OwnWords, reading: Reading) -> Checke
         for remark in result.remarks
         if remark.rule != UNUSED_SETTING or not remark.message.startswith(repeated or ("\n",))
     )
-    return silenced(replace(result, remarks=(*remarks, *words.remarks)), words.ignored)
+    return silenced(replaced(result, remarks=(*remarks, *words.remarks)), words.ignored)
 
 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
@@ -174,7 +177,7 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     for result in results:
         remarks = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
         left = left - set(remarks)
-        results_once.append(replace(result, remarks=remarks))
+        results_once.append(replaced(result, remarks=remarks))
     return tuple(results_once)
 
 
@@ -352,12 +355,26 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     case, estimate = judged.case, judged.estimate
     if case is None or estimate is None:
         return judged
+    marks = marks_of(case.recipe.file)
+
+    def advice(compute: Callable[[], T], otherwise: T) -> T:
+        """Return a field that is computed when it is read; a defect there hides no verdict."""
+
+        def computed() -> T:
+            try:
+                return compute()
+            except Exception as error:  # noqa: BLE001  no launch may hide the verdicts of the others
+                warnings.warn(str(_defect(case.recipe.file, error)), RuntimeWarning, stacklevel=2)
+                return otherwise
+
+        return deferred(computed)
+
     return replace(
         judged,
-        peaks=peaks_of(case.scenario, case.layout),
-        without_offload=_on_device(case),
-        changes=() if judged.passed else changes_for(case, estimate, marks_of(case.recipe.file), gates),
-        room=None if judged.outcome == "refused" else room_of(case),
+        peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
+        without_offload=advice(lambda: _on_device(case), None),
+        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks, gates), ()),
+        room=None if judged.outcome == "refused" else advice(lambda: room_of(case), None),
     )
 
 

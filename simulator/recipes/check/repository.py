@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import islice
@@ -42,6 +42,7 @@ from simulator.recipes.check.folders import below
 from simulator.recipes.check.verdict import UNMATCHED, Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.search.rules import RULES
+from simulator.tabular import replaced
 
 NAME: Final = ".simulate.yaml"
 _MOST_BYTES: Final = 1 << 18
@@ -428,7 +429,7 @@ def silenced(result: Checked, ignored: Mapping[str, tuple[str, Place]]) -> Check
     names = [outcome] if outcome in ignored else errors if errors and all(each in ignored for each in errors) else []
     words = ((name, *ignored[name]) for name in dict.fromkeys(names))
     notes = [Remark(IGNORED, "note", f"{name} is ignored: {why}", place) for name, why, place in words]
-    return replace(result, passed=True, known=True, remarks=(*result.remarks, *notes)) if names else result
+    return replaced(result, passed=True, known=True, remarks=(*result.remarks, *notes)) if names else result
 
 
 _OWN_TRAINER: Final = re.compile(r"'([^']{1,200})': flags of no framework")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from simulator.answers.rules import Mark
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.origin import Place, Remark
 from simulator.recipes.check.room import Peaks, Room
-from simulator.tabular import Tabular
+from simulator.tabular import Tabular, read_late, replaced
 
 _MOST_BYTES = 2_000_000
 _PATTERNS: dict[Mark, re.Pattern[str]] = {
@@ -62,6 +62,7 @@ UNMATCHED = "pattern-unmatched"
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 
+@read_late("peaks", "without_offload", "changes", "room")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """The verdict on one launch of one file."""
@@ -108,7 +109,7 @@ def graded(result: Checked, gates: Gates) -> Checked:
         return result
     stated = result.outcome == "longest_does_not_fit" and any(each.rule == LONGEST_STATED for each in result.remarks)
     fails = result.outcome in gates.fail_on or (stated and "stated_longest_does_not_fit" in gates.fail_on)
-    return replace(result, passed=not fails)
+    return replaced(result, passed=not fails)
 
 
 def exit_code(results: Iterable[Checked], gates: Gates) -> int:

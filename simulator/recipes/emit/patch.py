@@ -24,6 +24,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
+from simulator.tabular import replaced
 
 _WORD = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\)]+)"""
 _HEADER = re.compile(r"#|\s*$")
@@ -186,7 +187,7 @@ def patched(
 ) -> tuple[Checked, ...]:
     """Return the results with a patch for each change that the recipe's text allows."""
     return tuple(
-        replace(
+        replaced(
             result,
             changes=tuple(
                 replace(change, patch=patch_of(result, change, settings, environment, root))

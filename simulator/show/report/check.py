@@ -36,6 +36,7 @@ from simulator.show.report.text import (
     percent,
     words,
 )
+from simulator.tabular import replaced
 
 _MANY = 12
 """Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""
@@ -388,7 +389,7 @@ def _printable(result: Checked) -> Checked:
         replace(remark, message=_text(remark.message), fix=_text(remark.fix), place=_place(remark.place))
         for remark in result.remarks
     )
-    return replace(
+    return replaced(
         result,
         file=_name(result.file),
         title=_text(result.title),
