@@ -128,7 +128,7 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
 
 def _question(scenario: Scenario) -> tuple[object, ...]:
     """Return what a change of a scenario may change."""
-    return (scenario.framework, scenario.lora_rank, scenario.devices, scenario.global_batch_size)
+    return (scenario.framework, scenario.model, scenario.lora_rank, scenario.devices, scenario.global_batch_size)
 
 
 def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:

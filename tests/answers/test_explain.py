@@ -163,8 +163,8 @@ def test_an_input_alone_is_priced_alone() -> None:
         ("--tp 2", "--tp 2 --precision fp8", ("B's peak is at loss", "parameters +", "precision fp8: 8-bit copies")),
         ("--tp 2", "--tp 2 --pp 4", ("optimizer +", "pipeline parallel 4: fewer replicas shard it (1 of data")),
         (
-            "--framework torch --zero-stage 2",
-            "--framework torch",
+            "--framework torch --zero-stage 2 --recompute none",
+            "--framework torch --recompute none",
             ("(cached +", "zero stage 3: whole layers are gathered"),
         ),
         ("--tp 2", "--tp 2", ()),

@@ -194,8 +194,9 @@ def estimated(target: RecipeFormat, options: list[str], folder: Path) -> tuple[P
 
 
 def closed(answer: dict[str, Any], before: dict[str, Any], part: str) -> dict[str, Any]:
-    """Figures of an answer, without ranges where the answer before was open: the script that is written closes it."""
-    ranges = {"interval", "fit_probability"} if before["open"] else set()
+    """Figures of an answer, without ranges where switches or a release were open: the script that is written closes it."""
+    unsaid = before["open"] or "unsaid" in str(before["provenance"])
+    ranges = {"interval", "fit_probability"} if unsaid else set()
     return {name: value for name, value in answer[part].items() if name not in ranges}
 
 

@@ -31,6 +31,8 @@ SOMETHING: dict[tuple[str, str], object] = {
     ("DualPipe", "combined"): True,
     ("DualPipe", "splits_at_end"): True,
     ("DualPipeV", "splits_at_end"): True,
+    # Only of what no run is like is the probability limited.
+    ("MemoryEstimate", "surest"): 1.0,
     # The question's own defaults (docs/model.md).
     ("Estimate", "seq_length"): 8192,
     ("Estimate", "global_batch_size"): 1024,
