@@ -24,7 +24,7 @@ from simulator.cost.memory.peak import layer_gradient_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.timing.collectives import gather_seconds, shard_group
-from simulator.cost.timing.layers import head_seconds, table_seconds
+from simulator.cost.timing.layers import attention_backward_factor, head_seconds, table_seconds
 from simulator.cost.timing.parts import PassSeconds, sum_parts
 from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.frameworks.profile import DTYPE_BYTES
@@ -226,7 +226,12 @@ class Example:
         yield Row("`gemm`, by the shapes", f"{gemm} × {number(both['gemm'] / evaluate(gemm))}", both["gemm"], "ms")
         scores = times(2, tokens, self.scenario.seq_length, (q + model.value_width) / 2)
         cut = f"(1 + {number(self.scenario.coefficients.time.attention_tile_tokens)} / {self.scenario.seq_length})"
-        yield Row("`attention`", f"3.5 × {scores} / {attention_rate} × {cut}", both["attention"], "ms")
+        yield Row(
+            "`attention`",
+            f"{1.0 + attention_backward_factor(self.scenario):g} × {scores} / {attention_rate} × {cut}",
+            both["attention"],
+            "ms",
+        )
         moved = f"{times(20, model.hidden_size)} + 4 × ({q} + {k}) + {times(6, model.intermediate_size)}"
         around = f"14 × {model.value_width}"  # of a flash kernel's backward pass
         yield Row(

@@ -194,7 +194,7 @@ def estimated(target: RecipeFormat, options: list[str], folder: Path) -> tuple[P
 
 
 def closed(answer: dict[str, Any], before: dict[str, Any], part: str) -> dict[str, Any]:
-    """Figures of an answer, without ranges where switches or a release were open: the script that is written closes it."""
+    """Figures of an answer, without ranges where switches or a release were open: the script says them."""
     unsaid = before["open"] or "unsaid" in str(before["provenance"])
     ranges = {"interval", "fit_probability"} if unsaid else set()
     return {name: value for name, value in answer[part].items() if name not in ranges}
