@@ -65,10 +65,22 @@ _CUBLAS_WORKSPACE = 32.0 * MIB
 """Most that PyTorch allocates for cuBLAS (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp: on Hopper; else 8)."""
 
 
+_GROUPED_STREAMS = 4
+_STREAM_WORKSPACE = {"ampere": 4.0 * MIB, **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), _CUBLAS_WORKSPACE)}
+
+
 def workspace_bytes(scenario: Scenario) -> float:
-    """Return the bytes of library workspaces: of cuBLAS alone on one device, else as fitted (M11)."""
-    fitted = scenario.coefficients.memory.workspace_bytes
-    return np.minimum(fitted, _CUBLAS_WORKSPACE) if scenario.devices == 1 else fitted
+    """Return the bytes of library workspaces: of cuBLAS alone on one device, else as fitted (M11).
+
+    Experts' grouped products of TransformerEngine have one for each of 4 streams: 32 MiB from compute capability 9 on,
+    4 before (NVIDIA/TransformerEngine, pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`).
+    """
+    fitted, framework = scenario.coefficients.memory.workspace_bytes, scenario.framework
+    if scenario.devices == 1:
+        return np.minimum(fitted, _CUBLAS_WORKSPACE)
+    grouped = framework.name == "megatron" and scenario.model.is_moe and not framework.sliced_experts
+    each = max(_STREAM_WORKSPACE.get(device.family, 0.0) for device in scenario.kinds_of_device)
+    return fitted + _GROUPED_STREAMS * each if grouped else fitted
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:
