@@ -18,7 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-# Every worker, and hundreds of processes that tests start, would compile the same files again; git ignores what is kept.
+# Every worker and every process that a test starts would compile the same files again; git ignores what is kept.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -185,6 +185,11 @@ LAYOUTS = [
 ]
 
 
+@pytest.fixture
+def closed_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_open_switches(monkeypatch)
+
+
 OPEN = {target: (target, options) for target, options in reversed(LAYOUTS)}.values()
 """The first layout of each format: asked with what nobody said. The others have the switches of the answer alone."""
 
@@ -211,9 +216,7 @@ def _stack(target: RecipeFormat, hardware: str, words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("target", "options"), LAYOUTS)
-def test_round_trip(
-    target: RecipeFormat, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if (target, options) not in OPEN:
         without_open_switches(monkeypatch)
     words = options.split()
@@ -444,17 +447,12 @@ EVERYWHERE = [
 ]
 
 
+@pytest.mark.usefixtures("closed_switches")
 @pytest.mark.parametrize(("target", "question", "hardware", "stack"), [*STACKS, *EVERYWHERE])
 def test_hardware_and_stacks(
-    target: RecipeFormat,
-    question: str,
-    hardware: str,
-    stack: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    target: RecipeFormat, question: str, hardware: str, stack: str | None, tmp_path: Path
 ) -> None:
     """The recipe says the stack of a hardware's runs, but for z2000's release; another comes back where it is named."""
-    without_open_switches(monkeypatch)
     words = [*question.split(), "--hardware", hardware, *(["--stack", stack] if stack else [])]
     result = run("estimate", "--framework", framework_of(target), *words, "--format", "json")
     if result.exit_code == 3 and stack is None:
