@@ -27,8 +27,8 @@ from tests.trainer.launches import (
 pytestmark = [pytest.mark.launch, NEEDS_TORCH]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "tensor parallel": {"tensor_parallel": 2, "recompute": "full"},
-    "tensor and sequence parallel": {"tensor_parallel": 2, "sequence_parallel": True},
+    "tensor parallel": {"tensor_parallel": 2, "micro_batch_size": 2, "recompute": "full"},
+    "tensor and sequence parallel": {"tensor_parallel": 2, "micro_batch_size": 2, "sequence_parallel": True},
     "pipeline": {"pipeline_parallel": 2, "stage_layers": (1, 3)},
     "interleaved": {"pipeline_parallel": 2, "virtual_stages": 2, "recompute": "selective"},
     "replicas": {"data_parallel": 2, "zero_stage": 0},
@@ -135,7 +135,7 @@ def test_tied_tables_on_two_pipeline_ranks_stay_equal(tmp_path: Path) -> None:
 
 
 def test_bf16_stays_near_fp32(alone: Trained, tmp_path: Path) -> None:
-    layout = {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 3}
+    layout = {"tensor_parallel": 2, "micro_batch_size": 2, "sequence_parallel": True, "zero_stage": 3}
     job = job_of(layout, precision="bf16", model=SHALLOW)
     for result in launch(job, tmp_path):
         assert result.losses == pytest.approx(alone.losses, abs=0.01)
