@@ -6,6 +6,7 @@ lanes, each the work of one worker: no more launches run at a time than there ar
 
 import gc
 import os
+import sys
 from typing import Final
 
 import pytest
@@ -16,6 +17,10 @@ from xdist.scheduler import LoadScopeScheduling
 # Before numpy and torch are imported: workers and launches share the cores, and threads that wait for each other spin.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
+
+# Every worker and every process that a test starts would compile the same files again; git ignores what is kept.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tests leave few cycles, and looking for them in all that thousands of tests hold takes a twentieth of the suite.
 gc.set_threshold(20_000, 20, 20)

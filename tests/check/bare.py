@@ -25,6 +25,18 @@ def without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "room_of", lambda *_: None)
 
 
+def without_open_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Price a layout with its own switches alone, not with each value that nobody said.
+
+    `tests/answers/test_unsaid.py` looks at those.
+    """
+
+    def as_it_is(_question: object, estimate: Estimate, *_: Any) -> Estimate:
+        return estimate
+
+    monkeypatch.setattr(ranking, "over_open", as_it_is)
+
+
 @contextmanager
 def no_advice() -> Iterator[None]:
     """The same for a block."""

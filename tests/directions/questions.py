@@ -5,6 +5,7 @@ without a pipeline; adapters; every precision; short sequences, where the optimi
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -15,6 +16,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.host import host_memory, uses_host
 from simulator.cost.pricing.price import price
 from simulator.cost.timing.products import model_flops_per_token
+from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import framework
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.scenario import Scenario
@@ -148,10 +150,16 @@ def block_of_question(name: str) -> LayoutBlock:
     return block_of([layout_of(scenario, **layout) for layout in QUESTIONS[name].layouts])
 
 
-@lru_cache(maxsize=8192)
 def figures(name: str, options: tuple[tuple[str, str], ...] = ()) -> Figures:
     """A question's figures under switches; the last axis is that of its layouts."""
-    return figures_of(Pricing(scenario_of(name, dict(options)), block_of_question(name)))
+    return _figures(name, scenario_of(name, dict(options)).framework)
+
+
+@lru_cache(maxsize=8192)
+def _figures(name: str, profile: FrameworkProfile) -> Figures:
+    """By all switches, named or not: of two values of a switch the profile has one already."""
+    scenario = replace(scenario_of(name, {}), framework=profile)
+    return figures_of(Pricing(scenario, block_of_question(name)))
 
 
 def figures_of(pricing: Pricing) -> Figures:

@@ -1,5 +1,6 @@
 """Parameter counts equal those of Hugging Face's own classes, built without storage; skipped without transformers."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -9,14 +10,24 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.question.specs.families.reading import read_config
 from tests.specs.small_configs import SMALL
 
-transformers = pytest.importorskip("transformers", reason="the extra for Hugging Face's classes is not installed")
-torch = pytest.importorskip("torch", reason="Hugging Face's classes need torch")
-
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    *(
+        pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=reason)
+        for name, reason in (
+            ("transformers", "the extra for Hugging Face's classes is not installed"),
+            ("torch", "Hugging Face's classes need torch"),
+        )
+    ),
+]
 
 
 def class_parameters(model_type: str, keys: dict[str, object]) -> int:
     """Parameters of the class, and the corrections of its routers, which are buffers that checkpoints hold."""
+    # Every worker collects this file, and one runs it: both take seconds to import.
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
     config = transformers.AutoConfig.for_model(model_type, **keys)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)

@@ -10,6 +10,7 @@ import simulator
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import UnsupportedError
 from simulator.question.specs.families.reading import read_config
+from tests.check.bare import without_advice, without_open_switches
 from tests.project.tree import ROOT
 
 FOLDER = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared") / "configs"
@@ -104,7 +105,9 @@ def counted() -> dict[str, int]:
     return {"given": len(files), "priced": sum(map(priced, files))}
 
 
-def test_all_are_priced() -> None:
+def test_all_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_advice(monkeypatch)
+    without_open_switches(monkeypatch)
     found = counted()
     assert found["given"] == found["priced"] >= len(PARAMETERS) == 51
     record = json.loads((ROOT / "calibration" / "accuracy.json").read_text(encoding="utf-8"))

@@ -33,6 +33,8 @@ class Late:
         self._module = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith(("__", "_pytest", "_mock_name")):  # pytest asks them of all that a module names
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._module), name)
 
 

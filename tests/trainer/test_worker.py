@@ -27,8 +27,8 @@ from tests.trainer.launches import (
 pytestmark = [pytest.mark.launch, NEEDS_TORCH]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "tensor parallel": {"tensor_parallel": 2, "recompute": "full"},
-    "tensor and sequence parallel": {"tensor_parallel": 2, "sequence_parallel": True},
+    "tensor parallel": {"tensor_parallel": 2, "micro_batch_size": 2, "recompute": "full"},
+    "tensor and sequence parallel": {"tensor_parallel": 2, "micro_batch_size": 2, "sequence_parallel": True},
     "pipeline": {"pipeline_parallel": 2, "stage_layers": (1, 3)},
     "interleaved": {"pipeline_parallel": 2, "virtual_stages": 2, "recompute": "selective"},
     "replicas": {"data_parallel": 2, "zero_stage": 0},
@@ -60,10 +60,20 @@ def train(job: TrainingJob, folder: Path) -> Trained:
     return Trained(found, norms)
 
 
+SHALLOW = tiny_model(num_hidden_layers=2)
+"""Layers enough where no pipeline shares them out; each costs every rank as much time."""
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One rank, nothing split."""
-    return train(job_of(), tmp_path_factory.mktemp("alone"))
+    return train(job_of(model=SHALLOW), tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture(scope="module")
+def alone_deep(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The same with a layer for each stage of interleaved pipelines."""
+    return train(job_of(), tmp_path_factory.mktemp("alone_deep"))
 
 
 def check_result(job: TrainingJob, rank: int, result: RankResult) -> None:
@@ -80,8 +90,12 @@ def check_result(job: TrainingJob, rank: int, result: RankResult) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_cut_computes_the_losses_and_gradients_of_one_rank(name: str, alone: Trained, tmp_path: Path) -> None:
-    job = job_of(LAYOUTS[name])
+def test_every_cut_computes_the_losses_and_gradients_of_one_rank(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    deep = "pipeline_parallel" in LAYOUTS[name]
+    alone: Trained = request.getfixturevalue("alone_deep" if deep else "alone")
+    job = job_of(LAYOUTS[name], model=None if deep else SHALLOW)
     found = train(job, tmp_path)
     assert found.norms == pytest.approx(alone.norms, rel=1e-4)
     for rank, result in enumerate(found.results):
@@ -98,7 +112,7 @@ def test_the_model_learns(alone: Trained) -> None:
 
 def test_fp32_training_on_one_rank_rests_on_three_copies_of_the_parameters(alone: Trained) -> None:
     (result,) = alone.results
-    parameters = 4 * (4 * (256 * 256 * 3 + 256 * 704 * 3 + 2 * 256) + 2 * 2048 * 256 + 256)
+    parameters = 4 * (2 * (256 * 256 * 3 + 256 * 704 * 3 + 2 * 256) + 2 * 2048 * 256 + 256)
     assert result.peak_parts["parameters"] == result.peak_parts["gradients"] == parameters
     # Beside the moments a step count for each parameter; beside the copies the data and the rotary tables.
     assert 2 * parameters <= result.peak_parts["optimizer"] < 2.001 * parameters
@@ -121,8 +135,8 @@ def test_tied_tables_on_two_pipeline_ranks_stay_equal(tmp_path: Path) -> None:
 
 
 def test_bf16_stays_near_fp32(alone: Trained, tmp_path: Path) -> None:
-    layout = {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 3}
-    job = job_of(layout, precision="bf16")
+    layout = {"tensor_parallel": 2, "micro_batch_size": 2, "sequence_parallel": True, "zero_stage": 3}
+    job = job_of(layout, precision="bf16", model=SHALLOW)
     for result in launch(job, tmp_path):
         assert result.losses == pytest.approx(alone.losses, abs=0.01)
         assert result.losses != pytest.approx(alone.losses, rel=1e-7)
@@ -140,7 +154,7 @@ def test_memory_that_runs_out_is_the_last_line_and_the_exit_code(tmp_path: Path)
 
 def test_memory_for_the_tensors_is_enough(alone: Trained, tmp_path: Path) -> None:
     # What a rank maps beside its tensors, stacks of threads for one, is no memory that a device would need.
-    job = job_of(memory_limit_bytes=alone.results[0].peak_bytes + 8 * 2**20)
+    job = job_of(model=SHALLOW, memory_limit_bytes=alone.results[0].peak_bytes + 8 * 2**20)
     assert len(launch(job, tmp_path)) == 1
 
 
