@@ -26,11 +26,7 @@ PACKAGE: Final = Path(__file__).resolve().parent
 
 
 def data_folder(folder: str) -> Path:
-    """Return one of the top-level folders of data.
-
-    A wheel carries it inside the package, under ``_data``; in a checkout it
-    stands beside the package.
-    """
+    """Return one of the top-level folders of data: in a wheel inside the package, in a checkout beside it."""
     installed = PACKAGE / "_data" / folder
     return installed if installed.is_dir() else PACKAGE.parent / folder
 

@@ -1,7 +1,4 @@
-"""Text of YAML to plain values: the part of the language that says one thing to every reader, within bounds.
-
-`specs.documents` reads files and remembers those that ship, so that most questions load no YAML.
-"""
+"""Text of YAML to plain values, within bounds; `specs.documents` remembers what ships, so that few questions load it."""
 
 from __future__ import annotations
 
@@ -40,11 +37,7 @@ def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
 
 
 class _YamlReader:
-    """Turns parser events into plain values.
-
-    Events are taken one at a time, so that nesting is refused before the
-    parser or Python runs out of stack, and aliases before they multiply.
-    """
+    """Turns parser events into plain values, one at a time: nesting and aliases are refused before they multiply."""
 
     def __init__(self, file: str, text: str, *, loose: bool) -> None:
         self._file = file
@@ -59,11 +52,11 @@ class _YamlReader:
     def document(self) -> Any:
         """Return the value of the only document; None if there is none."""
         self._loader.get_event()
-        content: Any = None
-        if not self._loader.check_event(yaml.StreamEndEvent):
-            self._loader.get_event()
-            content = self._value(self._loader.get_event(), 1)
-            self._loader.get_event()
+        if self._loader.check_event(yaml.StreamEndEvent):
+            return None
+        self._loader.get_event()
+        content = self._value(self._loader.get_event(), 1)
+        self._loader.get_event()
         if not self._loader.check_event(yaml.StreamEndEvent):
             raise InputError(f"{self._file}: holds more than one YAML document")
         return content
