@@ -1,4 +1,4 @@
-"""Text of YAML to plain values, within bounds; `specs.documents` remembers what ships, so that few questions load it."""
+"""Text of YAML to plain values, within bounds; `specs.documents` remembers what ships, so few questions load this."""
 
 from __future__ import annotations
 
