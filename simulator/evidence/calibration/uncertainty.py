@@ -50,10 +50,9 @@ def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart
     slopes, memory = _slopes(kind, pricing, part)
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
     if kind == "memory" and pricing.scenario.hardware.communicator_buffer_bytes is not None:
-        every = len(slopes[0]) + 1
-        need = memory.need[:, ::every]  # of unmoved coefficients
+        need = memory.need
         fullest = (np.argmax(need, axis=0), np.arange(need.shape[1]))
-        outside = memory.outside.total[:, ::every][fullest] / need[fullest]
+        outside = memory.outside.total[fullest] / need[fullest]
         variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
     return np.asarray(variance)
 
@@ -67,7 +66,7 @@ def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart)
 
 
 def _slopes(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> tuple[Matrix, MemoryByStage]:
-    """Return the slopes of each logarithmic prediction by the coefficients, and the memory they were priced with."""
+    """Return the slopes of each logarithmic prediction by the coefficients, and the memory at the coefficients."""
     return _slopes_at(pricing, kind, tuple(part.values.items()))
 
 
@@ -90,9 +89,10 @@ def _slopes_at(
     tiled = Pricing(moved, block.take(each))
     # Time reads only figures of memory that no time coefficient moves. Idle blocks fill what a device leaves.
     memory = memory_by_stage(tiled) if kind == "memory" else memory_by_stage(pricing).take(each)
+    memory_at = memory.take(np.arange(0, len(each), copies)) if kind == "memory" else memory_by_stage(pricing)
     figures = np.max(memory.need, axis=0) if kind == "memory" else step_seconds(tiled, memory).total
     figures = figures.reshape(len(block), copies)
-    return np.log(figures[:, 1:] / figures[:, :1]) / steps, memory
+    return np.log(figures[:, 1:] / figures[:, :1]) / steps, memory_at
 
 
 UNMEASURED_OUTSIDE = 0.5
