@@ -14,6 +14,8 @@ from simulator.errors import InputError
 
 MAXIMUM_WORK: Final = 50_000_000
 """Most units of work for one file; a unit is about 10 ns of one core, or one byte that is kept."""
+CHARACTER_WORK: Final = 10
+"""Units of work of a character of a document."""
 
 
 class SpentError(InputError):

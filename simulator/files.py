@@ -1,7 +1,7 @@
 """Files written as a whole or not at all: to a neighbouring path first, renamed when they are complete.
 
 A disk that is full, or a signal, leaves the file that was there as it was. `show.cli.streams` writes answers so,
-`answers.sweep` tables and `lab` the results of launches.
+`answers.sweep` tables and `lab` the results of launches. Also where the folders of data are.
 """
 
 from __future__ import annotations
@@ -11,11 +11,24 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 from pathlib import Path
+from typing import Final
 
 from simulator.errors import InputError
 
 _NOT_BESIDE = frozenset({EACCES, EPERM, EROFS, EBUSY, EXDEV})
 """Errors of replacing a file that may still be written: its folder is read-only, or the file is a mount."""
+
+
+DATA_FOLDERS: Final = ("hardware_specs", "model_specs", "calibration")
+"""Top-level folders of data."""
+PACKAGE: Final = Path(__file__).resolve().parent
+"""Folder of the package `simulator`."""
+
+
+def data_folder(folder: str) -> Path:
+    """Return one of the top-level folders of data: in a wheel inside the package, in a checkout beside it."""
+    installed = PACKAGE / "_data" / folder
+    return installed if installed.is_dir() else PACKAGE.parent / folder
 
 
 def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:

@@ -113,7 +113,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     if best:
         best[0] = with_switches(searched.fastest[0].query.scenario, best[0], query.options)
     near = [estimate.layout for estimate in best[:_NEAR]]
-    equal = equal_to_first(searched.fastest)
+    equal = equal_to_first(searched.fastest, (*searched.risky, *searched.starved))
     side = progress_part(progress, 1, 2)
     fp8 = in_fp8(query, near)
     if side is not None:

@@ -40,7 +40,7 @@ from simulator.answers.ranking import fastest, space_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError, UnsupportedError, did_you_mean, one_line, short_line
 from simulator.evidence.cluster import cluster, device_kinds
-from simulator.files import write_file, writing
+from simulator.files import DATA_FOLDERS, data_folder, write_file, writing
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import KEYS, named
@@ -49,7 +49,7 @@ from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.names import data_folder, hub_file
+from simulator.question.specs.names import hub_file
 from simulator.question.units import parse_count
 from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.rank import Progress
@@ -90,7 +90,7 @@ class Questions:
     def fingerprint(self, *settings: Any) -> str:
         """Digest of what the answers follow from: questions, settings of the sweep, version, specs, calibration."""
         digest = hashlib.sha256(json.dumps([__version__, self.grids, settings]).encode())
-        folders = (data_folder(name) for name in ("hardware_specs", "model_specs", "calibration"))
+        folders = map(data_folder, DATA_FOLDERS)
         for file in (*(file for folder in folders for file in sorted(folder.glob("*.yaml"))), *self._named_files()):
             digest.update(file.name.encode() + file.read_bytes())
         return digest.hexdigest()[:16]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,18 +155,22 @@ def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     """Return a block of layouts with one pipeline shape, to be priced; a single layout is a block of one.
 
-    A single layout that was asked about lately comes with the figures derived from it then.
+    A few layouts that were asked about lately come with the figures derived from them then.
     """
-    if len(layouts) > 1:
+    if len(layouts) > _FEW:
         return Pricing(scenario, block_of(layouts))
-    recent = _single(scenario, *layouts)
+    recent = _few(scenario, *layouts)
     # Equal scenarios may have different calibrations.
     return recent if recent.scenario.calibration is scenario.calibration else Pricing(scenario, recent.block)
 
 
+_FEW: Final = 16
+"""Most layouts of a block whose figures are remembered."""
+
+
 @lru_cache(maxsize=16)
-def _single(scenario: Scenario, layout: Layout) -> Pricing:
-    return Pricing(scenario, block_of((layout,)))
+def _few(scenario: Scenario, *layouts: Layout) -> Pricing:
+    return Pricing(scenario, block_of(layouts))
 
 
 def pricings_of(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[list[int], Pricing]]:

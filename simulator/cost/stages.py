@@ -202,16 +202,22 @@ class _Cut(NamedTuple):
 
 
 @lru_cache(maxsize=256)
+def _layer_codes(model: ModelSpec) -> tuple[int, ...]:
+    codes = {kind: code for code, kind in enumerate(model.layer_kinds)}
+    return tuple(codes[kind] for kind in model.layers)
+
+
+@lru_cache(maxsize=256)
 def _contents(cut: _Cut) -> StageContents:
     kinds = cut.model.layer_kinds
-    codes = [kinds.index(kind) for kind in cut.model.layers]
+    codes = _layer_codes(cut.model)
     chunks = model_chunks(cut.stage_layers, cut.virtual_stages, cut.chunk_layers, cut.schedule)
     first_ranks, last_ranks = _ends(cut.shape, len(chunks) - 1)
     ranks = []
     for rank, of_rank in enumerate(chunks):
         held = tuple(
             (
-                tuple(codes[start : start + count]),
+                codes[start : start + count],
                 # The rules refuse a cut with layers beyond the model's.
                 tuple(sorted(codes[x] for x in cut.recompute_list if start <= x < min(start + count, len(codes)))),
             )
@@ -229,10 +235,10 @@ def _contents(cut: _Cut) -> StageContents:
     listed = np.zeros((*leading.shape[:-1], 1))
     for number, (chunk, _) in enumerate(distinct_chunks):
         for index, (sequence, chosen) in enumerate(chunk):
-            for position, code in enumerate(sequence):
-                leading[number, code, index, position + 1 :] += 1.0
+            leading[number, list(sequence), index, np.arange(1, len(sequence) + 1)] = 1.0
             for code in chosen:
                 listed[number, code, index] += 1.0
+    leading.cumsum(axis=-1, out=leading)
     heads = np.array([[float(head)] for _, _, head, _ in distinct])
     return StageContents(
         layer_kinds=kinds,

@@ -23,7 +23,8 @@ from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError, NoRecipeError
 from simulator.frameworks.values import EMPTY, PlainValue, known_value, path_set_by_user, require_inside, root_of
 from simulator.question.origin import option_for
-from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
+from simulator.question.specs.documents import parse_json, read_json, read_limited, read_yaml
+from simulator.question.specs.yaml_text import parse_yaml
 
 _MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32

@@ -518,18 +518,20 @@ _SURE = 0.99
 """Probability to fit above which more room makes no layout surer."""
 
 
-def equal_to_first(layouts: Sequence[PricedLayout]) -> tuple[int, ...]:
+def equal_to_first(layouts: Sequence[PricedLayout], beside: Sequence[PricedLayout] = ()) -> tuple[int, ...]:
     """Return the positions of layouts whose step time may equal the first's, within the interval of the difference.
 
-    Empty without a calibration.
+    Empty without a calibration. What was estimated `beside` them is priced with them, as it was then.
     """
     if len(layouts) <= 1 or (calibration := layouts[0].query.scenario.calibration) is None:
         return ()
-    widths = calibration.difference_half_widths([(priced.query.scenario, priced.layout) for priced in layouts])
+    widths = calibration.difference_half_widths(
+        [(priced.query.scenario, priced.layout) for priced in (*layouts, *beside)]
+    )
     first = layouts[0].step_seconds
     return tuple(
         position
-        for position, (priced, width) in enumerate(zip(layouts, widths, strict=True))
+        for position, (priced, width) in enumerate(zip(layouts, widths[: len(layouts)], strict=True))
         if position and math.log(priced.step_seconds / first) <= width
     )
 

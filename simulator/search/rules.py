@@ -98,7 +98,9 @@ def _kv_heads(pricing: Pricing) -> Mask:
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     model = scenario.model
-    dense = tuple(dict.fromkeys(model.of_kind(kind).intermediate_size for kind in model.layers if kind.has_network))
+    dense = tuple(
+        dict.fromkeys(model.of_kind(kind).intermediate_size for kind in model.layer_counts if kind.has_network)
+    )
     return dense + ((model.shared_width,) if model.num_shared_experts else ())
 
 

@@ -11,6 +11,7 @@ import pytest
 import simulator
 from simulator.api import scenario_of
 from simulator.cost.pricing.estimate import Interval
+from simulator.evidence.calibration import uncertainty
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.ranges import PLACE, places_beside
 from simulator.evidence.calibration.uncertainty import (
@@ -243,3 +244,18 @@ def test_a_ranking_does_not_recommend_it() -> None:
     ]
     assert (4, 8, 5) not in kept
     assert all(found.verdict == "fits" for found in everything.estimates)
+
+
+def test_what_ranges_were_priced_with_serves_the_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = scenario_of(model="llama3.1-8b", devices=32, global_batch_size=512)
+    layouts = [replace(MEASURED, micro_batch_size=size, stage_layers=(16, 16)) for size in (1, 2)]
+    known: Any = scenario.calibration
+    part = known.part("time")
+    apart = known.difference_half_widths([(scenario, layout) for layout in layouts])
+    assert apart[1] > apart[0] == 0.0
+    variances = layout_variances("time", scenario, layouts, part)
+    monkeypatch.setattr(uncertainty, "step_seconds", None)
+    assert known.difference_half_widths([(scenario, layout) for layout in layouts]) == apart
+    assert layout_variances("time", scenario, layouts, part) == variances
+    with pytest.raises(TypeError):
+        layout_variances("time", scenario, [replace(layouts[0], micro_batch_size=4)], part)

@@ -38,7 +38,12 @@ def test_another_calibration_or_other_coefficients_share_nothing() -> None:
     memory = replace(ROUND.memory, fragmentation=0.5)
     assert pricing_of(replace(scenario, coefficients=replace(ROUND, memory=memory)), layout) is not first
     assert pricing_of(replace(scenario, model=scenario.model.with_layers(6)), layout) is not first
-    assert pricing_of(scenario, replace(layout, micro_batch_size=2)) is not first
+    other = replace(layout, micro_batch_size=2)
+    assert pricing_of(scenario, other) is not first
+    assert pricing_of(scenario, layout, other) is pricing_of(scenario, layout, other)
+    assert pricing_of(scenario, other, layout) is not pricing_of(scenario, layout, other)
+    many = [layout] * 17
+    assert pricing_of(scenario, *many) is not pricing_of(scenario, *many)
 
 
 def test_threads_that_ask_the_same_get_the_same() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator import files
 from simulator.errors import InputError
 from simulator.question.specs import names as folders
 from simulator.question.specs.catalogue import load_hardware, load_model, spec_text
@@ -73,7 +74,7 @@ def test_a_wheel_carries_the_specs_inside(monkeypatch: pytest.MonkeyPatch, tmp_p
     inside = tmp_path / "simulator" / "_data" / "model_specs"
     inside.mkdir(parents=True)
     (inside / "only.yaml").touch()
-    monkeypatch.setattr(folders, "_PACKAGE", tmp_path / "simulator")
+    monkeypatch.setattr(files, "PACKAGE", tmp_path / "simulator")
     assert folders.model_names() == ("only",)
     assert folders.spec_file("model", "only") == inside / "only.yaml"
     assert folders.hardware_names() == ()

@@ -1,12 +1,17 @@
 """Files give plain values only; the rest is refused quickly and in one line."""
 
+import json
+import os
+import sys
 import time
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.specs.documents import MAXIMUM_BYTES, read_json, read_yaml
+from simulator.question.specs import documents, yaml_text
+from simulator.question.specs.documents import MAXIMUM_BYTES, read_json, read_yaml, standing_in
 
 
 def written(folder: Path, content: str | bytes) -> Path:
@@ -110,3 +115,58 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / ("x" * 5000)):
         with pytest.raises(InputError):
             read_yaml(path)
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of a folder that ships, whose values may be remembered."""
+    monkeypatch.setattr(documents, "_SHIPPED", (tmp_path,))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    return written(tmp_path, "a: [1, 0.1, null, true, '\u00e9\U0001f600']\n")
+
+
+def remembered(file: Path) -> Path:
+    return Path(cache_from_source(f"{file}.py")).with_suffix(".json")
+
+
+def test_what_ships_is_parsed_once(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = read_yaml(shipped)
+    monkeypatch.setattr(yaml_text, "parse_yaml", None)
+    assert read_yaml(shipped) == first == {"a": [1, 0.1, None, True, "\u00e9\U0001f600"]}
+    assert [path.name for path in shipped.parent.iterdir() if path != shipped] == ["__pycache__"]
+
+
+def test_an_edited_file_wins(shipped: Path) -> None:
+    assert read_yaml(shipped) != {"a": 2}
+    before = shipped.stat()
+    written(shipped.parent, "a: 2\n")
+    assert read_yaml(shipped) == {"a": 2}
+    written(shipped.parent, "a: 3\n")
+    os.utime(shipped, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert read_yaml(shipped) == {"a": 3}
+    with standing_in(shipped, "a: 4\n"):
+        assert read_yaml(shipped) == {"a": 4}
+    assert read_yaml(shipped) == {"a": 3}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\x00", b"[]", b"7", b'{"a": 1, "b": 2}', b"[" * 100_000, b"[[[1, 2]], 3]"]
+)
+def test_a_spoilt_cache_is_made_again(content: bytes, shipped: Path) -> None:
+    wanted = read_yaml(shipped)
+    remembered(shipped).write_bytes(content)
+    assert read_yaml(shipped) == wanted
+    assert json.loads(remembered(shipped).read_text(encoding="ascii"))[1] == wanted
+
+
+def test_where_nothing_may_be_written_files_are_read(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    wanted = read_yaml(shipped)
+    assert not remembered(shipped).exists()
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (shipped.parent / "__pycache__").write_text("no folder")
+    assert read_yaml(shipped) == wanted
+    (shipped.parent / "__pycache__").unlink()
+    monkeypatch.setattr(documents, "_SHIPPED", (shipped.parent / "other",))
+    assert read_yaml(shipped) == wanted
+    assert not remembered(shipped).exists(), "a file of the user's leaves nothing beside it"

@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.specs.documents import parse_yaml
+from simulator.question.specs.yaml_text import parse_yaml
 
 
 @pytest.mark.parametrize(

@@ -412,10 +412,8 @@ def _count(operations: tuple[Operation, ...]) -> int:
 
 
 def _over_layers(conditions: Conditions, measure: Callable[[tuple[Operation, ...]], int]) -> int:
-    layers = conditions.model.layers
-    return sum(
-        layers.count(kind) * measure(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds
-    )
+    counts = conditions.model.layer_counts
+    return sum(layers * measure(layer_operations(conditions, kind)) for kind, layers in counts.items())
 
 
 def _table_apart(conditions: Conditions) -> int:

@@ -172,8 +172,8 @@ def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
 
 def layers_flops_per_token(scenario: Scenario) -> float:
     """Return the forward FLOP per token of all layers."""
-    layers = scenario.model.layers
-    return sum(layers.count(kind) * layer_flops_per_token(scenario, kind) for kind in scenario.model.layer_kinds)
+    counts = scenario.model.layer_counts
+    return sum(layers * layer_flops_per_token(scenario, kind) for kind, layers in counts.items())
 
 
 def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> float:
@@ -230,7 +230,7 @@ def adapter_flops_per_token(scenario: Scenario) -> float:
     def one(kind: LayerKind) -> float:
         return 2.0 * chosen_parameters(model, layer_work(conditions, kind).adapters).all
 
-    return sum(model.layers.count(kind) * one(kind) for kind in model.layer_kinds)
+    return sum(layers * one(kind) for kind, layers in model.layer_counts.items())
 
 
 def expert_launches(pricing: Pricing) -> Array:

@@ -22,9 +22,9 @@ from simulator.evidence.calibration.sample import DEVICE_TOLERANCE, Sample, meas
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, shipped_calibration
 from simulator.evidence.measurements.question import figures_devices
 from simulator.evidence.measurements.rows import MeasuredRow, public_tables, read_rows, shipped_tables
+from simulator.files import data_folder
 from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 from simulator.question.specs.hardware import HardwareSpec
-from simulator.question.specs.names import data_folder
 from simulator.question.units import GIB
 
 MOST_SCATTER = 0.20

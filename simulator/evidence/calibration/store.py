@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from simulator.errors import InputError
 from simulator.evidence.calibration.ranges import CalibratedRange, RowsCoverage
+from simulator.files import data_folder
 from simulator.question.arrays import Matrix
 from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, priors, replaced
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.names import data_folder
 from simulator.question.vocabulary import StackName
 
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
@@ -124,6 +123,8 @@ def calibration_text(calibration: Calibration) -> str:
         "# docs/calibration.md explains each.\n"
         "# Edit a value to try it; fit again to replace the file.\n"
     )
+    import yaml  # noqa: PLC0415  start-up time
+
     return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, pricings_of
+from simulator.cost.derived import Pricing, derived, pricings_of
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.pricing.estimate import (
     Contribution,
@@ -50,10 +50,9 @@ def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart
     slopes, memory = _slopes(kind, pricing, part)
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
     if kind == "memory" and pricing.scenario.hardware.communicator_buffer_bytes is not None:
-        every = len(slopes[0]) + 1
-        need = memory.need[:, ::every]  # of unmoved coefficients
+        need = memory.need
         fullest = (np.argmax(need, axis=0), np.arange(need.shape[1]))
-        outside = memory.outside.total[:, ::every][fullest] / need[fullest]
+        outside = memory.outside.total[fullest] / need[fullest]
         variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
     return np.asarray(variance)
 
@@ -67,26 +66,33 @@ def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart)
 
 
 def _slopes(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> tuple[Matrix, MemoryByStage]:
-    """Return the slopes of each logarithmic prediction by the coefficients, and the memory they were priced with.
+    """Return the slopes of each logarithmic prediction by the coefficients, and the memory at the coefficients."""
+    return _slopes_at(pricing, kind, tuple(part.values.items()))
+
+
+@derived
+def _slopes_at(
+    pricing: Pricing, kind: CoefficientKind, fitted: tuple[tuple[str, float], ...]
+) -> tuple[Matrix, MemoryByStage]:
+    """Return `_slopes` at the fitted coefficients.
 
     The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
     """
-    known, scenario, block = priors(kind), pricing.scenario, pricing.block
-    steps = np.array([1e-3 * (known[name].high - known[name].low) for name in part.names])
-    centre = part.vector[:, None]
+    known, scenario, block, names = priors(kind), pricing.scenario, pricing.block, [name for name, _ in fitted]
+    steps = np.array([1e-3 * (known[name].high - known[name].low) for name in names])
+    centre = np.array([[value] for _, value in fitted])
     values = np.hstack([centre, centre + np.diag(steps)])
     copies = values.shape[1]
-    moved = replace(
-        scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
-    )
+    moved = replace(scenario, coefficients=replaced(scenario.coefficients, kind, names, np.tile(values, len(block))))
     # Every copy has its own coefficients, so none can be shared.
     each = np.repeat(np.arange(len(block), dtype=np.intp), copies)
     tiled = Pricing(moved, block.take(each))
     # Time reads only figures of memory that no time coefficient moves. Idle blocks fill what a device leaves.
     memory = memory_by_stage(tiled) if kind == "memory" else memory_by_stage(pricing).take(each)
+    memory_at = memory.take(np.arange(0, len(each), copies)) if kind == "memory" else memory_by_stage(pricing)
     figures = np.max(memory.need, axis=0) if kind == "memory" else step_seconds(tiled, memory).total
     figures = figures.reshape(len(block), copies)
-    return np.log(figures[:, 1:] / figures[:, :1]) / steps, memory
+    return np.log(figures[:, 1:] / figures[:, :1]) / steps, memory_at
 
 
 UNMEASURED_OUTSIDE = 0.5

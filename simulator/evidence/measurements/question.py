@@ -26,8 +26,9 @@ from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, SETTINGS, Layout, default_cut
 from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
 from simulator.question.specs.catalogue import load_hardware, load_model, models_by_sizes
-from simulator.question.specs.documents import parse_yaml, validated
+from simulator.question.specs.documents import validated
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.yaml_text import parse_yaml
 from simulator.question.units import TERA
 from simulator.question.vocabulary import StackName
 

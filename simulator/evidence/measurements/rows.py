@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_type_hints
 
 from simulator.errors import InputError, did_you_mean
-from simulator.files import write_file
+from simulator.files import data_folder, write_file
 from simulator.question.frameworks.stacks import current_switches
 from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import FIELDS
-from simulator.question.specs.names import data_folder
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import (
     RECOMPUTE_MODULES,

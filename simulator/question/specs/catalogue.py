@@ -11,8 +11,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from simulator.errors import InputError
 from simulator.question.specs.documents import read_limited, read_yaml, validated
 from simulator.question.specs.hardware import BOOKED, HardwareSpec, with_network
@@ -147,6 +145,8 @@ def spec_text(kind: SpecKind, name_or_path: str) -> str:
         return read_limited(file)
     spec = load_model(name_or_path) if kind == "model" else load_hardware(name_or_path)
     values = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    import yaml  # noqa: PLC0415  start-up time
+
     return yaml.safe_dump(values, sort_keys=False, width=120)
 
 

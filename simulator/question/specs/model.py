@@ -7,6 +7,7 @@ parameters and work.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -249,11 +250,11 @@ def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
     latent = mixers & LATENT
     if model.attention == "gqa" and latent:
         return f"mixer '{min(latent)}' needs attention 'mla'"
-    if model.feed_forwards and model.is_moe != any(kind.routed for kind in model.layers):
+    if model.feed_forwards and model.is_moe != any(kind.routed for kind in model.layer_counts):
         return "feed_forwards and num_experts must agree on whether there are experts"
     if model.feed_forwards and model.first_k_dense_replace:
         return "first_k_dense_replace and feed_forwards both say which layers are dense; give one"
-    if any(kind[:2] == ("none", "none") for kind in model.layers):
+    if any(kind[:2] == ("none", "none") for kind in model.layer_counts):
         return "a layer of mixer 'none' and feed-forward 'none' is empty"
     own = model.sliding_attention_heads or model.sliding_key_value_heads
     heads, shared = model.heads("sliding").queries, model.heads("sliding").shared
@@ -580,6 +581,11 @@ class ModelSpec(Frozen):
         return _layers(self)
 
     @property
+    def layer_counts(self) -> Counter[LayerKind]:
+        """Number of decoder layers of each kind, in order of appearance."""
+        return _counts(self)
+
+    @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Distinct kinds of layers in order of appearance, that of prediction modules included."""
         return _kinds(self)
@@ -635,12 +641,12 @@ class ModelSpec(Frozen):
     @property
     def num_moe_layers(self) -> int:
         """Layers with routed experts, a count."""
-        return sum(kind.routed for kind in self.layers)
+        return sum(layers for kind, layers in self.layer_counts.items() if kind.routed)
 
     @property
     def num_dense_layers(self) -> int:
         """Layers with a feed-forward network that every token passes, a count."""
-        return sum(kind.has_network for kind in self.layers)
+        return sum(layers for kind, layers in self.layer_counts.items() if kind.has_network)
 
     @property
     def query_width(self) -> int:
@@ -700,13 +706,18 @@ def _layers(model: ModelSpec) -> tuple[LayerKind, ...]:
 
 
 @lru_cache(maxsize=256)
+def _counts(model: ModelSpec) -> Counter[LayerKind]:
+    return Counter(model.layers)
+
+
+@lru_cache(maxsize=256)
 def _of_width(model: ModelSpec, width: int) -> ModelSpec:
     return model.model_copy(update={"intermediate_size": width, "intermediate_sizes": ()})
 
 
 @lru_cache(maxsize=256)
 def _kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
-    return tuple(dict.fromkeys((*model.layers, model.prediction_kind)))
+    return tuple(dict.fromkeys((*model.layer_counts, model.prediction_kind)))
 
 
 def _check_count(text: str) -> None:

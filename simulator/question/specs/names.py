@@ -14,25 +14,15 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from simulator.errors import did_you_mean
+from simulator.files import data_folder
 
 SpecKind = Literal["hardware", "model"]
 """Kind of spec."""
 
-_PACKAGE: Final = Path(__file__).resolve().parents[2]
 _SUFFIX: Final = ".yaml"
 _VISION: Final = "vision_models.yaml"
 CONFIG_FILE: Final = "config.json"
 """File name Hugging Face gives a model's configuration."""
-
-
-def data_folder(folder: str) -> Path:
-    """Return one of the top-level folders of data.
-
-    A wheel carries it inside the package, under ``_data``; in a checkout it
-    stands beside the package.
-    """
-    installed = _PACKAGE / "_data" / folder
-    return installed if installed.is_dir() else _PACKAGE.parent / folder
 
 
 def spec_folder(kind: SpecKind) -> Path:

@@ -36,8 +36,9 @@ from simulator.question.scenario.complete import KEYS
 from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.documents import Frozen, parse_yaml, read_limited, read_table, validated
+from simulator.question.specs.documents import Frozen, read_limited, read_table, validated
 from simulator.question.specs.vision import Images
+from simulator.question.specs.yaml_text import parse_yaml
 from simulator.recipes.check.folders import below
 from simulator.recipes.check.verdict import UNMATCHED, Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
