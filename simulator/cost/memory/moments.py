@@ -77,7 +77,8 @@ def workspace_bytes(scenario: Scenario) -> float:
     """
     fitted, framework = scenario.coefficients.memory.workspace_bytes, scenario.framework
     if scenario.devices == 1:
-        return np.minimum(fitted, _CUBLAS_WORKSPACE)
+        alone: float = np.minimum(fitted, _CUBLAS_WORKSPACE)
+        return alone
     grouped = framework.name == "megatron" and scenario.model.is_moe and not framework.sliced_experts
     each = max(_STREAM_WORKSPACE.get(device.family, 0.0) for device in scenario.kinds_of_device)
     return fitted + _GROUPED_STREAMS * each if grouped else fitted
