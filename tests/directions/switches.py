@@ -282,7 +282,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
         *along("alltoall deepep", "seconds-"),
         *along("deepep hybridep", "", because="they are priced alike"),
     ),
-    "sliced_experts": on("seconds+"),
+    "sliced_experts": on("seconds+ device-"),
     "indexed_dispatch": on("seconds+"),
     "overlap_expert_exchange": on("device+ seconds-"),
     "delayed_weight_gradients": on("device+", "fully_shard=false"),

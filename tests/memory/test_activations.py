@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.cost.derived import Pricing
+from simulator.cost.memory import moments
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.peak import buffer_bytes, layer_gradient_bytes
 from simulator.cost.operations.sums import routed_tokens
@@ -27,6 +28,12 @@ from tests.scenario.cases import (
 )
 
 T = 64
+
+
+@pytest.fixture(autouse=True)
+def no_grouped_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grouped products' workspaces are none too: they are documented, not a coefficient."""
+    monkeypatch.setattr(moments, "_GROUPED_STREAMS", 0)
 
 
 def small(model: ModelSpec, profile: str = "megatron", **options: Any) -> Scenario:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.memory import moments
 from simulator.cost.pricing.estimate import StageMemory
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from simulator.question.scenario.scenario import Scenario
@@ -16,6 +17,14 @@ from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of, small_dense, small_moe
 
 T = 64
+
+
+@pytest.fixture(autouse=True)
+def no_grouped_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grouped products' workspaces are none too: they are documented, not a coefficient."""
+    monkeypatch.setattr(moments, "_GROUPED_STREAMS", 0)
+
+
 NOTHING = Coefficients(
     memory=MemoryCoefficients(
         workspace_bytes=0,
