@@ -41,8 +41,18 @@ _FIELDS: Final = {field.name: field for field in switches()}
 def is_open(question: Question, priced: Priced) -> bool:
     """Return whether a run's stack is open: one that leaves switches open, or none that was said or hardware has."""
     stack = priced.pricing.scenario.framework.stack
-    unsaid = stack == DEFAULT and question.origin("stack").kind == "nobody"
-    return bool(question.inputs) and question.recipe is None and (unsaid or decided_by(stack) is not None)
+    return _is_unsaid(question, priced, DEFAULT) or (_is_described(question) and decided_by(stack) is not None)
+
+
+def _is_unsaid(question: Question, priced: Priced, stack: str | None) -> bool:
+    """Return whether a run has this stack though nobody said it."""
+    present = priced.pricing.scenario.framework.stack
+    return _is_described(question) and present == stack and question.origin("stack").kind == "nobody"
+
+
+def _is_described(question: Question) -> bool:
+    """Return whether inputs describe the run, and no recipe that says its switches."""
+    return bool(question.inputs) and question.recipe is None
 
 
 def over_open(
@@ -56,7 +66,8 @@ def over_open(
     """
     if estimate.verdict == "refused":
         return estimate
-    if _is_of_hardware(question, base) and estimate.provenance.stack != "measured":
+    of_hardware = _is_unsaid(question, base, base.pricing.scenario.hardware.stack)
+    if of_hardware and estimate.provenance.stack != "measured":
         return _with_time(estimate)
     if not is_open(question, base):
         return estimate
@@ -78,17 +89,6 @@ def over_open(
         usual_verdict=verdict_of(base, 0),
     )
     return _judged(estimate, span)
-
-
-def _is_of_hardware(question: Question, priced: Priced) -> bool:
-    """Return whether hardware brings the stack, and nobody said it."""
-    scenario = priced.pricing.scenario
-    return (
-        scenario.framework.stack == scenario.hardware.stack
-        and question.recipe is None
-        and bool(question.inputs)
-        and question.origin("stack").kind == "nobody"
-    )
 
 
 _Figure = Callable[[OpenSwitch], float]

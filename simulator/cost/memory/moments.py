@@ -66,21 +66,24 @@ _CUBLAS_WORKSPACE = 32.0 * MIB
 
 
 _GROUPED_STREAMS = 4
-_STREAM_WORKSPACE = {"ampere": 4.0 * MIB, **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), _CUBLAS_WORKSPACE)}
+"""Streams of experts' grouped products."""
+_STREAM_BYTES = {"ampere": 4.0 * MIB, **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), 32.0 * MIB)}
+"""Workspace of a stream by family; none where TransformerEngine does not run."""
 
 
 def workspace_bytes(scenario: Scenario) -> float:
     """Return the bytes of library workspaces: of cuBLAS alone on one device, else as fitted (M11).
 
     Experts' grouped products of TransformerEngine have one for each of 4 streams: 32 MiB from compute capability 9 on,
-    4 before (NVIDIA/TransformerEngine, pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`).
+    4 before (NVIDIA/TransformerEngine and ROCm/TransformerEngine, pytorch/cpp_extensions/gemm.py,
+    `get_cublas_workspace`).
     """
     fitted, framework = scenario.coefficients.memory.workspace_bytes, scenario.framework
     if scenario.devices == 1:
         alone: float = np.minimum(fitted, _CUBLAS_WORKSPACE)
         return alone
     grouped = framework.name == "megatron" and scenario.model.is_moe and not framework.sliced_experts
-    each = max(_STREAM_WORKSPACE.get(device.family, 0.0) for device in scenario.kinds_of_device)
+    each = max(_STREAM_BYTES.get(device.family, 0.0) for device in scenario.kinds_of_device)
     return fitted + _GROUPED_STREAMS * each if grouped else fitted
 
 
