@@ -25,9 +25,6 @@ from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, opt
 from simulator.search.build import verdict_of
 from simulator.tabular import replaced
 
-SPAN_SHARE: Final = 0.85
-"""Part of the way to an end that joins a 90 % range on its side; with it and `UNSAID_STACK` 90 % of rows asked plainly
-lie inside, sources left out (`python -m benchmarks.accuracy --plain`)."""
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
 FIRM_NO, FIRM_YES = 0.05, 0.95
@@ -176,16 +173,15 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
-    """Return the estimate with its ranges joined with the span, and its verdict over what is open."""
+    """Return the estimate with its ranges and verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
         return replaced(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
-    step = speed.step_seconds
-    estimate = _with_time(estimate, math.log(step / span.fastest_seconds), math.log(span.slowest_seconds / step))
+    estimate = _with_time(estimate, span)
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
-    high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
-    probability, verdict = _fitting(estimate, span, own)
+    moves = _moves(span, "memory", memory.need_bytes)
+    low, high = _half_widths("memory", own, moves)
+    probability, verdict = _fitting(estimate, span, own, moves)
     return replaced(
         estimate,
         open=span,
@@ -199,14 +195,15 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     )
 
 
-def _with_time(estimate: Estimate, sooner: float = 0.0, later: float = 0.0) -> Estimate:
-    """Return the estimate with its range of time joined with the way to either end, in the logarithm."""
+def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
+    """Return the estimate with its range of time over what is open; without a span, over the software's release."""
     speed = estimate.throughput
     if speed.interval_seconds is None:
         return estimate
     step = speed.step_seconds
     own = math.log(speed.interval_seconds.high / step)
-    low, high = (_half_width("time", own, span) for span in (sooner, later))
+    moves = _UNMOVED if span is None else _moves(span, "time", step)
+    low, high = _half_widths("time", own, moves)
     return replaced(
         estimate,
         provenance=_contributed(estimate.provenance, "time", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
@@ -214,24 +211,20 @@ def _with_time(estimate: Estimate, sooner: float = 0.0, later: float = 0.0) -> E
     )
 
 
-def _contributed(provenance: Provenance, figure: Literal["memory", "time"], half_width: float) -> Provenance:
+def _contributed(provenance: Provenance, figure: _Kind, half_width: float) -> Provenance:
     """Return a provenance with what nobody said as a further contribution to a range."""
     unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
     parts = sorted((*provenance.contributions, unsaid), key=lambda part: (part.figure, -part.half_width))
     return replace(provenance, contributions=tuple(parts))
 
 
-def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Verdict]:
-    """Return the probability to fit over the shares of what is open, and the verdict; `own` as of `_half_width`."""
+def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[float, float]) -> tuple[float, Verdict]:
+    """Return the probability to fit over the shares of what is open, and the verdict; `own` as of `_half_widths`."""
     memory = estimate.memory
     if memory.fits_host is False:  # offloaded bytes are counted, not estimated
         return 0.0, "does_not_fit"
     room = math.log(memory.capacity_bytes / memory.need_bytes)
-    shares, moved = _moves(memory.need_bytes, span)
-    deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
-    probability = sum(
-        share * normal_below((room - change) / deviation) for share, change in zip(shares, moved, strict=True)
-    )
+    probability = _below(room, moves, math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90)
     probability = min(probability, memory.surest)
     favourable = room + math.log(memory.need_bytes / span.least_bytes)
     if max(probability, normal_below(favourable * NORMAL_90 / own)) < FIRM_NO:
@@ -249,31 +242,60 @@ def _verdict_of_ends(estimate: Estimate, span: OpenRange) -> Verdict:
     return estimate.verdict if span.most_bytes <= capacity else "depends"
 
 
-def _moves(need_bytes: float, span: OpenRange) -> tuple[list[float], list[float]]:
-    """Return what the logarithm of the need over today's may be, first the share of each case.
+def _moves(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float]:
+    """Return the share of each value, in the logarithm, that a figure over today's (bytes or seconds) may have.
 
-    A case is a value of every switch; switches are independent, and together move no further than the span.
+    A case is a value of every switch. Switches are independent, and together move the figure no further than its ends.
     """
-    lowest, highest = (math.log(end / need_bytes) for end in (span.least_bytes, span.most_bytes))
-    cases = {0.0: 1.0}
+    ends = (span.least_bytes, span.most_bytes) if figure == "memory" else (span.fastest_seconds, span.slowest_seconds)
+    low, high = (math.log(end / today) for end in ends)
+    cases = _UNMOVED
     for name in span.names:
         values = [switch for switch in span.switches if switch.switch == name]
         shares = [DOCUMENTED_SHARE if switch.share is None else switch.share for switch in values]
-        moved = [math.log1p(switch.memory_bytes / need_bytes) for switch in values]
+        moved = [
+            math.log1p(each.memory_bytes / today) if figure == "memory" else -math.log1p(each.speed_change)
+            for each in values
+        ]
         options = [(max(1.0 - sum(shares), 0.0), 0.0), *zip(shares, moved, strict=True)]
         longer: defaultdict[float, float] = defaultdict(float)
         for change, weight in cases.items():
             for share, step in options:
-                longer[round(min(max(change + step, lowest), highest), _DIGITS)] += weight * share
+                longer[round(min(max(change + step, low), high), _DIGITS)] += weight * share
         cases = longer
     whole = sum(cases.values())
-    return [weight / whole for weight in cases.values()], list(cases)
+    return {change: weight / whole for change, weight in cases.items()}
 
 
+_Kind = Literal["memory", "time"]
+_UNMOVED: Final[Mapping[float, float]] = MappingProxyType({0.0: 1.0})
 _DIGITS: Final = 3
-"""Digits of a logarithm that tell cases apart: a thousandth of the need."""
+"""Digits of a logarithm that tell cases apart: a thousandth of the figure."""
+_TAIL: Final = 0.05
+"""Probability on either side of a 90 % range."""
 
 
-def _half_width(figure: str, own: float, span: float) -> float:
-    """Return the half of a 90 % range, in the logarithm: the fit's own joined with a share of the way to an end."""
-    return math.hypot(own, SPAN_SHARE * span, UNSAID_STACK[figure])
+def _below(change: float, moves: Mapping[float, float], deviation: float) -> float:
+    """Return the probability that a figure moves by less than `change`, its own error of `deviation` included."""
+    return sum(share * normal_below((change - moved) / deviation) for moved, share in moves.items())
+
+
+def _half_widths(figure: str, own: float, moves: Mapping[float, float]) -> tuple[float, float]:
+    """Return how far a 90 % range reaches below and above a figure, in the logarithm: never less than without moves.
+
+    `own` is the half of the fit's own range.
+    """
+    half = math.hypot(own, UNSAID_STACK[figure])
+    lowest, highest = min(moves) - 2.0 * half, max(moves) + 2.0 * half
+    ends = []
+    for probability in (_TAIL, 1.0 - _TAIL):
+        low, high = lowest, highest
+        while high - low > _CLOSE:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if _below(middle, moves, half / NORMAL_90) < probability else (low, middle)
+        ends.append(low)
+    return max(half, -ends[0]), max(half, ends[1])
+
+
+_CLOSE: Final = 0.001
+"""Difference of a logarithm that a range leaves undecided."""
