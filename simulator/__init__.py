@@ -11,10 +11,9 @@ from simulator._version import __version__
 from simulator.tabular import Tabular
 
 if TYPE_CHECKING:
-    from simulator.answers.availability import Availability
     from simulator.answers.compare import Comparison
     from simulator.answers.explain import Explanation
-    from simulator.answers.plan import Offer, Plan
+    from simulator.answers.plan import Availability, Offer, Plan
     from simulator.answers.sweep import Sweep, sweep
     from simulator.api import check, compare, emit, estimate, explain, from_json, plan, rank
     from simulator.cost.pricing.estimate import Estimate
@@ -57,10 +56,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "answers.availability": "Availability",
     "answers.compare": "Comparison",
     "answers.explain": "Explanation",
-    "answers.plan": "Offer Plan",
+    "answers.plan": "Availability Offer Plan",
     "answers.sweep": "Sweep sweep",
     "api": "check compare emit estimate explain from_json plan rank",
     "cost.pricing.estimate": "Estimate",

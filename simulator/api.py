@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from simulator.answers import cases, ranking
-from simulator.answers.availability import Availability
 from simulator.answers.cases import Case, case_of, case_of_estimate, priceable
 from simulator.answers.compare import Comparison
 from simulator.answers.compare import compare as compare_cases
 from simulator.answers.explain import Explanation
 from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import FailingOutcome, Gates
-from simulator.answers.plan import Offer, Plan
+from simulator.answers.plan import Availability, Offer, Plan
 from simulator.answers.plan import plan as plan_of
 from simulator.answers.saved import saved_case
 from simulator.cost.pricing.estimate import Estimate

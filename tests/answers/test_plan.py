@@ -10,8 +10,17 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
-from simulator.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
-from simulator.answers.plan import Choice, LimitCheck, Offer, Plan, limit_check, parse_offer
+from simulator.answers.plan import (
+    BYTES_PER_PARAMETER,
+    Availability,
+    Choice,
+    LimitCheck,
+    Offer,
+    Plan,
+    goodput,
+    limit_check,
+    parse_offer,
+)
 from simulator.answers.run import run_of
 from simulator.api import plan
 from simulator.cost.pricing.estimate import Interval

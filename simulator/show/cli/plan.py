@@ -94,8 +94,7 @@ def plan_command() -> click.Command:
 
 def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
-    from simulator.answers.availability import Availability
-    from simulator.answers.plan import plan
+    from simulator.answers.plan import Availability, plan
     from simulator.answers.ranking import space_of
 
     ctx = click.get_current_context()

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from simulator._version import __version__
-from simulator.answers.availability import Availability, Goodput
 from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
-from simulator.answers.plan import LimitAnswer, LimitCheck, OfferPriced
+from simulator.answers.plan import Availability, Goodput, LimitAnswer, LimitCheck, OfferPriced
 from simulator.answers.run import TrainingRun
 from simulator.answers.sweep import SweepOutcome
 from simulator.cost.pricing.estimate import StageMemory

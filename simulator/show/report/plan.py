@@ -12,8 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 
-from simulator.answers.availability import Availability
-from simulator.answers.plan import Choice, LimitCheck, Plan
+from simulator.answers.plan import Availability, Choice, LimitCheck, Plan
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import MEGA
 from simulator.show.report.estimate import (
