@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
-from simulator.answers.changes import changes_for
-from simulator.answers.explain import Explanation
+from simulator.answers.explain import Explanation, changes_for
 from simulator.answers.gates import FIRM, CheckOutcome, Gates
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of

@@ -1,6 +1,6 @@
 """Room of a recipe that fits: the longest sequence and the largest micro batch that would still fit, and its peaks.
 
-`check.judge` asks for both; `answers.changes` has what would make a recipe fit.
+`check.judge` asks for both; `answers.explain` has what would make a recipe fit.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from simulator.answers.cases import Case
-from simulator.answers.changes import Change
+from simulator.answers.explain import Change
 from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
 from simulator.answers.rules import Mark
 from simulator.cost.pricing.estimate import Estimate
