@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
+from simulator.answers.lengths import last_that
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
@@ -580,8 +581,4 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
     low, high = 0, 1
     while high <= most and fits(high):
         low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * unit or None
+    return last_that(fits, low, min(high, most + 1)) * unit or None
