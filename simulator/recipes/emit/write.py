@@ -1,9 +1,9 @@
 """Writes the recipe that launches a case, in the format of one framework.
 
 Refused are layouts priced for another framework, settings that the format has no word for, and what the framework would
-refuse at its start. `frameworks.registry` has the writers, `answers.cases` the case, `show.cli.emit` the command;
+refuse at its start. `frameworks.registry` has the writers, `answers.cases` the case, `show.cli.recipes` the command;
 `emit.patch` edits an existing recipe. Also here: `case_of_file`, the case of a saved answer or a recipe, which
-`show.cli.compare` and `api` read.
+`show.cli.recipes` and `api` read.
 """
 
 from __future__ import annotations
