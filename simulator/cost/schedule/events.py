@@ -61,10 +61,6 @@ class EventRun(NamedTuple):
         """Return the seconds from the first pass to the end of the last."""
         return max(events[-1].end_seconds for events in self.events)
 
-    def idle_seconds(self, rank: int) -> float:
-        """Return the seconds in which a rank runs no pass."""
-        return self.makespan_seconds - sum(event.end_seconds - event.start_seconds for event in self.events[rank])
-
     def most_alive(self, rank: int) -> int:
         """Return the peak of chunk passes whose forward has begun and whose backward has not ended."""
         return int(alive(np.array([PASSES.index(event.ran.kind) for event in self.events[rank]])).max())
