@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from benchmarks.accuracy.judge import Residual, SourcesJudged
-from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.evidence.calibration.apply import NORMAL_90
 from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES
 from simulator.show.report.tables import Section

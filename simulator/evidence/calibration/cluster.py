@@ -24,9 +24,8 @@ from simulator.evidence.calibration.linear import (
     names_of,
     sort_of,
 )
-from simulator.evidence.calibration.ranges import coverage_of
 from simulator.evidence.calibration.sample import Sample, predict_device_memory
-from simulator.evidence.calibration.store import FittedPart
+from simulator.evidence.calibration.store import FittedPart, coverage_of
 from simulator.question.arrays import Mask, Matrix, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 
