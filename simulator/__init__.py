@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from simulator.question.scenario.layout import Layout
     from simulator.question.specs.catalogue import load_hardware, load_model
     from simulator.recipes.check.verdict import Checks
-    from simulator.search.query import Ranking
-    from simulator.search.space import Space
+    from simulator.search.space import Ranking, Space
 
 __all__ = [
     "Availability",
@@ -67,8 +66,7 @@ _HOMES = {
     "question.scenario.layout": "Layout",
     "question.specs.catalogue": "load_hardware load_model",
     "recipes.check.verdict": "Checks",
-    "search.query": "Ranking",
-    "search.space": "Space",
+    "search.space": "Ranking Space",
 }
 """Public names by the module that they live in."""
 

@@ -36,9 +36,8 @@ from simulator.recipes.check.judge import check_files, with_bounds
 from simulator.recipes.check.verdict import Checks
 from simulator.recipes.emit.write import case_of_file, question_to_launch, recipe_format
 from simulator.recipes.emit.write import emit as write_recipe
-from simulator.search.query import MIN_FIT_PROBABILITY, Ranking
 from simulator.search.rank import Progress
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
 
 P = ParamSpec("P")
 R = TypeVar("R")

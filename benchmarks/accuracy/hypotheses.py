@@ -21,7 +21,7 @@ from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout,
 from simulator.question.units import TERA
 from simulator.search.rank import walk
 from simulator.search.space import Space
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 MEMORY_TOLERANCE: Final = 0.03
 """Misfit of memory that an explanation may have."""

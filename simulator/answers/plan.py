@@ -23,9 +23,8 @@ from simulator.question.scenario.inputs import check_count
 from simulator.question.scenario.layout import layout_object
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
-from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.rank import Progress, surer_than_first
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Space
 from simulator.tabular import Tabular
 
 BYTES_PER_PARAMETER = 14.0

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.answers.cases import Case, scenario_of
-from simulator.answers.lengths import with_failing_length
-from simulator.answers.unsaid import over_open
+from simulator.answers.unsaid import over_open, with_failing_length
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
@@ -32,9 +31,8 @@ from simulator.search.alternatives import (
     with_switches,
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
-from simulator.search.query import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
 from simulator.tabular import replaced
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"

@@ -15,7 +15,7 @@ from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import Question
 from simulator.question.scenario.inputs import LISTS
 from simulator.question.scenario.layout import FIELDS, Layout
-from simulator.search.query import Remedy
+from simulator.search.space import Remedy
 
 _BELONGS_TO = {
     "recompute_modules": "selective",

@@ -37,10 +37,9 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, FrameworkName, Offload
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
-from simulator.search.query import FewestNodes, NodeCount, PricedLayout, Query, Remedy, StackBest
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of
 from simulator.search.rules import ACROSS_NODES, RULES
-from simulator.search.space import Space, candidates
+from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
 from simulator.tabular import deferred, replaced
 
 MOST_NODES = 1024

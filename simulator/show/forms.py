@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from simulator.lab.probe.run import Prepared, Probed
     from simulator.lab.trace.tracing import TraceComparison
     from simulator.recipes.check.verdict import Checks
-    from simulator.search.query import Ranking
+    from simulator.search.space import Ranking
+    from simulator.show.report import presentation as tables
     from simulator.show.report.lab import Validation
     from simulator.show.report.listing import SpecListing
-    from simulator.show.report.presentation import Presentation
-    from simulator.show.report.tables import Section, Style
+    from simulator.show.report.presentation import Presentation, Section, Style
 
 AnswerText = str | Iterable[str]
 """Text of an answer, in one piece or in several."""
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
         plan,
         ranking,
         sweep,
-        tables,
     )
 else:
     answer_pages, layout_pages = Lazy("show.pages.answers"), Lazy("show.pages.layouts")
@@ -83,7 +82,7 @@ else:
     check, check_ci, listing = Lazy("show.report.check"), Lazy("show.report.check_ci"), Lazy("show.report.listing")
     estimate, ranking, compare = Lazy("show.report.estimate"), Lazy("show.report.ranking"), Lazy("show.report.compare")
     calibration, lab, plan = map(Lazy, ("show.report.calibration", "show.report.lab", "show.report.plan"))
-    sweep, tables = Lazy("show.report.sweep"), Lazy("show.report.tables")
+    sweep, tables = Lazy("show.report.sweep"), Lazy("show.report.presentation")
 
 
 class Answer(Generic[_Shown]):

@@ -26,8 +26,8 @@ from simulator.api import plan
 from simulator.cost.pricing.estimate import Interval
 from simulator.search.space import Space
 from simulator.show.report.plan import plan_answer
+from simulator.show.report.presentation import Column, fitting
 from simulator.show.report.schema import schema
-from simulator.show.report.tables import Column, fitting
 from tests.cli.running import refusal, run
 from tests.report import samples
 

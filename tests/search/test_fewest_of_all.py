@@ -32,10 +32,9 @@ from simulator.search.alternatives import (
     remedies,
 )
 from simulator.search.build import estimates_of
-from simulator.search.query import FewestNodes, PricedLayout, Query
 from simulator.search.rank import best_of, fastest_of, search
 from simulator.search.rules import ACROSS_NODES, RULES
-from simulator.search.space import Space
+from simulator.search.space import FewestNodes, PricedLayout, Query, Space
 from tests.scenario.cases import load_hardware, scenario_of, small_dense
 
 NARROW = Space(

@@ -30,7 +30,7 @@ from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import TERA
 from simulator.question.vocabulary import Precision, StackName
-from simulator.search.query import Ranking
+from simulator.search.space import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
 

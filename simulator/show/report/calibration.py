@@ -23,8 +23,7 @@ from simulator.evidence.calibration.own import JudgedRun, OwnError, WithErrors, 
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from simulator.question.units import GIB
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Presentation, Section
 from simulator.show.report.text import amount, dumps, percent, significant, table_csv
 
 SCHEMA_VERSION: Final = 4

@@ -23,8 +23,7 @@ from simulator.question.origin import Origin, OriginKind, Place
 from simulator.question.question import Question
 from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, UNMATCHED, Changed, Checked, Checks
 from simulator.show.report.estimate import known_text, speed_sentence
-from simulator.show.report.presentation import Presentation, joined
-from simulator.show.report.tables import BETWEEN, Column, fitting, heading, narrow_line
+from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, heading, joined, narrow_line
 from simulator.show.report.text import (
     amount,
     gib,

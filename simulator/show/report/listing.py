@@ -30,8 +30,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import hardware_names, model_names
 from simulator.question.units import GIGA, TERA, to_days, to_gib
 from simulator.question.vocabulary import TuningMethod
-from simulator.show.report.presentation import Presentation, joined
-from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line
+from simulator.show.report.presentation import BETWEEN, PROSE_WIDTH, Column, Presentation, fitting, joined, narrow_line
 from simulator.show.report.text import amount, batch_text, count_text, dumps, table_csv
 
 ListingRow = Mapping[str, str | int | float | bool | None]

@@ -23,8 +23,17 @@ from simulator.show.report.estimate import (
     stack_name,
     status_line,
 )
-from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
-from simulator.show.report.tables import Column, filled, fitting, heading, narrow_line
+from simulator.show.report.presentation import (
+    Column,
+    Presentation,
+    cost_text,
+    days_text,
+    filled,
+    fitting,
+    heading,
+    joined,
+    narrow_line,
+)
 from simulator.show.report.text import (
     amount,
     caution_lines,
