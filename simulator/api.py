@@ -21,7 +21,7 @@ from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import FailingOutcome, Gates
 from simulator.answers.plan import Availability, Offer, Plan
 from simulator.answers.plan import plan as plan_of
-from simulator.answers.saved import saved_case
+from simulator.answers.run import saved_case
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.question.origin import ARGUMENT

@@ -20,8 +20,7 @@ from benchmarks.accuracy.hierarchy import (
     unseen_scatter,
 )
 from benchmarks.accuracy.sizes import fitted_sizes, level_of
-from simulator.evidence.calibration.linear import Gauss
-from simulator.evidence.calibration.sample import Sample
+from simulator.evidence.calibration.cluster import Gauss, Sample
 from simulator.evidence.calibration.store import (
     DIFFERENCE,
     RowsCoverage,

@@ -14,7 +14,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import price
 from simulator.cost.timing.products import model_flops_per_token
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.sample import Sample
+from simulator.evidence.calibration.cluster import Sample
 from simulator.evidence.calibration.store import signature
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, sizes_text

@@ -14,7 +14,7 @@ from typing import Any
 from simulator.answers.cases import Case, case_of_recipe, priceable
 from simulator.answers.ranking import estimate_of, with_best_layout
 from simulator.answers.rules import LaunchFacts, findings
-from simulator.answers.saved import is_answer, saved_case
+from simulator.answers.run import is_answer, saved_case
 from simulator.errors import InputError, UnsupportedError, not_one_of
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head

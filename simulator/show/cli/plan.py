@@ -189,7 +189,7 @@ def sweep_command() -> click.Command:
 def _sweep(**values: Any) -> None:
     """Price the questions, and write how they ended."""
     from simulator.answers.sweep import check_workers, sweep
-    from simulator.show.report.sweep import speed_line
+    from simulator.show.report.plan import speed_line
 
     ctx = click.get_current_context()
     for option in _GONE:

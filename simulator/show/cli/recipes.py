@@ -196,7 +196,7 @@ def emit_command() -> click.Command:
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
     from simulator.answers.cases import case_of, priceable
-    from simulator.answers.saved import saved_case
+    from simulator.answers.run import saved_case
     from simulator.recipes.emit.write import emit, question_to_launch, recipe_format
 
     ctx = click.get_current_context()
@@ -234,7 +234,7 @@ def _problem(case: Case) -> tuple[str, bool]:
 
 def _stdin() -> str:
     """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
-    from simulator.answers.saved import MOST_BYTES
+    from simulator.answers.run import MOST_BYTES
     from simulator.errors import InputError
     from simulator.question.units import MEGA
 
@@ -379,7 +379,7 @@ def _folder(option: str, folder: str | None) -> Path | None:
 
 def _append_summary(checks: Checks, shown_as: Presentation) -> None:
     """Append the verdicts to the job summary, if there is one."""
-    from simulator.show.report.check_ci import github_summary
+    from simulator.show.report.check import github_summary
 
     file = os.environ.get("GITHUB_STEP_SUMMARY")
     if not file:

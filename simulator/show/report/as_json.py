@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.fields import FieldInfo
 
-from simulator.answers.run import TrainingRun
-from simulator.answers.saved import question_object
+from simulator.answers.run import TrainingRun, question_object
 from simulator.cost.pricing.estimate import Estimate, Interval, LengthsEstimate, Provenance, Verdict, Violation
 from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout

@@ -18,7 +18,7 @@ import numpy as np
 
 from simulator._version import __version__
 from simulator.evidence.calibration.apply import NORMAL_90
-from simulator.evidence.calibration.linear import UNFITTED
+from simulator.evidence.calibration.cluster import UNFITTED
 from simulator.evidence.calibration.own import JudgedRun, OwnError, WithErrors, is_inside, summary
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors

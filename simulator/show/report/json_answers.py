@@ -17,8 +17,7 @@ from simulator.answers.sweep import SweepOutcome
 from simulator.cost.pricing.estimate import StageMemory
 from simulator.question.origin import Place, Severity
 from simulator.question.vocabulary import Precision
-from simulator.recipes.check.room import Room
-from simulator.recipes.check.verdict import ChangeKind, Checks
+from simulator.recipes.check.verdict import ChangeKind, Checks, Room
 from simulator.show.report.as_json import VERSION, AnswerJson, At, EstimateJson, EstimateLayoutJson, PartSizes, Shown
 from simulator.show.report.text import mib
 
