@@ -21,8 +21,8 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
 from simulator.lab.runner.campaign import Record, run_folder
 from simulator.lab.runner.engine import Launch, Launcher, LaunchOutcome, Pick
+from simulator.lab.runner.engines import ReferenceEngine
 from simulator.lab.runner.processes import interruptible
-from simulator.lab.runner.reference import ReferenceEngine
 from simulator.lab.trainer.job import RankResult
 from simulator.question.units import GIB
 

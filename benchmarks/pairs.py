@@ -18,8 +18,8 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.measurements.question import measured_tokens_per_second_per_device, row_question
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows
 from simulator.search.build import estimates_of
-from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.rank import best_of
+from simulator.search.space import MIN_FIT_PROBABILITY
 from simulator.show.report.estimate import brief_layout
 
 TABLES = Path(__file__).resolve().parents[1] / "calibration" / "measured" / "public"

@@ -19,7 +19,7 @@ import yaml
 from benchmarks.machine import judged, say, say_machine
 from simulator import api
 from simulator.lab.runner.engine import LOG_NAME, Launch, Launcher, Pick
-from simulator.lab.runner.reference import ReferenceEngine
+from simulator.lab.runner.engines import ReferenceEngine
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.search.build import estimate_layout

@@ -13,8 +13,8 @@ import simulator
 from benchmarks import check_files
 from benchmarks.machine import judged, say, say_machine
 from simulator.api import scenario_of
-from simulator.search.query import MIN_FIT_PROBABILITY, Query
 from simulator.search.rank import search
+from simulator.search.space import MIN_FIT_PROBABILITY, Query
 
 ROUNDS = 15
 QUESTION = {"model": "llama3.1-70b", "hardware": "z2000", "nodes": 8}

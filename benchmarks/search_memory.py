@@ -20,9 +20,8 @@ QUESTION = {"model": "llama3.1-70b", "hardware": "z2000", "nodes": 16}
 def search_once() -> dict[str, object]:
     """Search, and return counts, seconds and peak resident memory of this process."""
     from simulator.api import scenario_of  # noqa: PLC0415  the parent stays small: a child starts with its peak
-    from simulator.search.query import Query  # noqa: PLC0415
     from simulator.search.rank import search  # noqa: PLC0415
-    from simulator.search.space import Space, divisors  # noqa: PLC0415
+    from simulator.search.space import Query, Space, divisors  # noqa: PLC0415
 
     space = Space(
         tensor_parallel=(1, 2, 4, 8),

@@ -11,10 +11,9 @@ from simulator._version import __version__
 from simulator.tabular import Tabular
 
 if TYPE_CHECKING:
-    from simulator.answers.availability import Availability
     from simulator.answers.compare import Comparison
     from simulator.answers.explain import Explanation
-    from simulator.answers.plan import Offer, Plan
+    from simulator.answers.plan import Availability, Offer, Plan
     from simulator.answers.sweep import Sweep, sweep
     from simulator.api import check, compare, emit, estimate, explain, from_json, plan, rank
     from simulator.cost.pricing.estimate import Estimate
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from simulator.question.scenario.layout import Layout
     from simulator.question.specs.catalogue import load_hardware, load_model
     from simulator.recipes.check.verdict import Checks
-    from simulator.search.query import Ranking
-    from simulator.search.space import Space
+    from simulator.search.space import Ranking, Space
 
 __all__ = [
     "Availability",
@@ -57,10 +55,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "answers.availability": "Availability",
     "answers.compare": "Comparison",
     "answers.explain": "Explanation",
-    "answers.plan": "Offer Plan",
+    "answers.plan": "Availability Offer Plan",
     "answers.sweep": "Sweep sweep",
     "api": "check compare emit estimate explain from_json plan rank",
     "cost.pricing.estimate": "Estimate",
@@ -69,8 +66,7 @@ _HOMES = {
     "question.scenario.layout": "Layout",
     "question.specs.catalogue": "load_hardware load_model",
     "recipes.check.verdict": "Checks",
-    "search.query": "Ranking",
-    "search.space": "Space",
+    "search.space": "Ranking Space",
 }
 """Public names by the module that they live in."""
 

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from simulator.answers import cases, ranking
-from simulator.answers.availability import Availability
 from simulator.answers.cases import Case, case_of, case_of_estimate, priceable
 from simulator.answers.compare import Comparison
 from simulator.answers.compare import compare as compare_cases
 from simulator.answers.explain import Explanation
 from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import FailingOutcome, Gates
-from simulator.answers.plan import Offer, Plan
+from simulator.answers.plan import Availability, Offer, Plan
 from simulator.answers.plan import plan as plan_of
-from simulator.answers.saved import saved_case
+from simulator.answers.run import saved_case
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.question.origin import ARGUMENT
@@ -37,9 +36,8 @@ from simulator.recipes.check.judge import check_files, with_bounds
 from simulator.recipes.check.verdict import Checks
 from simulator.recipes.emit.write import case_of_file, question_to_launch, recipe_format
 from simulator.recipes.emit.write import emit as write_recipe
-from simulator.search.query import MIN_FIT_PROBABILITY, Ranking
 from simulator.search.rank import Progress
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
 
 P = ParamSpec("P")
 R = TypeVar("R")

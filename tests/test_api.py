@@ -21,7 +21,7 @@ from simulator.question.specs.catalogue import spec_text
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
-from simulator.search.query import Ranking
+from simulator.search.space import Ranking
 from tests.cli.running import run
 
 

@@ -30,7 +30,7 @@ from benchmarks.accuracy.thumb import check
 from benchmarks.machine import say
 from simulator.errors import InputError
 from simulator.evidence.calibration.apply import applied
-from simulator.show.report.tables import Section, sections_text
+from simulator.show.report.presentation import Section, sections_text
 
 
 def _targets(found: Judgement) -> Iterator[Section]:

@@ -18,7 +18,7 @@ from benchmarks.accuracy.judge import Residual
 from benchmarks.accuracy.rows import Judgement
 from benchmarks.accuracy.tables import percent
 from simulator.errors import InputError
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 WORSE: Final = 0.02
 """Points of its mean error by which a source of `FEW` rows and more may not become worse without a reason."""

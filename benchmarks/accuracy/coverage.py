@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from benchmarks.accuracy.judge import Residual, SourcesJudged
-from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.evidence.calibration.apply import NORMAL_90
 from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 MANY_DEVICES: Final = 512
 """Devices from which runs are a class of their own."""

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.accuracy.judge import DRAWS, FEW, SEED, Residual
 from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 from simulator.show.report.text import percent
 
 WORSE_BY: Final = 0.005

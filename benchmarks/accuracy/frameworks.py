@@ -11,7 +11,7 @@ from benchmarks.accuracy.judge import FEW
 from benchmarks.accuracy.rows import JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, PublishedLayout
 from simulator.evidence.calibration.own import summary
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 ASCEND: Final = "MindSpeed, MindFormers"
 _NAMES: Final = {"megatron": "Megatron", "paddle": "Paddle", "torch": "torch"}

@@ -18,18 +18,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.evidence.calibration.linear import (
+from simulator.evidence.calibration.cluster import (
     HUBER,
     Design,
     Gauss,
     Linearization,
     Message,
+    Sample,
     design_of,
     linearised,
     names_of,
     sort_of,
 )
-from simulator.evidence.calibration.sample import Sample
 from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients
 

@@ -20,8 +20,8 @@ from benchmarks.accuracy.hierarchy import (
     unseen_scatter,
 )
 from benchmarks.accuracy.sizes import fitted_sizes, level_of
-from simulator.evidence.calibration.linear import Gauss
-from simulator.evidence.calibration.ranges import (
+from simulator.evidence.calibration.cluster import Gauss, Sample
+from simulator.evidence.calibration.store import (
     DIFFERENCE,
     RowsCoverage,
     Unit,
@@ -30,7 +30,6 @@ from simulator.evidence.calibration.ranges import (
     features,
     memory_spread,
 )
-from simulator.evidence.calibration.sample import Sample
 from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients import CoefficientKind
 

@@ -14,14 +14,14 @@ from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import price
 from simulator.cost.timing.products import model_flops_per_token
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.ranges import signature
-from simulator.evidence.calibration.sample import Sample
+from simulator.evidence.calibration.cluster import Sample
+from simulator.evidence.calibration.store import signature
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, sizes_text
 from simulator.question.units import TERA
 from simulator.search.rank import walk
 from simulator.search.space import Space
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 MEMORY_TOLERANCE: Final = 0.03
 """Misfit of memory that an explanation may have."""

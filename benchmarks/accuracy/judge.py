@@ -25,10 +25,9 @@ from benchmarks.accuracy.holdouts import (
     pairs,
     sizes_of,
 )
-from simulator.evidence.calibration.linear import Gauss
+from simulator.evidence.calibration.apply import NORMAL_90
+from simulator.evidence.calibration.cluster import Gauss, Sample
 from simulator.evidence.calibration.own import LEFT_OUT, PLATFORMS
-from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import CoefficientKind, Coefficients
 
 SEED = 20240717

@@ -16,7 +16,7 @@ from benchmarks.accuracy.rows import Judgement, fitted_sources
 from benchmarks.accuracy.tables import percent
 from benchmarks.accuracy.targets import own_lines, target_lines
 from simulator.evidence.calibration.own import summary
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 REASONS: Final = Path(__file__).with_name("missed.csv")
 """Why a target is missed, by its id; written by people."""

@@ -15,9 +15,8 @@ import numpy as np
 from benchmarks.accuracy.hierarchy import expected_deviation
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, price
-from simulator.evidence.calibration.cluster import ClusterFit, Known
+from simulator.evidence.calibration.cluster import ClusterFit, Known, Sample, predict, sample_of
 from simulator.evidence.calibration.own import OwnFit, fit_own
-from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.calibration.store import FittedPart
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.question.arrays import Mask

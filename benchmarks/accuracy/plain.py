@@ -29,7 +29,7 @@ from simulator.question.frameworks.stacks import framework
 from simulator.question.question import question_of
 from simulator.question.specs.catalogue import load_hardware
 from simulator.search.build import estimate_of_block
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 _JUDGED: Final = Path(__file__).resolve().parents[2] / "calibration" / "judged.csv"
 _TRAINERS: Final = Path(__file__).with_name("trainers.csv")

@@ -10,10 +10,8 @@ from benchmarks.accuracy.hierarchy import SORTS, Hierarchy, unseen_scatter
 from benchmarks.accuracy.holdouts import family_coverage
 from benchmarks.accuracy.judge import SourcesJudged
 from simulator._version import __version__
-from simulator.evidence.calibration.linear import Gauss
-from simulator.evidence.calibration.ranges import range_of
-from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart
+from simulator.evidence.calibration.cluster import Gauss, Sample
+from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart, range_of
 from simulator.question.coefficients import priors
 
 _SHARE = 0.05

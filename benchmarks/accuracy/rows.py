@@ -29,7 +29,7 @@ from benchmarks.accuracy.vendors import PublishedLayout, published_layouts
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, size
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.sample import Sample, predict, prepared
+from simulator.evidence.calibration.cluster import Sample, predict, prepared
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients import CoefficientKind
 

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import minimize
 
-from simulator.evidence.calibration.ranges import CONTRIBUTIONS, Unit
-from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.evidence.calibration.apply import NORMAL_90
+from simulator.evidence.calibration.store import CONTRIBUTIONS, Unit
 from simulator.question.arrays import Matrix, Vector
 
 _FIRST: Final[Mapping[str, float]] = {

@@ -13,7 +13,7 @@ from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, WITHIN
 from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES, error_section
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 _UNITS: Final = {"time": "TFLOPS", "memory": "GiB"}
 

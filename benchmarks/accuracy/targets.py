@@ -23,7 +23,7 @@ from simulator.evidence.calibration.own import summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients import CoefficientKind
 from simulator.show.report.calibration import TITLES
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Section
 
 SIMUMAX: Final = "b200-megatron"
 """The table whose authors publish the errors of their own simulator."""

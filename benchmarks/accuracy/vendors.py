@@ -11,10 +11,10 @@ from benchmarks.accuracy.order import kendall_tau
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import FITS, price
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.sample import Sample, predict
+from simulator.evidence.calibration.cluster import Sample, predict
 from simulator.question.scenario.layout import Layout
-from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
 from simulator.search.rank import layouts_below, likely_to_fit, priced_layout
+from simulator.search.space import MIN_FIT_PROBABILITY, PricedLayout, Query
 from simulator.show.report.text import layout_text
 
 WITHIN = 0.05

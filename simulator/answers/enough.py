@@ -19,11 +19,9 @@ from simulator.question.question import SEARCH, Question
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.names import hardware_names
 from simulator.question.vocabulary import TuningMethod
-from simulator.search.alternatives import with_adapters
-from simulator.search.fewest import doubled, fewest_of
-from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
+from simulator.search.alternatives import doubled, fewest_of, with_adapters
 from simulator.search.rank import Progress, best_of
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, PricedLayout, Query, Space
 
 _METHODS: Final[tuple[TuningMethod, ...]] = ("qlora", "lora", "full")
 """All weights last: they never take fewer devices than adapters."""

@@ -1,28 +1,414 @@
 """Explanation of one layout's memory: its causes, changes that make it fit, the longest sequence that does.
 
-`answers.changes` finds the changes, `answers.ranking` prices them, `show.report.estimate` writes it.
+A `Change` is the smallest edit of a recipe or a layout with which it passes, priced like the original; `answers.gates`
+says what passing is. `recipes.check.judge` asks for changes too, and `recipes.emit.patch` turns one into a patch of the
+file; `show.report.estimate` writes the explanation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from simulator.answers.cases import Case
-from simulator.answers.changes import Change, changes_for
+from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
+from simulator.answers.lengths import last_that
 from simulator.answers.ranking import estimate_of, query_of
+from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
-from simulator.question.question import SEARCH
+from simulator.question.origin import OPTION, Input
+from simulator.question.question import SEARCH, Question
 from simulator.question.scenario.inputs import MOST_TOKENS
+from simulator.question.scenario.layout import default_cut
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import to_gib
-from simulator.search.alternatives import remedies
-from simulator.search.build import estimate_layout
+from simulator.search.alternatives import methods, remedies
+from simulator.search.build import estimate_layout, fitting_estimates, with_intervals
+from simulator.search.space import divisors
 from simulator.tabular import Tabular
+
+MOST_SHOWN, MOST_WIDER = 5, 2
+"""Most sets of changes shown, on the same devices and on more."""
+_LARGEST_STEP = 4
+"""Number of doublings of a size that are tried, the size itself included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A set of changes with which the recipe fits."""
+
+    options: tuple[str, ...]
+    """Options as on the command line, such as `--recompute full`."""
+    estimate: Estimate
+    """Estimate of the recipe with the changes."""
+    speed_ratio: float
+    """Tokens per second and device, relative to the unchanged recipe as if it fit."""
+    case: Case
+    """The changed recipe as a question."""
+    patch: str = ""
+    """Unified diff that makes the changes; empty unless requested and possible."""
+
+    @property
+    def text(self) -> str:
+        """The options on one line."""
+        return " ".join(self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A candidate: the added options, and the recipe's question with them."""
+
+    options: tuple[str, ...]
+    case: Case
+    axes: frozenset[str]
+
+
+_Tries = list[tuple[_Try, Change]]
+
+
+def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
+    """Return the smallest sets of changes with which the recipe passes: on the same devices, then on more.
+
+    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them; without a
+    recipe, methods that need less (`search.alternatives.methods`) follow. Of each kind the fastest. More devices are
+    not tried where a single change suffices and memory is not what fails.
+    """
+    start = _Try((), case, frozenset())
+
+    def fitting(candidates: Iterable[_Try]) -> _Tries:
+        return _fitting(base, marks, gates, _distinct(candidates))
+
+    singles = list(_single(start, marks))
+    alone = fitting(singles)
+    changes = alone or fitting(_further(singles, 2, marks))
+    if not changes:
+        recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
+        changes = fitting(_further(_further(recomputed, 2, marks), 3, marks))
+    if not changes and case.question.recipe is None:
+        other = list(_methods(start))
+        changes = fitting(other) or fitting(_further(other, 2, marks))
+    enough = bool(alone) and base.memory.fits and not gates.broken(base)
+    wider = [] if case.question.has_groups or enough else list(_nodes(start))
+    more = fitting(wider)
+    if not more:
+        pairs = list(_further(wider, 2, marks))
+        more = fitting(pairs) or fitting(_further((x for x in pairs if "recompute" in x.axes), 3, marks))
+    fewest = min((candidate.case.scenario.devices for candidate, _ in more), default=0)
+    smallest = [pair for pair in more if pair[0].case.scenario.devices == fewest]
+    return (*_best(changes, MOST_SHOWN), *_best(smallest, MOST_WIDER))
+
+
+def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
+    """Yield every candidate with one more change."""
+    for first in candidates:
+        yield from (second for second in _single(first, marks) if len(second.options) == changes)
+
+
+def _best(tries: _Tries, limit: int) -> Iterator[Change]:
+    """Yield the fastest of each kind of change, fastest first."""
+    fastest: dict[frozenset[str], Change] = {}
+    for candidate, change in sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
+        if len(fastest) < limit:
+            fastest.setdefault(candidate.axes, change)
+    estimates: dict[int, Estimate] = {}
+    for scenario in {change.case.scenario for change in fastest.values()}:
+        same = [change.estimate for change in fastest.values() if change.case.scenario == scenario]
+        estimates |= zip(map(id, same), with_intervals(scenario, same), strict=True)
+    yield from (replace(change, estimate=estimates[id(change.estimate)]) for change in fastest.values())
+
+
+def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
+    """Return each set of changes once, in its shortest wording."""
+    by_need: dict[Any, _Try] = {}
+    for candidate in candidates:
+        scenario = candidate.case.scenario
+        key = (candidate.case.layout, *_question(scenario))
+        known = by_need.get(key)
+        if known is None or len(" ".join(candidate.options)) < len(" ".join(known.options)):
+            by_need[key] = candidate
+    return list(by_need.values())
+
+
+def _question(scenario: Scenario) -> tuple[object, ...]:
+    """Return what a change of a scenario may change."""
+    return (scenario.framework, scenario.model, scenario.lora_rank, scenario.devices, scenario.global_batch_size)
+
+
+def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
+    tries: _Tries = []
+    reference = base.throughput.tokens_per_second_per_device
+    for candidate, bare in _within_memory(candidates):
+        case = candidate.case
+        if not bare.memory.fits or findings(case.launch(marks), ()):
+            continue
+        # Intervals are costly: without this gate only shown changes get them.
+        estimate = bare if gates.min_fit_probability is None else with_intervals(case.scenario, [bare])[0]
+        if gates.broken(estimate):
+            continue
+        ratio = estimate.throughput.tokens_per_second_per_device / reference
+        change = Change(options=candidate.options, estimate=estimate, speed_ratio=ratio, case=case)
+        tries.append((candidate, change))
+    return tries
+
+
+def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]]:
+    """Yield the candidates that break no rule and fit, with their estimates; skip those that raise."""
+    together: dict[Any, list[_Try]] = {}
+    for candidate in candidates:
+        together.setdefault(_question(candidate.case.scenario), []).append(candidate)
+    for members in together.values():
+        try:
+            yield from _priced(members)
+        except SimulateError:
+            for member in members:
+                with suppress(SimulateError):
+                    yield from _priced([member])
+
+
+def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
+    """Return the candidates of one question that break no rule and fit, with their estimates."""
+    layouts = [member.case.layout for member in members]
+    estimates = fitting_estimates(members[0].case.scenario, layouts)
+    return [(members[position], estimates[position]) for position in sorted(estimates)]
+
+
+def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
+    """Yield the candidates one change away, on the same devices."""
+    yield from _allocator(start)
+    yield from _recompute(start)
+    yield from _offload(start, marks)
+    yield from _micro_batch(start)
+    yield from _sizes(start)
+    yield from _experts(start)
+    yield from _zero(start)
+    yield from _chunks(start)
+
+
+def _with(  # noqa: PLR0913  what an option may change
+    start: _Try,
+    axis: str | tuple[str, ...],
+    option: str,
+    layout: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    switches: Mapping[str, str] | None = None,
+) -> Iterator[_Try]:
+    """Yield the candidate with one more option, unless that kind of change was made or cannot be priced."""
+    axes = {axis} if isinstance(axis, str) else set(axis)
+    if axes & start.axes:
+        return
+    change = Question(
+        inputs={name: Input(value, OPTION) for name, value in (inputs or {}).items()},
+        layout={name: Input(value, OPTION) for name, value in layout.items()},
+        switches={name: Input(text, OPTION) for name, text in (switches or {}).items()},
+    )
+    try:
+        case = case_of(change.over(start.case.question), start.case)
+    except SimulateError:
+        return
+    if isinstance(case, Case):
+        yield _Try((*start.options, option), case, start.axes | axes)
+
+
+def _allocator(start: _Try) -> Iterator[_Try]:
+    """Yield expandable segments, where the recipe does not enable them in PyTorch's allocator."""
+    scenario = start.case.scenario
+    has_them = scenario.framework.name in _TORCH_ALLOCATOR and scenario.hardware.vendor != "Iluvatar"
+    if has_them and not scenario.framework.expandable_segments:
+        switch = {"expandable_segments": "true"}
+        yield from _with(start, "allocator", "--option expandable_segments=true", {}, switches=switch)
+
+
+_TORCH_ALLOCATOR = ("megatron", "torch")
+"""Frameworks that run on PyTorch."""
+
+
+def _recompute(start: _Try) -> Iterator[_Try]:
+    """Yield full recompute of every layer, or of a share of each chunk's layers."""
+    layout = start.case.layout
+    if layout.recompute == "full" and layout.recompute_method == "uniform":
+        return
+    full: dict[str, Any] = {"recompute": "full"}
+    yield from _with(start, "recompute", "--recompute full", full)
+    if layout.recompute_method != "uniform" or layout.recompute_layers != 1:
+        option = "--recompute full --recompute-method uniform --recompute-layers 1"
+        yield from _with(start, "recompute", option, full | {"recompute_method": "uniform", "recompute_layers": 1})
+    if start.case.scenario.framework.name != "megatron":
+        return
+    per_chunk = max(max(layout.stage_layers) // layout.virtual_stages, 1)
+    for layers in sorted({max(per_chunk * share // 4, 1) for share in (1, 2, 3)} - {per_chunk}):
+        option = f"--recompute full --recompute-method block --recompute-layers {layers}"
+        yield from _with(start, "recompute", option, full | {"recompute_method": "block", "recompute_layers": layers})
+
+
+def _offload(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
+    """Yield the kinds of offload that the framework has, some only in its later versions."""
+    present = start.case.layout.offload
+    if present == "activations":
+        yield from _with(start, "offload", "--offload none", {"offload": "none"})
+    if start.case.question.recipe is None or not _offloads_optimizer(start.case, marks):
+        return
+    for kind in start.case.scenario.framework.limits.offloads:
+        if present != kind and not (kind == "optimizer" and present != "none"):
+            yield from _with(start, "offload", f"--offload {kind}", {"offload": kind})
+
+
+def _offloads_optimizer(case: Case, marks: frozenset[Mark]) -> bool:
+    """Whether the launch's framework may have flags to offload the optimizer.
+
+    Megatron: NVIDIA's own from Megatron-core 0.12 on. Paddle: ERNIEKit and PaddleFormers; PaddleNLP 2.8.1 has none.
+    """
+    launch, vendor = case.launch(marks), case.scenario.hardware.vendor
+    if launch.flag(*_OFFLOAD_FLAGS) is not None:
+        return True
+    if case.scenario.framework.name == "paddle":
+        late = launch.flag("tensor-model-parallel-size", "fine-tuning", "stage") is not None
+        return late or case.scenario.model.architecture.startswith("ernie")
+    return (
+        case.recipe.dialect == "megatron-shell" and "megatron-before-0.12" not in marks and vendor not in _OWN_MEGATRON
+    )
+
+
+_OFFLOAD_FLAGS = (
+    *("optimizer-cpu-offload", "use-precision-aware-optimizer"),
+    *("offload-optim", "tensorwise-offload-optimizer"),
+)
+
+
+_OWN_MEGATRON = ("Huawei", "Iluvatar")
+"""Vendors whose devices run forks of Megatron with flags of their own."""
+
+
+def _methods(start: _Try) -> Iterator[_Try]:
+    """Yield the methods that need less on the same devices, each a kind of change of its own."""
+    case = start.case
+    for method in methods(case.scenario, case.question, (case.layout.offload,)):
+        if method.framework is not None:  # its launches lack the sizes of this layout
+            continue
+        layout = {} if method.offload is None else {"offload": method.offload}
+        adapters = {} if method.lora_rank is None else {"lora_rank": method.lora_rank}
+        yield from _with(start, method.option, method.option, layout, adapters, switches=method.switches)
+
+
+def _micro_batch(start: _Try) -> Iterator[_Try]:
+    size = start.case.layout.micro_batch_size
+    for smaller in reversed(divisors(size, size - 1)):
+        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
+
+
+_SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_parallel", "--pp"))
+
+
+def _sizes(start: _Try) -> Iterator[_Try]:
+    """Yield other tensor, context and pipeline parallel sizes on the same devices."""
+    layout, scenario = start.case.layout, start.case.scenario
+    node = min(hardware.devices_per_node for hardware in scenario.kinds_of_device)
+    for field, option in _SIZES:
+        size = getattr(layout, field)
+        for other in _steps(size, layout.data_parallel * size):
+            replica = layout.devices // layout.data_parallel // size * other
+            if scenario.devices % replica or (field == "tensor_parallel" and other > node):
+                continue
+            if field == "pipeline_parallel":
+                yield from _pipelines(start, other, scenario.devices // replica)
+            else:
+                more, fields = _data_parallel(start, scenario.devices // replica)
+                yield from _with(start, field, f"{option} {other}{more}", {field: other} | fields)
+
+
+def _data_parallel(start: _Try, size: int) -> tuple[str, dict[str, Any]]:
+    """Return option and field of data parallelism where the user set it; else it follows from the devices."""
+    if not start.case.question.by_user("data_parallel"):
+        return "", {}
+    return f" --dp {size}", {"data_parallel": size}
+
+
+def _pipelines(start: _Try, size: int, data_parallel: int, devices: _Devices | None = None) -> Iterator[_Try]:
+    """Yield another pipeline size, on other devices too, with the recipe's chunks and without chunks."""
+    layers = start.case.scenario.model.num_hidden_layers
+    if size > layers:
+        return
+    more, fields = _data_parallel(start, data_parallel)
+    fields["pipeline_parallel"] = size
+    axes = ("pipeline_parallel",) if devices is None else ("nodes", "pipeline_parallel")
+    inputs = {} if devices is None else devices.inputs
+    option = f"{'' if devices is None else f'{devices.option} '}--pp {size}{more}"
+    # Megatron needs to know which stages have fewer layers.
+    uneven = start.case.scenario.framework.name == "megatron" and layers % size > 0
+    if uneven or start.case.question.by_user("stage_layers"):
+        fields["stage_layers"] = default_cut(layers, size)
+        option += f" --stage-layers {','.join(map(str, fields['stage_layers']))}"
+    yield from _with(start, axes, option, fields, inputs)
+    if start.case.layout.virtual_stages > 1 and size > 1:
+        yield from _with(start, (*axes, "chunks"), f"{option} --vpp 1", fields | {"virtual_stages": 1}, inputs)
+
+
+def _steps(size: int, limit: int) -> list[int]:
+    """Return a few doublings of a size up to a limit, and its divisors."""
+    above = [size * 2**n for n in range(1, _LARGEST_STEP) if size * 2**n <= limit]
+    return [*above, *divisors(size, size - 1)]
+
+
+def _experts(start: _Try) -> Iterator[_Try]:
+    """Yield larger expert parallel sizes."""
+    layout, model = start.case.layout, start.case.scenario.model
+    ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
+    for size in divisors(model.num_experts, model.num_experts) if model.is_moe else ():
+        if size > layout.expert_parallel and ranks % (size * layout.expert_tensor_parallel) == 0:
+            yield from _with(start, "experts", f"--ep {size}", {"expert_parallel": size})
+
+
+def _zero(start: _Try) -> Iterator[_Try]:
+    for stage in (1, 2, 3):
+        if stage != start.case.layout.zero_stage:
+            yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
+
+
+def _chunks(start: _Try) -> Iterator[_Try]:
+    layout = start.case.layout
+    if layout.virtual_stages > 1:
+        yield from _with(start, "chunks", "--vpp 1", {"virtual_stages": 1})
+        per_rank = layout.stage_layers[0]
+        for count in divisors(per_rank, per_rank - 1)[1:]:
+            if count != layout.virtual_stages:
+                yield from _with(start, "chunks", f"--vpp {count}", {"virtual_stages": count})
+
+
+class _Devices(NamedTuple):
+    """A number of devices, in the unit in which the question has them."""
+
+    unit: Literal["nodes", "devices"]
+    number: int
+
+    @property
+    def option(self) -> str:
+        """Option that asks for them."""
+        return f"--{self.unit} {self.number}"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Input that states them."""
+        return {self.unit: self.number}
+
+
+def _nodes(start: _Try) -> Iterator[_Try]:
+    """Yield twice as many devices and more, as more replicas or as a longer pipeline."""
+    scenario, layout, question = start.case.scenario, start.case.layout, start.case.question
+    per_node = (question.recipe and question.recipe.devices_per_node) or scenario.hardware.devices_per_node
+    counted = question.recipe is None and "devices" in question.inputs
+    present = scenario.devices if counted else max(scenario.devices // per_node, 1)
+    for factor in (2, 4, 8, 16):
+        size = _Devices("devices" if counted else "nodes", present * factor)
+        replicas = size.number * (1 if counted else per_node) * layout.data_parallel // layout.devices
+        more, fields = _data_parallel(start, replicas)
+        yield from _with(start, "nodes", f"{size.option}{more}", fields, size.inputs)
+        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), size)
+
 
 _WORTH_TELLING = 0.05
 """Least share of a device's need of a part that is a cause."""
@@ -195,8 +581,4 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
     low, high = 0, 1
     while high <= most and fits(high):
         low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * unit or None
+    return last_that(fits, low, min(high, most + 1)) * unit or None

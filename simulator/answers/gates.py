@@ -1,6 +1,6 @@
 """Gates: conditions that an answer must keep to pass, such as a smallest probability to fit; outcomes of a check.
 
-`recipes.check.judge` asks them of recipes, `answers.explain` of layouts; `answers.changes` finds what keeps them.
+`recipes.check.judge` asks them of recipes, `answers.explain` of layouts, and finds what keeps them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -57,9 +57,11 @@ def longest_that_fits(scenario: Scenario, layout: Layout, most: int) -> int | No
     def fits(tokens: int) -> bool:
         return bool(size(pricing_of(scenario.of_length(tokens), layout)).verdict[0] == FITS)
 
-    if fits(most):
-        return None
-    low, high = 0, most
+    return None if fits(most) else last_that(fits, 0, most)
+
+
+def last_that(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number from `low` on that fits, by halving; `high` and what follows it do not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

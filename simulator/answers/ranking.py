@@ -21,12 +21,19 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT, framework
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
-from simulator.search.alternatives import in_fp8, launchable, on_other_stacks, reasons, remedies, with_switches
+from simulator.search.alternatives import (
+    fewest_nodes,
+    in_fp8,
+    launchable,
+    most_nodes,
+    on_other_stacks,
+    reasons,
+    remedies,
+    with_switches,
+)
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
-from simulator.search.fewest import fewest_nodes, most_nodes
-from simulator.search.query import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
 from simulator.tabular import replaced
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"

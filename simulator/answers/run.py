@@ -1,21 +1,32 @@
-"""Command that prices an estimate again, to copy; days and cost of a whole training run at its speed.
+"""Answers to ask again: the command that prices an estimate, its JSON read back; days and cost of a run at its speed.
 
-`answers.plan` compares runs on several offers; `answers.saved` reads answers that were written as JSON.
+`{"question": {"inputs": {"model": {"value": "llama3.1-8b", "said_by": "option"}, ...}, ...}` holds every value with who
+said it; answers of earlier versions hold the values alone, beside their layout. `show.report.as_json` writes the JSON,
+`answers.plan` compares runs on several offers.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, get_args
 
+from simulator.answers.cases import Case, case_of, priceable
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.question.frameworks.stacks import DEFAULT
-from simulator.question.question import Question
-from simulator.question.scenario.inputs import LISTS
-from simulator.question.scenario.layout import FIELDS, Layout
-from simulator.search.query import Remedy
+from simulator.errors import InputError, did_you_mean, not_one_of
+from simulator.question.frameworks.stacks import DEFAULT, current_switches, stack_of_file
+from simulator.question.origin import NOBODY, Input, Origin, OriginKind
+from simulator.question.question import FOLLOWS, Question
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, LISTS
+from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, layout_of_object
+from simulator.question.specs.documents import parse_json, read_limited
+from simulator.question.units import to_mib
+from simulator.question.vocabulary import FRAMEWORKS
+from simulator.search.build import bare_estimate
+from simulator.search.space import Remedy
 
 _BELONGS_TO = {
     "recompute_modules": "selective",
@@ -30,7 +41,7 @@ def estimate_command(estimate: Estimate, *, has_experts: bool) -> str:
     """Return the command that prices the layout of an estimate; `has_experts` tells whether its model has experts."""
     options = {**estimate.question.options, **estimate.options}
     switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
-    return shlex.join([*_question(estimate), *_fields(estimate.layout, has_experts=has_experts), *switches])
+    return shlex.join([*_shared_options(estimate), *_fields(estimate.layout, has_experts=has_experts), *switches])
 
 
 def remedy_options(remedy: Remedy, asked: Question, *, has_experts: bool) -> tuple[str, ...]:
@@ -48,7 +59,7 @@ def remedy_options(remedy: Remedy, asked: Question, *, has_experts: bool) -> tup
     return tuple(dict.fromkeys(options))
 
 
-def _question(estimate: Estimate) -> list[str]:
+def _shared_options(estimate: Estimate) -> list[str]:
     """Return the options that all layouts of an answer share."""
     question = estimate.question
     hardware = str(question.stated("hardware") or estimate.hardware)
@@ -146,3 +157,214 @@ def _scaled(estimate: Estimate, figure: float) -> Interval | None:
     """Return the 90 % interval of a figure proportional to the step time."""
     step, seconds = estimate.throughput.interval_seconds, estimate.throughput.step_seconds
     return None if step is None else Interval(figure * step.low / seconds, figure * step.high / seconds)
+
+
+MOST_BYTES = 100_000_000
+"""Largest file of answers that is read, in bytes."""
+_MOST = 10**15
+"""Largest count in such a file."""
+_SAME = 0.005
+"""Largest relative difference between a file's figures and its layout's for them to be the same question."""
+_GROUPS: Final = ("inputs", "model_fields", "layout", "switches")
+
+
+def question_object(question: Question) -> dict[str, Any]:
+    """Return a question as plain values: each with who said it, and where."""
+    groups = {name: getattr(question, name) for name in _GROUPS}
+    shown: dict[str, Any] = {
+        name: {_key(name, key): _input_object(stated) for key, stated in group.items()}
+        for name, group in groups.items()
+    }
+    if question.recipe is not None:
+        shown["recipe"] = {"file": question.recipe.file, "title": question.recipe.title}
+    return shown
+
+
+def _key(group: str, name: str) -> str:
+    return BY_NAME[name].key if group == "layout" else name
+
+
+def _input_object(stated: Input) -> dict[str, Any]:
+    value = stated.value
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    plain = list(value) if isinstance(value, tuple) else value
+    shown = {"value": plain, "said_by": stated.origin.kind}
+    return shown | ({"where": stated.origin.where} if stated.origin.where else {})
+
+
+def saved_case(file: str, text: str | None, rank: int, options: Question) -> Case:
+    """Return the case of an answer in a file, or of the `rank`-th of its answers; `text` is the content of stdin.
+
+    `options` replace the file's values. Raises InputError, also where the layout no longer gives the figures of the
+    file: it was then priced with something that the file does not name.
+    """
+    value = parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
+    chosen, outer = _chosen(file, value, rank)
+    try:
+        framework = str(chosen["layout"]["framework"])
+        question = _question(chosen, outer)
+        stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
+    if framework not in FRAMEWORKS:
+        raise InputError(f"{file}: framework '{framework[:60]}'{not_one_of(framework, FRAMEWORKS)}")
+    case = priceable(case_of(options.over(question)))
+    if options == Question():
+        _compare(file, case, stated)
+    return case
+
+
+def is_answer(path: str) -> bool:
+    """Whether a file holds an answer with a layout."""
+    try:
+        value = parse_json(path, read_limited(Path(path), MOST_BYTES))
+        return "layout" in _chosen(path, value, 1)[0]
+    except (InputError, KeyError, IndexError, TypeError):
+        return False
+
+
+def _question(value: Mapping[str, Any], outer: Mapping[str, Any]) -> Question:
+    """Return the question of an estimate, as far as it is written; `outer` is the answer that it is a part of."""
+    written = value.get("question") or outer.get("question") or {}
+    query = outer.get("query") if isinstance(outer.get("query"), dict) else {}
+    inputs = _earlier_inputs(value) | _inputs(written.get("inputs", {}), BY_INPUT)
+    if written and "model" not in written["inputs"]:
+        del inputs["model"]
+    sizes = [inputs.pop(name) for name in ("nodes", "devices") if name in inputs]
+    said_size = sizes[0].origin if sizes else FOLLOWS
+    hardware = str(inputs["hardware"].value)
+    if ":" not in hardware and "," not in hardware:
+        inputs["devices"] = Input(_count(value["devices"]), said_size)
+    said = _inputs(written.get("layout", {}), BY_NAME)
+    layout = layout_of_object({name: _sound(setting) for name, setting in value["layout"].items()})
+    options = {**(query or {}).get("options", {}), **(value.get("options") or {})}
+    switches = {name: Input(text, NOBODY) for name, text in current_switches(_texts(options)).items()}
+    return Question(
+        inputs=inputs,
+        model_fields=_inputs(written.get("model_fields", {})),
+        layout={
+            field.name: Input(getattr(layout, field.name), said[field.name].origin if field.name in said else FOLLOWS)
+            for field in FIELDS
+            if field.kind not in LISTS or getattr(layout, field.name)
+        },
+        switches=switches | _inputs(written.get("switches", {})),
+    )
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in options.items()}
+
+
+def _earlier_inputs(value: Mapping[str, Any]) -> dict[str, Input]:
+    """Return the inputs that stand beside an estimate's figures, of which nothing says who said them."""
+    layout = value["layout"]
+    stated = {**layout, **value}
+    cut = tuple(_count(layers) for layers in layout["stage_layers"])
+    workload = {
+        name: _sound(stated[name] if usual is not None else stated.get(name))
+        for name, usual in DEFAULT_WORKLOAD.items()
+    }
+    values = {
+        "model": str(value["model"]),
+        "hardware": str(value["hardware"]),
+        "framework": str(layout["framework"]),
+        "stack": stack_of_file(value.get("stack")),
+        "num_layers": sum(cut),
+        **workload,
+    }
+    # The stack of an answer that held whatever it may be was said by nobody; that of a recommendation follows.
+    origins = {"stack": NOBODY if value.get("open") else FOLLOWS}
+    return {name: Input(each, origins.get(name, NOBODY)) for name, each in values.items() if each is not None}
+
+
+def _inputs(written: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> dict[str, Input]:
+    """Return a group of inputs; of those with `settings` by name, checked. Raises ValueError for other content."""
+    inputs: dict[str, Input] = {}
+    for name, stated in dict(written).items():
+        kind = stated.get("said_by")
+        if kind not in get_args(OriginKind):
+            near = did_you_mean(str(kind), get_args(OriginKind))
+            raise ValueError(f"question: {name}: said_by '{kind}'{near}; allowed: {', '.join(get_args(OriginKind))}")
+        if settings is not None and name not in settings:
+            raise ValueError(f"question: unknown input '{name}'{did_you_mean(name, settings)}")
+        value = stated["value"]
+        setting = None if settings is None else settings[name]
+        value = tuple(value) if isinstance(value, list) else value
+        inputs[name if setting is None else setting.name] = Input(value, Origin(kind, str(stated.get("where", ""))))
+    return inputs
+
+
+def _count(value: object) -> int:
+    """Return a whole number of a file. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{str(value)[:40]!r} is no whole number")
+    if not 0 <= value <= _MOST:
+        raise ValueError(f"a count must be from 0 to {_MOST}")
+    return value
+
+
+def _sound(value: object) -> Any:
+    """Return a layout's setting: a count, word, bool, None, or list of counts or words.
+
+    Raises TypeError or ValueError.
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
+    return [_sound(item) for item in value] if isinstance(value, list) else _count(value)
+
+
+def _figure(value: object) -> float:
+    """Return a finite amount of a file. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is no number")
+    if not 0 <= value <= _MOST or not math.isfinite(value):
+        raise ValueError(f"a figure must be from 0 to {_MOST}")
+    return float(value)
+
+
+def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
+    estimate = bare_estimate(case.scenario, case.layout)
+    figures = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
+    for unit, before, now in zip(("MiB", "s"), stated, figures, strict=True):
+        if abs(now - before) > _SAME * before:
+            raise InputError(
+                f"{file}: says {before:.6g} {unit}, its layout gives {now:.6g}: it was priced with other options or "
+                "coefficients; repeat them (--option NAME=VALUE, --calibration FILE)"
+            )
+
+
+def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the `rank`-th estimate of an answer, and the answer that holds it."""
+    if not isinstance(value, dict):
+        raise InputError(f"{file}: must hold an estimate or a ranking, as --format json writes them")
+    if "layout" in value:
+        if rank != 1:
+            raise InputError(f"--rank {rank}: {file} holds one estimate, not a ranking")
+        return value, {}
+    estimates = list(_estimates(file, value))
+    if rank > len(estimates):
+        kind = "ranks" if "estimates" in value else "holds"
+        raise InputError(f"--rank {rank}: {file} {kind} {len(estimates)} layouts")
+    return estimates[rank - 1], value
+
+
+def _estimates(file: str, value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the estimates of a ranking, plan, explanation, comparison or check, in its order."""
+    if "estimate" in value:
+        yield value["estimate"]
+        return
+    if {"first", "second"} <= value.keys():
+        yield from (value["first"], value["second"])
+        return
+    listed = next((value[name] for name in ("estimates", "choices", "results") if name in value), None)
+    if listed is None:
+        raise InputError(f"{file}: is no estimate of `simulate --format json`: 'layout' is missing")
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise InputError(f"{file}: estimates: must be a list of objects")
+    if "estimates" in value:
+        yield from listed
+        return
+    best = value.get("best")
+    order = [best, *(at for at in range(len(listed)) if at != best)] if isinstance(best, int) else range(len(listed))
+    yield from (listed[at]["estimate"] for at in order if 0 <= at < len(listed) and listed[at].get("estimate"))

@@ -5,7 +5,7 @@
     (3, 4)
 
 Values are checked before the first question is asked. A sweep that was stopped goes on where its rows end.
-`answers.ranking` answers each question; `show.cli.sweep` is the command.
+`answers.ranking` answers each question; `show.cli.plan` is the command.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.names import hub_file
 from simulator.question.units import parse_count
-from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.rank import Progress
+from simulator.search.space import MIN_FIT_PROBABILITY
 from simulator.tabular import Row, Tabular
 
 MOST_QUESTIONS = 100_000_000

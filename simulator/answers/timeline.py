@@ -1,6 +1,6 @@
 """Timeline of an estimate: the passes and the memory of every pipeline rank over one step.
 
-`cost.schedule.events` runs the passes; `show.report.estimate` writes the trace, `show.pages.figures` draws it.
+`cost.schedule.schedule` runs the passes; `show.report.estimate` writes the trace, `show.pages.figures` draws it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.cost.pricing.estimate import ChunkTime, Estimate
-from simulator.cost.schedule.events import EventRun, PipelineWork, run
-from simulator.cost.schedule.schedule import HELD, PASSES
+from simulator.cost.schedule.schedule import HELD, PASSES, EventRun, PipelineWork, run
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
 

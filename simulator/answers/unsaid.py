@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Provenance, Verdict
 from simulator.cost.pricing.price import Priced
-from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
+from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of
 from simulator.question.question import Question

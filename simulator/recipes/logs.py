@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.answers.cases import Case, case_of_recipe, priceable
-from simulator.answers.saved import is_answer, saved_case
+from simulator.answers.run import is_answer, saved_case
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, SimulateError, one_line
 from simulator.evidence.measurements.question import (

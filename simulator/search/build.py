@@ -35,8 +35,8 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import ComputeRate
 from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
-from simulator.search.query import PricedLayout
 from simulator.search.rules import RULES
+from simulator.search.space import PricedLayout
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:

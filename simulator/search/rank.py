@@ -24,9 +24,8 @@ from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.query import PricedLayout, Query
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
-from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
+from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, Space, blocks, candidates
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from simulator.lab.probe.run import Prepared, Probed
     from simulator.lab.trace.tracing import TraceComparison
     from simulator.recipes.check.verdict import Checks
-    from simulator.search.query import Ranking
+    from simulator.search.space import Ranking
+    from simulator.show.report import presentation as tables
     from simulator.show.report.lab import Validation
     from simulator.show.report.listing import SpecListing
-    from simulator.show.report.presentation import Presentation
-    from simulator.show.report.tables import Section, Style
+    from simulator.show.report.presentation import Presentation, Section, Style
 
 AnswerText = str | Iterable[str]
 """Text of an answer, in one piece or in several."""
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         as_json,
         calibration,
         check,
-        check_ci,
         compare,
         estimate,
         json_answers,
@@ -70,8 +69,6 @@ if TYPE_CHECKING:
         listing,
         plan,
         ranking,
-        sweep,
-        tables,
     )
 else:
     answer_pages, layout_pages = Lazy("show.pages.answers"), Lazy("show.pages.layouts")
@@ -80,10 +77,10 @@ else:
         Lazy("show.report.json_answers"),
         Lazy("show.report.json_lab"),
     )
-    check, check_ci, listing = Lazy("show.report.check"), Lazy("show.report.check_ci"), Lazy("show.report.listing")
+    check, listing = Lazy("show.report.check"), Lazy("show.report.listing")
     estimate, ranking, compare = Lazy("show.report.estimate"), Lazy("show.report.ranking"), Lazy("show.report.compare")
     calibration, lab, plan = map(Lazy, ("show.report.calibration", "show.report.lab", "show.report.plan"))
-    sweep, tables = Lazy("show.report.sweep"), Lazy("show.report.tables")
+    tables = Lazy("show.report.presentation")
 
 
 class Answer(Generic[_Shown]):
@@ -162,7 +159,7 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
         html=lambda: answer_pages.compare_page,
     ),
     "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json(lambda: json_answers.ExplanationJson)),
-    "sweep": Answer["Sweep"](lambda: sweep.sweep_table, _json(lambda: json_answers.SweepJson)),
+    "sweep": Answer["Sweep"](lambda: plan.sweep_table, _json(lambda: json_answers.SweepJson)),
     "validation": Answer["Validation"](lambda: lab.validate_table, _json(lambda: json_lab.ValidationJson)),
     "trace": Answer["TraceComparison"](lambda: lab.trace_table, _json(lambda: json_answers.TraceComparisonJson)),
     "probe": Answer["Probed"](lambda: lab.probe_table, _json(lambda: json_lab.ProbedJson)),
@@ -170,9 +167,9 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
     "verdicts": Answer["Checks"](
         lambda: check.check_table,
         _json(lambda: json_answers.ChecksJson),
-        github=lambda: check_ci.check_github,
-        junit=lambda: check_ci.check_junit,
-        sarif=lambda: check_ci.check_sarif,
+        github=lambda: check.check_github,
+        junit=lambda: check.check_junit,
+        sarif=lambda: check.check_sarif,
         html=lambda: answer_pages.check_page,
     ),
     "accuracy": Answer["Sequence[JudgedRun]"](_sections(lambda: calibration.class_sections), **_ERRORS),

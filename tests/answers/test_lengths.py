@@ -15,7 +15,7 @@ import pytest
 import simulator
 from simulator.answers.cases import case_of, priceable
 from simulator.answers.ranking import estimate_of
-from simulator.cost.timing.unequal import _Waiting, expected_slowest, work_of_micro_batch
+from simulator.cost.timing.step import _Waiting, expected_slowest, work_of_micro_batch
 from simulator.errors import InputError
 from simulator.question.question import question_of
 from simulator.question.scenario.lengths import Lengths

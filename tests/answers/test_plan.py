@@ -10,15 +10,24 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
-from simulator.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
-from simulator.answers.plan import Choice, LimitCheck, Offer, Plan, limit_check, parse_offer
+from simulator.answers.plan import (
+    BYTES_PER_PARAMETER,
+    Availability,
+    Choice,
+    LimitCheck,
+    Offer,
+    Plan,
+    goodput,
+    limit_check,
+    parse_offer,
+)
 from simulator.answers.run import run_of
 from simulator.api import plan
 from simulator.cost.pricing.estimate import Interval
 from simulator.search.space import Space
 from simulator.show.report.plan import plan_answer
+from simulator.show.report.presentation import Column, fitting
 from simulator.show.report.schema import schema
-from simulator.show.report.tables import Column, fitting
 from tests.cli.running import refusal, run
 from tests.report import samples
 

@@ -13,7 +13,7 @@ import simulator
 from simulator import Estimate
 from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fitting, _half_widths, _moves
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
-from simulator.evidence.calibration.uncertainty import NORMAL_90, normal_below
+from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of
 from tests.cli.running import refusal, run

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.evidence.calibration.cluster import NOISE
-from simulator.evidence.calibration.linear import names_of
-from simulator.evidence.calibration.sample import Sample, predict, sample_of
+from simulator.evidence.calibration.cluster import NOISE, Sample, names_of, predict, sample_of
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows, shipped_tables
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from simulator.question.units import MIB

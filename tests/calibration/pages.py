@@ -19,7 +19,7 @@ from benchmarks.accuracy.targets import own_lines, target_lines
 from simulator.evidence.calibration.own import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
 from simulator.show.report.calibration import TITLES
-from simulator.show.report.tables import Section, grid
+from simulator.show.report.presentation import Section, grid
 from tests.docs import walk
 from tests.docs.readme import accuracy_line
 from tests.specs.test_public_configs import FOLDER as CONFIGURATIONS

@@ -26,8 +26,8 @@ from benchmarks.accuracy.thumb import check
 from benchmarks.accuracy.vendors import published_layouts
 from simulator.errors import InputError
 from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.cluster import prepared
 from simulator.evidence.calibration.own import OwnFit, fit_own
-from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import MeasuredRow
 from tests.calibration.measured import blank, contradictory, row, shipped_rows

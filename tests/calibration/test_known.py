@@ -11,8 +11,8 @@ import yaml
 
 import simulator
 from simulator.errors import InputError
+from simulator.evidence.calibration.cluster import prepared
 from simulator.evidence.calibration.own import fit_own
-from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import FittedPart, calibration_text, read_calibration
 from simulator.evidence.measurements.rows import MeasuredRow, write_rows
 from simulator.question.coefficients import priors

@@ -14,8 +14,8 @@ import pytest
 
 import simulator
 from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.cluster import prepared
 from simulator.evidence.calibration.own import fit_own, own_errors, shipped_knowledge, unused
-from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows
 from tests.cli.running import run

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.accuracy.plain import PlainRow
 from benchmarks.accuracy.rows import Judgement
 from simulator.cost.pricing.estimate import Coverage
-from simulator.evidence.calibration.linear import UNFITTED
+from simulator.evidence.calibration.cluster import UNFITTED
 from simulator.evidence.calibration.own import MOST_SCATTER
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients, priors
 from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, asked_plainly, blocks, differences, quoted

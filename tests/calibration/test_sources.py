@@ -16,9 +16,8 @@ from benchmarks.accuracy.judge import SourcesJudged
 from benchmarks.accuracy.publish import published
 from benchmarks.accuracy.shipped import JUDGED, judged_text
 from benchmarks.accuracy.sizes import fitted_sizes, level_of
-from simulator.evidence.calibration.linear import Gauss, Message
-from simulator.evidence.calibration.ranges import Distance, Unit
-from simulator.evidence.calibration.store import calibration_text
+from simulator.evidence.calibration.cluster import Gauss, Message
+from simulator.evidence.calibration.store import Distance, Unit, calibration_text
 from tests.calibration.measured import consistent, figure, with_figures
 from tests.calibration.pages import ANEW_HINT, FOLDER
 

@@ -7,11 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.evidence.calibration.cluster import NOISE, ClusterFit, Known, fit_cluster
-from simulator.evidence.calibration.linear import names_of
+from simulator.evidence.calibration.apply import NORMAL_90
+from simulator.evidence.calibration.cluster import (
+    NOISE,
+    ClusterFit,
+    Known,
+    Sample,
+    fit_cluster,
+    names_of,
+    prepared,
+    sample_of,
+)
 from simulator.evidence.calibration.own import OwnFit, fit_own, unused
-from simulator.evidence.calibration.sample import Sample, prepared, sample_of
-from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from tests.calibration.measured import (
     both_made_up,

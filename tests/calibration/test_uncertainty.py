@@ -11,17 +11,17 @@ import pytest
 import simulator
 from simulator.api import scenario_of
 from simulator.cost.pricing.estimate import Interval
-from simulator.evidence.calibration import uncertainty
-from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.ranges import PLACE, places_beside
-from simulator.evidence.calibration.uncertainty import (
+from simulator.evidence.calibration import apply
+from simulator.evidence.calibration.apply import (
     NORMAL_90,
     UNFORESEEN,
+    applied,
     layout_variances,
     memory_interval,
     time_interval,
     unit_of,
 )
+from simulator.evidence.calibration.store import PLACE, places_beside
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space
@@ -254,7 +254,7 @@ def test_what_ranges_were_priced_with_serves_the_differences(monkeypatch: pytest
     apart = known.difference_half_widths([(scenario, layout) for layout in layouts])
     assert apart[1] > apart[0] == 0.0
     variances = layout_variances("time", scenario, layouts, part)
-    monkeypatch.setattr(uncertainty, "step_seconds", None)
+    monkeypatch.setattr(apply, "step_seconds", None)
     assert known.difference_half_widths([(scenario, layout) for layout in layouts]) == apart
     assert layout_variances("time", scenario, layouts, part) == variances
     with pytest.raises(TypeError):

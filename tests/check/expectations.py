@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.answers.gates import FIRM
-from simulator.show.report.tables import grid
+from simulator.show.report.presentation import grid
 from tests.check.bare import no_advice
 from tests.cli.running import run
 

@@ -16,8 +16,14 @@ from simulator.question.origin import Place, Remark
 from simulator.recipes.check.verdict import Changed, Checked, Checks, Stored
 from simulator.search.rules import RULES
 from simulator.show.forms import ANSWERS
-from simulator.show.report.check import changed_line, check_table
-from simulator.show.report.check_ci import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary, rule_text
+from simulator.show.report.check import (
+    MOST_ANNOTATIONS,
+    MOST_SUMMARY_BYTES,
+    changed_line,
+    check_table,
+    github_summary,
+    rule_text,
+)
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.schema import schema
 from tests.check.recipes import EXAMPLES, judged

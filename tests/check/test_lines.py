@@ -14,7 +14,7 @@ from simulator.answers.gates import Gates
 from simulator.question.origin import Place, Remark
 from simulator.recipes.check.verdict import Changed, Checked, Checks, Stored
 from simulator.show.forms import ANSWERS
-from simulator.show.report.check_ci import github_summary
+from simulator.show.report.check import github_summary
 from simulator.show.report.presentation import Presentation
 from tests.check.bare import no_advice
 from tests.check.junit_schema import violations

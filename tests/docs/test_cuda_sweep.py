@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import cuda_sweep
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.runner.reference import ReferenceEngine
+from simulator.lab.runner.engines import ReferenceEngine
 from tests.project.tree import ROOT
 from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH, in_forked_ranks
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.frameworks.profile import FrameworkProfile, switches
+from simulator.question.frameworks.profile import FrameworkProfile, switch_meanings, switches
 from simulator.question.frameworks.stacks import PROFILES, framework
 
 
@@ -33,8 +33,9 @@ def test_every_switch_is_described_and_its_values_are_allowed() -> None:
         "hashed",
     }
     assert described == {f.name for f in dataclasses.fields(FrameworkProfile)} - beside
+    assert list(switch_meanings()) == [one.name for one in switches()]
     for one in switches():
-        about = one.metadata["about"]
+        about = switch_meanings()[one.name]
         assert about
         assert "\n" not in about
         for profile in PROFILES.values():

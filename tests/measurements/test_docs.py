@@ -6,7 +6,7 @@ import typing
 from itertools import pairwise
 
 from simulator.evidence.measurements import rows as module
-from simulator.evidence.measurements.rows import COLUMNS, STATUSES, MeasuredRow, RunOutcome
+from simulator.evidence.measurements.rows import COLUMNS, MeasuredRow, RunOutcome
 from tests.measurements.shared_tables import ANNOTATIONS, ROOT, ROWS
 
 PAGE = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8")
@@ -42,8 +42,7 @@ def test_every_column_is_documented_in_order() -> None:
 
 
 def test_every_status_is_documented() -> None:
-    assert table("Status") == STATUSES
-    assert tuple(STATUSES) == typing.get_args(module.RowStatus)
+    assert tuple(table("Status")) == typing.get_args(module.RowStatus)
 
 
 def test_units_are_in_the_names() -> None:

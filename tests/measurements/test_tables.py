@@ -1,14 +1,15 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from simulator.evidence.measurements.question import figures_devices, question
 from simulator.evidence.measurements.rows import (
     COLUMNS,
-    STATUSES,
     MeasuredRow,
+    RowStatus,
     public_tables,
     read_rows,
     shipped_tables,
@@ -92,7 +93,7 @@ def test_rows_that_ran_or_ran_out_can_be_priced(row: MeasuredRow) -> None:
 
 def test_every_status_is_used_and_described() -> None:
     public = {row.status for path in public_tables() for row in read_rows(path)}
-    assert {row.status for row in ALL.values()} | public == set(STATUSES)
+    assert {row.status for row in ALL.values()} | public == set(get_args(RowStatus))
 
 
 def test_z2000_statuses_are_those_of_the_design_notes() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from simulator.cost.operations.layer import layer_operations, whole_operations
-from simulator.cost.operations.offload import moved, sent
 from simulator.cost.operations.recompute import parts, returning
-from simulator.cost.operations.record import Conditions, conditions_of
+from simulator.cost.operations.record import Conditions, conditions_of, moved, sent
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.vocabulary import OFFLOADED_MODULES
 from tests.scenario.cases import scenario_of, small_dense, small_mla, small_moe

@@ -14,9 +14,8 @@ from simulator.cost.operations.record import Conditions, Operation
 from simulator.cost.operations.sums import attended_share, total_parameters, weights_of
 from simulator.cost.timing.products import forward_flops_per_token, layer_flops_per_token
 from simulator.question.specs.model import LayerKind, ModelSpec
-from simulator.search.query import Query
 from simulator.search.rank import search
-from simulator.search.space import Space
+from simulator.search.space import Query, Space
 from tests.scenario.cases import only, pricing, scenario_of, small_compressed, small_dense, small_mla
 
 KIMI: dict[str, Any] = {

@@ -16,8 +16,7 @@ from simulator.cost.operations.record import conditions_of
 from simulator.cost.operations.sums import layer_work
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import stage_contents
-from simulator.cost.timing.layers import collective_seconds
-from simulator.cost.timing.parts import Parts
+from simulator.cost.timing.layers import Parts, collective_seconds
 from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.hardware import HardwareSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.evidence.calibration.linear import names_of
+from simulator.evidence.calibration.cluster import names_of
 from simulator.evidence.calibration.own import known_memory
 from simulator.lab.probe import run as planning
 from simulator.lab.probe.rates import from_rates, rates_job, rates_of

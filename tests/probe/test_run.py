@@ -212,7 +212,7 @@ def test_rates_of_other_ranks_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_earlier_probe_is_not_mixed_with_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.lab.runner.reference.ReferenceEngine.check", lambda _: None)
+    monkeypatch.setattr("simulator.lab.runner.engines.ReferenceEngine.check", lambda _: None)
     question = machine.asked(tmp_path, resume=False)
     question.check()
     question.rows_file.write_text("", encoding="utf-8")

@@ -8,7 +8,7 @@ from simulator.answers.gates import Gates
 from simulator.answers.models import recipe_model
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
-from simulator.evidence.calibration.ranges import coverage_of
+from simulator.evidence.calibration.store import coverage_of
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout

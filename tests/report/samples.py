@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.question.scenario.layout import Layout
 from simulator.question.units import GIB
-from simulator.search.query import Counts, Ranking, Remedy
+from simulator.search.space import Counts, Ranking, Remedy
 
 CAPACITY_GIB = 80.0
 

@@ -1,6 +1,6 @@
 """What a narrow line leaves out is named, with the cell that all its rows have."""
 
-from simulator.show.report.tables import Column, fitting, narrow_line
+from simulator.show.report.presentation import Column, fitting, narrow_line
 
 
 def test_what_all_rows_have_is_said_beside_the_name_of_its_column() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simulator
-from simulator.evidence.calibration import uncertainty
+from simulator.evidence.calibration import apply
 from simulator.show.report.as_json import ranking_json
 from simulator.show.report.presentation import Presentation
 from tests.cli.running import refusal, run
@@ -39,13 +39,13 @@ def test_a_ranking_is_written_an_estimate_at_a_time() -> None:
 
 def test_ranges_of_many_layouts_are_priced_together(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[int] = []
-    alone = uncertainty.relative_variances
+    alone = apply.relative_variances
 
     def counted(kind: Any, pricing: Any, part: Any) -> Any:
         blocks.append(len(pricing))
         return alone(kind, pricing, part)
 
-    monkeypatch.setattr(uncertainty, "relative_variances", counted)
+    monkeypatch.setattr(apply, "relative_variances", counted)
     ranking = simulator.rank(**QUESTION, top=200, variants=True)
     assert len(ranking.estimates) == 200
     assert sum(blocks) >= 400  # of memory and of time

@@ -9,9 +9,8 @@ import pytest
 from simulator.cost.pricing.estimate import Interval
 from simulator.question.units import GIB
 from simulator.show.report.estimate import estimate_table
-from simulator.show.report.presentation import Presentation
+from simulator.show.report.presentation import Presentation, Style
 from simulator.show.report.ranking import ranking_table
-from simulator.show.report.tables import Style
 from simulator.show.report.text import probability_text
 from tests.cli.running import run
 from tests.report import samples

@@ -9,7 +9,7 @@ from typing import Any
 from simulator import api
 from simulator.cost.pricing.estimate import Estimate
 from simulator.lab.runner.engine import Command, Pick
-from simulator.lab.runner.reference import ReferenceEngine
+from simulator.lab.runner.engines import ReferenceEngine
 from simulator.question.question import question_of
 from simulator.question.scenario.layout import Layout
 

@@ -14,7 +14,7 @@ import pytest
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.rows import MeasuredRow
-from simulator.lab.runner import reference
+from simulator.lab.runner import engines
 from simulator.lab.runner.campaign import (
     Campaign,
     LaunchPlan,
@@ -125,7 +125,7 @@ def test_launches_are_recorded_and_compared(tmp_path: Path, monkeypatch: pytest.
 def test_one_that_fails_stops_no_other(
     does: str, outcome: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "ARRIVE_SECONDS", 0.5)
+    monkeypatch.setattr(engines, "ARRIVE_SECONDS", 0.5)
     monkeypatch.setenv("FAKE_RANKS", json.dumps({"tp1pp1dp2": does}))
     planned = plan(tmp_path, top=2, repeats=2, limit_seconds=PATIENCE_SECONDS)
     if does == "hang":  # the limit is that of the launch that hangs alone, so that no load makes another late

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.lab.runner.reference import Device, ask, contradictions, crowded
+from simulator.lab.runner.engines import Device, ask, contradictions, crowded
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.names import hardware_names
 

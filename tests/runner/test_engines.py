@@ -17,9 +17,8 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.question import question
 from simulator.evidence.measurements.rows import read_rows, write_rows
 from simulator.lab.runner.engine import Command, Engine, LaunchOutcome, Pick, launched_row
-from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
+from simulator.lab.runner.engines import MegatronEngine, PaddleEngine, ReferenceEngine
 from simulator.lab.runner.processes import Ended
-from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout
 from tests.cli.running import refusal

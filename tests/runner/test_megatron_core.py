@@ -15,7 +15,7 @@ import pytest
 from simulator.api import estimate, scenario_of
 from simulator.evidence.measurements.rows import read_rows, write_rows
 from simulator.lab.runner.engine import LaunchOutcome, Pick
-from simulator.lab.runner.outside import MegatronEngine
+from simulator.lab.runner.engines import MegatronEngine
 from simulator.lab.runner.processes import Ended, run_guarded
 from simulator.question.coefficients import Coefficients
 from simulator.question.question import question_of

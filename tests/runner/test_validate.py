@@ -15,9 +15,9 @@ from click.testing import Result
 
 from simulator.errors import UnsupportedError
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.runner import reference
+from simulator.lab.runner import engines
+from simulator.lab.runner.engines import Device
 from simulator.lab.runner.processes import with_package
-from simulator.lab.runner.reference import Device
 from simulator.show.cli import lab
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
@@ -255,7 +255,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
         raise UnsupportedError(f"nothing to launch on: backend {backend}")
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setattr(reference, "ask", ask)
+    monkeypatch.setattr(engines, "ask", ask)
     question = ("validate", "--model", "llama3.2-1b", "--hardware", "h20", "--top", "1")
     assert refusal(*question, code=3) == "nothing to launch on: backend cuda"
     assert list(Path().glob("**/*.csv")) == []
@@ -263,7 +263,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("fake")
 def test_a_crowded_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "crowded", lambda ranks: f"{ranks} ranks are many")
+    monkeypatch.setattr(engines, "crowded", lambda ranks: f"{ranks} ranks are many")
     assert "simulate: note: 2 ranks are many\n" in run(*QUESTION, "--top", "1").stderr
 
 

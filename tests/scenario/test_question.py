@@ -10,7 +10,7 @@ import pytest
 import simulator
 from simulator.answers.cases import Case, case_of_recipe
 from simulator.answers.ranking import estimate_of
-from simulator.answers.saved import question_object, saved_case
+from simulator.answers.run import question_object, saved_case
 from simulator.errors import InputError
 from simulator.evidence.measurements.question import row_question
 from simulator.evidence.measurements.rows import MeasuredRow

@@ -5,9 +5,8 @@ from typing import Any
 
 from simulator.question.question import question_of
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.query import Query
 from simulator.search.rank import search as search_query
-from simulator.search.space import Space
+from simulator.search.space import Query, Space
 
 
 def search(scenario: Scenario, space: Space, *, least: float = 0.0, **more: Any) -> Any:

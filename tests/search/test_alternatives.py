@@ -9,8 +9,7 @@ import simulator
 from simulator.question.question import question_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from simulator.search.alternatives import concerns
-from simulator.search.query import Query
-from simulator.search.space import Space
+from simulator.search.space import Query, Space
 from tests.scenario.cases import load_hardware, scenario_of, small_dense, small_moe
 
 OVERLAPPED = {"expert_dispatch": "deepep", "overlap_expert_exchange": "true"}

@@ -16,10 +16,9 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup
 from simulator.search import rank as ranks
 from simulator.search.alternatives import has_kernels
-from simulator.search.query import PricedLayout, Query
 from simulator.search.rank import Shortlist, equal_to_first, fastest_of, search
 from simulator.search.rules import RULES
-from simulator.search.space import Space, balanced_cut
+from simulator.search.space import PricedLayout, Query, Space, balanced_cut
 from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
 
 QUERY = Query(scenario=scenario_of(small_dense(num_hidden_layers=8), global_batch_size=64), min_fit_probability=0.0)

@@ -11,9 +11,8 @@ from simulator.cost.pricing.price import price
 from simulator.cost.timing.step import min_step_seconds
 from simulator.question.scenario.scenario import Scenario
 from simulator.search import space as space_module
-from simulator.search.query import Query
 from simulator.search.rank import best_of, fastest_of, search
-from simulator.search.space import Space, blocks
+from simulator.search.space import Query, Space, blocks
 from tests.scenario.cases import scenario_of, small_moe
 
 LEAST = 0.95

@@ -15,15 +15,26 @@ from simulator.question.frameworks.stacks import framework
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup, Scenario
+from simulator.search import alternatives
 from simulator.search import alternatives as beside
-from simulator.search import fewest
-from simulator.search.alternatives import _among, _changes, _on_enough_nodes, in_fp8, on_other_stacks, reasons, remedies
+from simulator.search.alternatives import (
+    MOST_NODES,
+    _among,
+    _changes,
+    _on_enough_nodes,
+    fewest_nodes,
+    in_fp8,
+    most_nodes,
+    node_counts,
+    on_nodes,
+    on_other_stacks,
+    reasons,
+    remedies,
+)
 from simulator.search.build import estimates_of
-from simulator.search.fewest import MOST_NODES, fewest_nodes, most_nodes, node_counts, on_nodes
-from simulator.search.query import FewestNodes, PricedLayout, Query
 from simulator.search.rank import best_of, fastest_of, search
 from simulator.search.rules import ACROSS_NODES, RULES
-from simulator.search.space import Space
+from simulator.search.space import FewestNodes, PricedLayout, Query, Space
 from tests.scenario.cases import load_hardware, scenario_of, small_dense
 
 NARROW = Space(
@@ -42,7 +53,7 @@ class Tries:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float | None]) -> None:
         self.seconds, self.nodes, self.below = seconds, list[int](), list[float]()
-        monkeypatch.setattr(fewest, "best_of", self)
+        monkeypatch.setattr(alternatives, "best_of", self)
 
     def __call__(self, query: Query, below: float = math.inf) -> PricedLayout | None:
         nodes = query.scenario.nodes
@@ -55,7 +66,7 @@ class Tries:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float | None], ratio: float = 1.0) -> Tries:
-    monkeypatch.setattr(fewest, "_peak_ratio", lambda best, within: ratio if best.step_seconds > within else 1.0)
+    monkeypatch.setattr(alternatives, "_peak_ratio", lambda best, within: ratio if best.step_seconds > within else 1.0)
     return Tries(monkeypatch, seconds)
 
 
@@ -124,11 +135,11 @@ def test_at_their_peak_so_many_times_as_many_devices_would_be_in_time() -> None:
     assert best is not None
     (estimate,) = estimates_of([best], intervals=False)
     within = best.step_seconds / 4
-    assert fewest._peak_ratio(best, within) == pytest.approx(4 * estimate.throughput.mfu)
+    assert alternatives._peak_ratio(best, within) == pytest.approx(4 * estimate.throughput.mfu)
     assert 0.25 < estimate.throughput.mfu < 1.0
-    assert fewest._peak_ratio(best, best.step_seconds) == 1.0
+    assert alternatives._peak_ratio(best, best.step_seconds) == 1.0
     # Devices that would be in time at their peak as they are: no fewer.
-    assert fewest._peak_ratio(best, 0.99 * best.step_seconds) == 1.0
+    assert alternatives._peak_ratio(best, 0.99 * best.step_seconds) == 1.0
 
 
 @pytest.mark.parametrize(

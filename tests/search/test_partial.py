@@ -13,9 +13,8 @@ from simulator.cost.derived import pricings_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.search.build import estimate_layout
-from simulator.search.query import MIN_FIT_PROBABILITY, Query
 from simulator.search.rank import _raisable
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Query, Space
 from tests.scenario.cases import layout_of, scenario_of
 from tests.search.layouts_found import search
 from tests.search.test_recommended import probability, split

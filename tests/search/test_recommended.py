@@ -14,8 +14,7 @@ from simulator.question.frameworks.stacks import lacking
 from simulator.question.question import question_of
 from simulator.question.vocabulary import STACKS
 from simulator.search.alternatives import in_fp8
-from simulator.search.query import MIN_FIT_PROBABILITY
-from simulator.search.space import Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Space
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking import ranking_table
 

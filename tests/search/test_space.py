@@ -15,9 +15,9 @@ from simulator.question.scenario.layout import BY_NAME, COLUMNS, Layout
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search import space as space_module
-from simulator.search.query import Query
 from simulator.search.rank import search
 from simulator.search.space import (
+    Query,
     Shape,
     Space,
     axes,

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.parts import Parts, sum_parts
+from simulator.cost.timing.layers import Parts, layer_seconds, sum_parts
 from simulator.cost.timing.products import memory_rate
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec

@@ -8,8 +8,7 @@ import pytest
 
 from simulator.cost.operations.record import conditions_of
 from simulator.cost.operations.sums import expected_islands, layer_work, total
-from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.parts import sum_parts
+from simulator.cost.timing.layers import layer_seconds, sum_parts
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import ROUND, load_model, only, pricing, scenario_of

@@ -11,8 +11,7 @@ from simulator.cost.operations.record import conditions_of
 from simulator.cost.operations.sums import layer_work
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.orders import ZeroBubbleH1
-from simulator.cost.timing.layers import head_seconds, layer_seconds, projection_seconds
-from simulator.cost.timing.parts import PassSeconds, host_seconds
+from simulator.cost.timing.layers import PassSeconds, head_seconds, host_seconds, layer_seconds, projection_seconds
 from simulator.cost.timing.products import (
     ProductShape,
     attention_rate,

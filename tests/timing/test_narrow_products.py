@@ -8,8 +8,13 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.operations.sums import WeightTotals
-from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.parts import attention_share, layers_are_captured, output_rate, passes_are_captured
+from simulator.cost.timing.layers import (
+    attention_share,
+    layer_seconds,
+    layers_are_captured,
+    output_rate,
+    passes_are_captured,
+)
 from simulator.cost.timing.products import ProductShape, product_flops, product_seconds
 from tests.scenario.cases import ROUND, block, only, pricing, scenario_of, small_dense, small_moe
 

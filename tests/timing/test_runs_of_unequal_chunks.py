@@ -9,9 +9,8 @@ import pytest
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import activations_in_flight
 from simulator.cost.pricing.price import price, size, timed
-from simulator.cost.schedule.events import PipelineWork
 from simulator.cost.schedule.orders import Interleaved, ZeroBubbleV
-from simulator.cost.schedule.schedule import Schedule
+from simulator.cost.schedule.schedule import PipelineWork, Schedule
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, run_fill_seconds
 from simulator.question.scenario.block import block_of

@@ -8,7 +8,6 @@ import pytest
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
-from simulator.cost.schedule.events import PipelineWork, run
 from simulator.cost.schedule.orders import (
     DualPipe,
     DualPipeV,
@@ -17,7 +16,7 @@ from simulator.cost.schedule.orders import (
     ZeroBubbleH1,
     ZeroBubbleV,
 )
-from simulator.cost.schedule.schedule import Schedule
+from simulator.cost.schedule.schedule import PipelineWork, Schedule, run
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.search.build import bare_estimate

@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from simulator.cost.schedule import events
-from simulator.cost.schedule.events import PipelineWork, kinds_of_pass, makespan_seconds, run
+from simulator.cost.schedule import schedule as of_schedule
 from simulator.cost.schedule.orders import Interleaved, OneForwardOneBackward
-from simulator.cost.schedule.schedule import Schedule
+from simulator.cost.schedule.schedule import PipelineWork, Schedule, kinds_of_pass, makespan_seconds, run
 from simulator.question.scenario.block import Array
 from tests.timing import pipeline_run
 
@@ -44,7 +43,9 @@ def test_the_event_run_is_that_of_the_independent_run(
     expected = pipeline_run.run(list(forward), list(backward), micro_batches, chunks, whole=whole)
     assert found.makespan_seconds == pytest.approx(expected.makespan, rel=1e-12)
     assert [found.most_alive(rank) for rank in range(ranks)] == expected.live
-    assert [found.idle_seconds(rank) for rank in range(ranks)] == pytest.approx(expected.idle, abs=1e-9)
+    busy = [sum(event.end_seconds - event.start_seconds for event in events) for events in found.events]
+    idle = [found.makespan_seconds - seconds for seconds in busy]
+    assert idle == pytest.approx(expected.idle, abs=1e-9)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -91,16 +92,16 @@ def test_many_steps_at_once_hold_eight_mebibytes_of_ends(monkeypatch: pytest.Mon
     steps, ranks = 2**14 + 1, np.arange(4)
     forward = np.random.default_rng(7).uniform(0.5, 2.0, (1, 4, steps))
     seconds = kinds_of_pass(forward, 2.0 * forward, 0.0 * forward)
-    ends, shapes = events._ends, []
+    ends, shapes = of_schedule._ends, []
 
-    def noted(passes: events._Fronts, seconds: Array, send_seconds: float) -> Array:
+    def noted(passes: of_schedule._Fronts, seconds: Array, send_seconds: float) -> Array:
         shapes.append(seconds.shape)
         return ends(passes, seconds, send_seconds)
 
-    monkeypatch.setattr(events, "_ends", noted)
+    monkeypatch.setattr(of_schedule, "_ends", noted)
     found = makespan_seconds(OneForwardOneBackward(), seconds, ranks, 8)
     assert shapes == [(64, 2**23 // 8 // 64), (64, 1)]
-    monkeypatch.setattr(events, "_AT_ONCE", 1)
+    monkeypatch.setattr(of_schedule, "_AT_ONCE", 1)
     few = np.array([0, 1, steps - 2, steps - 1])
     assert found[few].tolist() == makespan_seconds(OneForwardOneBackward(), seconds[..., few], ranks, 8).tolist()
     assert shapes[2:] == [(64, 1)] * 4

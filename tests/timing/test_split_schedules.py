@@ -10,7 +10,6 @@ import pytest
 from simulator.answers.timeline import timeline
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
-from simulator.cost.schedule.events import EventRun, PipelineWork, run
 from simulator.cost.schedule.orders import (
     DualPipe,
     DualPipeV,
@@ -19,7 +18,7 @@ from simulator.cost.schedule.orders import (
     ZeroBubbleH1,
     ZeroBubbleV,
 )
-from simulator.cost.schedule.schedule import Pass, Schedule
+from simulator.cost.schedule.schedule import EventRun, Pass, PipelineWork, Schedule, run
 from simulator.cost.stages import stage_contents
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import framework

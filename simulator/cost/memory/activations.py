@@ -19,9 +19,18 @@ from simulator.cost.derived import Pricing, derived, of_sizes, of_work, recomput
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.blocks import inputs
 from simulator.cost.operations.layer import layer_operations, whole_operations
-from simulator.cost.operations.offload import moved, sent
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
-from simulator.cost.operations.record import Amount, Conditions, Operation, Saved, Spread, conditions_of, summed
+from simulator.cost.operations.record import (
+    Amount,
+    Conditions,
+    Operation,
+    Saved,
+    Spread,
+    conditions_of,
+    moved,
+    sent,
+    summed,
+)
 from simulator.cost.operations.sums import extent, micro_batches, saved_amounts, total
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule

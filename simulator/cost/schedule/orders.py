@@ -1,7 +1,7 @@
 """Orders of passes (1F1B, interleaved, zero bubble, DualPipe), and the choice of the one that a layout runs.
 
 Each says what is in flight on a rank, the time to fill and drain, and the sends. `schedule.schedule` is their
-interface, `schedule.events` runs an order pass by pass.
+interface, `schedule.schedule` runs an order pass by pass.
 """
 
 from __future__ import annotations

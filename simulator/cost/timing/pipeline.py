@@ -1,6 +1,8 @@
 """Seconds of a pipeline whose stages work unequally, from the seconds of each stage and its schedule.
 
-`timing.layers` has the seconds of a stage, `schedule.orders` its order, `timing.step` adds the rest of a step.
+`timing.layers` has the seconds of a stage, `schedule.orders` its order, `timing.step` adds the rest of a step. An
+encoder of images works on the ranks that hold the input table (T29): `question.specs.vision` has its sizes,
+`memory.encoder` its bytes.
 """
 
 from __future__ import annotations
@@ -11,24 +13,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan
+from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.operations.sums import micro_batches
-from simulator.cost.schedule.events import kinds_of_pass, makespan_seconds
 from simulator.cost.schedule.orders import schedule_of
-from simulator.cost.schedule.schedule import Schedule
+from simulator.cost.schedule.schedule import Schedule, kinds_of_pass, makespan_seconds
 from simulator.cost.stages import LayerCounts
 from simulator.cost.timing.collectives import gather_seconds, neighbour_seconds, pipeline_group, tensor_group
-from simulator.cost.timing.encoder import encoder_seconds
 from simulator.cost.timing.layers import (
+    PARTS,
+    Parts,
+    PassSeconds,
     head_seconds,
     layer_seconds,
     projection_seconds,
     repeated_seconds,
     table_seconds,
 )
-from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
+from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
 from simulator.question.arrays import Index, largest
 from simulator.question.scenario.block import Array, KindArray, Mask
+
+
+def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
+    """Return the seconds of both passes over the images of a micro batch, each of shape (n,) (T29).
+
+    Products run at the rate of 16-bit ones, attention over all patches of an image or a tile, or of a window, and
+    elementwise work moves what a layer saves twice. A trained encoder's backward pass takes twice its forward one; a
+    frozen one has none, and its projector, where trained, its own. A frozen copy has a forward pass.
+    """
+    scenario, count = pricing.scenario, images_of_micro_batch(pricing)
+    images, encoder = scenario.images, scenario.model.encoder
+    if images is None or encoder is None:
+        return count, count
+    image = encoder.image(images.width, images.height)
+    scores = 4.0 * encoder.layers * encoder.width * encoder.attended_patches(image)
+    moved = 2.0 * element_bytes(scenario) * encoder.layers * encoder.widths[1]
+    of_patch = 2.0 * encoder.parameters / wide_gemm_rate(scenario)
+    forward = image.patches * (of_patch + scores / attention_rate(scenario) + moved / memory_rate(scenario))
+    projector = 2.0 * encoder.projector_parameters * image.tokens / wide_gemm_rate(scenario)
+    backward = 2.0 * (forward * images.trains_encoder + projector * images.trains_projector)
+    # Images that fill the longest sequence fill shorter ones too.
+    count = count * (scenario.sample_tokens / scenario.seq_length if images.fills else 1.0)
+    passes = 1.0 + scenario.framework.reference_forward
+    return count * passes * (forward + projector), count * backward
+
 
 MOST_PASSES = 200_000
 """Largest number of passes that are run one by one; longer pipelines count unequal chunks as equal."""

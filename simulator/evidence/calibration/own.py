@@ -16,10 +16,17 @@ import numpy as np
 
 from simulator._version import __version__
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.cluster import ClusterFit, Known, fit_cluster, is_starved
-from simulator.evidence.calibration.ranges import range_of
-from simulator.evidence.calibration.sample import DEVICE_TOLERANCE, Sample, measured, predict
-from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, shipped_calibration
+from simulator.evidence.calibration.cluster import (
+    DEVICE_TOLERANCE,
+    ClusterFit,
+    Known,
+    Sample,
+    fit_cluster,
+    is_starved,
+    measured,
+    predict,
+)
+from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, range_of, shipped_calibration
 from simulator.evidence.measurements.question import figures_devices
 from simulator.evidence.measurements.rows import MeasuredRow, public_tables, read_rows, shipped_tables
 from simulator.files import data_folder

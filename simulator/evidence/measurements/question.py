@@ -1,6 +1,6 @@
 """Question that a measured row asks of the simulator, and columns of a row from a question.
 
-`measurements.rows` has the columns and reads tables; `calibration.sample` prepares rows for a fit.
+`measurements.rows` has the columns and reads tables; `calibration.cluster` prepares rows for a fit.
 """
 
 from __future__ import annotations

@@ -50,28 +50,7 @@ RowStatus = Literal[
     "duplicate",
     "unpriced",
 ]
-
-STATUSES: Final[dict[RowStatus, str]] = {
-    "consistent": "The row is what it says, as far as anyone can tell; all its figures count.",
-    "assumed_layout": "The figures are as published; the layout is not in the published table and was read from a "
-    "script or configuration of the same release. All figures count, with that reservation.",
-    "borrowed_memory": "The speed was measured on this run, the memory on another one with fewer micro batches. The "
-    "speed counts; the memory is that of another row.",
-    "memory_only": "The steps are so short that they wait for the host, which is not priced. The memory counts.",
-    "relabelled": "The figures fit another layout than the one stated; `evidence` names it. Nothing counts.",
-    "inactive_recompute": "Memory and speed are those of a run without the stated recompute. Nothing counts.",
-    "unexplained": "The memory figure, or the report that memory ran out, disagrees with every model of memory. "
-    "The memory does not count; the speed, where the row has one, does.",
-    "starved": "The run needed a little more memory than there is and ran slowly. It bounds the capacity; neither its "
-    "memory nor its speed is a sample.",
-    "failed": "The run ended for a reason other than memory. It says nothing about fit or speed.",
-    "no_spec": "The model's shape is not shipped, so nothing can be predicted for the row.",
-    "duplicate": "The run stands in another row already; `evidence` names it. Nothing counts.",
-    "unpriced": "The run did something that cannot be priced, or its source leaves out what a question needs; "
-    "`evidence` says what. Nothing counts.",
-}
-"""Meaning of each status, with the figures of such a row that count."""
-
+"""How far a row can be trusted; docs/measure.md says what each word means, and which figures of such a row count."""
 _MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout", "memory_only"})
 _SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
 _ASKS_NOTHING: Final = frozenset({"failed", "no_spec", "duplicate", "unpriced"})

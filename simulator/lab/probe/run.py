@@ -29,18 +29,16 @@ from simulator.cost.pricing.price import FITS, verdicts
 from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import step_seconds
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
-from simulator.evidence.calibration.cluster import Known
-from simulator.evidence.calibration.linear import names_of
+from simulator.evidence.calibration.cluster import Known, names_of, prepared
 from simulator.evidence.calibration.own import OwnFit, fit_own, known_memory
-from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.probe.rates import Rates, assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Record, Tell, launches_of, run, run_folder
 from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, Pick, diagnosis
+from simulator.lab.runner.engines import WORKER, ReferenceEngine
 from simulator.lab.runner.processes import run_guarded
-from simulator.lab.runner.reference import WORKER, ReferenceEngine
 from simulator.lab.trainer.job import RATES_NAME, MeasuredRates, RatesJob, TrainingJob, from_json, refused, to_json
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors, replaced

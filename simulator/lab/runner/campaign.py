@@ -20,8 +20,8 @@ from typing import Final
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
+from simulator.evidence.calibration.cluster import Sample, prepared
 from simulator.evidence.calibration.own import fit_own, unused
-from simulator.evidence.calibration.sample import Sample, prepared
 from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow, read_rows, rows_text
 from simulator.files import write_file, writing

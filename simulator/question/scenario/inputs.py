@@ -247,11 +247,3 @@ INPUTS: tuple[InputSetting, ...] = (
 DEFAULTS: Mapping[str, Any] = {setting.name: setting.default for setting in INPUTS if setting.default is not REQUIRED}
 DEFAULT_WORKLOAD: Mapping[str, Any] = {setting.name: setting.default for setting in WORKLOAD}
 BY_INPUT: Mapping[str, InputSetting] = {setting.name: setting for setting in INPUTS}
-
-
-def chosen_options(question: Mapping[str, Any]) -> dict[str, str]:
-    """Return the switches of a question, its optimizer included. Raises InputError for two optimizers."""
-    options, optimizer = dict(question.get("options") or {}), question.get("optimizer")
-    if optimizer is not None and options.setdefault("optimizer", optimizer) != optimizer:
-        raise InputError(f"optimizer: given as '{optimizer}' and, among the switches, as '{options['optimizer']}'")
-    return options

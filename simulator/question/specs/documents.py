@@ -22,7 +22,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
 from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, replacing
-from simulator.question import vocabulary
 from simulator.question.units import MIB
 
 TableRow = Mapping[str, str]
@@ -61,26 +60,6 @@ def fields_from(
         return record
 
     return decorated
-
-
-def words_of(cell: str) -> tuple[Any, ...]:
-    """Return the words and whole numbers of a cell; `*NAME` stands for all of a list of `question.vocabulary`."""
-    lists = (getattr(vocabulary, word[1:]) if word.startswith("*") else (word,) for word in cell.split())
-    return tuple(int(word) if word.isdecimal() else word for words in lists for word in words)
-
-
-def number_of(cell: str) -> float:
-    """Return the number of a cell, an int where it is written as one."""
-    return int(cell) if cell.isdecimal() else float(cell)
-
-
-def value_of(cell: str, annotation: str) -> Any:
-    """Return a cell's value in the type of a field's annotation: a number, true or false, words, or text."""
-    if annotation.startswith("tuple["):
-        return words_of(cell)
-    if annotation in ("int", "float"):
-        return number_of(cell)
-    return {"true": True, "false": False}[cell] if annotation == "bool" else cell
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
-from simulator.answers.changes import changes_for
-from simulator.answers.explain import Explanation
+from simulator.answers.explain import Explanation, changes_for
 from simulator.answers.gates import FIRM, CheckOutcome, Gates
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
@@ -52,8 +51,16 @@ from simulator.recipes.check.reading import (
 )
 from simulator.recipes.check.repository import NAME as SETTINGS_FILE
 from simulator.recipes.check.repository import CommentError, OwnWords, Repository, forget_files, silenced
-from simulator.recipes.check.room import peaks_of, room_of
-from simulator.recipes.check.verdict import LEFT_OUT, LONGEST_STATED, OWN_SETTINGS, Checked, graded, marks_of
+from simulator.recipes.check.verdict import (
+    LEFT_OUT,
+    LONGEST_STATED,
+    OWN_SETTINGS,
+    Checked,
+    graded,
+    marks_of,
+    peaks_of,
+    room_of,
+)
 from simulator.search.build import estimate_layout
 from simulator.tabular import deferred, replaced
 

@@ -6,7 +6,7 @@
 
 The nearest file above a recipe counts, up to the root of its repository. What the command line says beats a comment, a
 comment beats the file, and of its patterns the last that matches. `check.reading` asks for the settings of a file and
-`check.judge` lets ignored findings pass; `show.cli.check` writes a first file for `--init`.
+`check.judge` lets ignored findings pass; `show.cli.recipes` writes a first file for `--init`.
 """
 
 from __future__ import annotations

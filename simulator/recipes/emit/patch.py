@@ -1,6 +1,6 @@
 """Patches of a recipe's text: settings changed at their place, or added.
 
-`answers.changes` finds the changes; each framework's writer knows its words.
+`answers.explain` finds the changes; each framework's writer knows its words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from simulator.answers.cases import Case, case_of_recipe
-from simulator.answers.changes import Change
+from simulator.answers.explain import Change
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line

@@ -1,9 +1,9 @@
 """Writes the recipe that launches a case, in the format of one framework.
 
 Refused are layouts priced for another framework, settings that the format has no word for, and what the framework would
-refuse at its start. `frameworks.registry` has the writers, `answers.cases` the case, `show.cli.emit` the command;
+refuse at its start. `frameworks.registry` has the writers, `answers.cases` the case, `show.cli.recipes` the command;
 `emit.patch` edits an existing recipe. Also here: `case_of_file`, the case of a saved answer or a recipe, which
-`show.cli.compare` and `api` read.
+`show.cli.recipes` and `api` read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from simulator.answers.cases import Case, case_of_recipe, priceable
 from simulator.answers.ranking import estimate_of, with_best_layout
 from simulator.answers.rules import LaunchFacts, findings
-from simulator.answers.saved import is_answer, saved_case
+from simulator.answers.run import is_answer, saved_case
 from simulator.errors import InputError, UnsupportedError, not_one_of
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head

@@ -32,8 +32,8 @@ from simulator.show.cli.streams import note, presentation, verbosity_of, write, 
 from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
+    from simulator.evidence.calibration.cluster import Sample
     from simulator.evidence.calibration.own import OwnFit
-    from simulator.evidence.calibration.sample import Sample
     from simulator.evidence.measurements.rows import MeasuredRow
 
 _FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
@@ -127,8 +127,8 @@ _ONLY_PROBE = ("devices", "precision", "launches", "backend", "time_limit", "res
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Fit the coefficients of each family, or probe this machine and fit its own."""
+    from simulator.evidence.calibration.cluster import prepared
     from simulator.evidence.calibration.own import fit_own, template, unused
-    from simulator.evidence.calibration.sample import prepared
     from simulator.question.specs.catalogue import load_hardware
 
     if values["probe"]:
@@ -200,8 +200,8 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show own rows before and after their calibration."""
+    from simulator.evidence.calibration.cluster import prepared
     from simulator.evidence.calibration.own import own_errors
-    from simulator.evidence.calibration.sample import prepared
 
     samples = prepared(_together(_rows(values["files"])))
     families = _chosen(_families(samples), values["family"])

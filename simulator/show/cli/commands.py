@@ -16,7 +16,7 @@ from simulator.answers.ranking import estimate_of, space_of, with_best_layout
 from simulator.answers.ranking import rank as ranked
 from simulator.evidence.cluster import device_kinds
 from simulator.question.question import Question
-from simulator.search.query import MIN_FIT_PROBABILITY
+from simulator.search.space import MIN_FIT_PROBABILITY
 from simulator.show.cli.options import left_to_default
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import default_text, note, presentation, progress_bar, write, write_answer

@@ -257,8 +257,7 @@ def _pick(values: Mapping[str, Any], question: Question, table: str) -> Pick:
 
 
 def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
-    from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
-    from simulator.lab.runner.reference import ReferenceEngine, usual_backend
+    from simulator.lab.runner.engines import MegatronEngine, PaddleEngine, ReferenceEngine, usual_backend
 
     path = values["engine_path"] or ""
     if values["engine"] != "reference":
@@ -281,7 +280,7 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
 
 def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
     """Warn before a launch of what makes figures of this machine misleading. Raises without the devices."""
-    from simulator.lab.runner.reference import ask, contradictions, crowded, usual_backend
+    from simulator.lab.runner.engines import ask, contradictions, crowded, usual_backend
 
     warnings: Iterable[str] = ()
     # An outside framework looks for its own devices.
@@ -382,7 +381,7 @@ def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
     from simulator.lab.probe.run import FOLDER, ProbeRequest
-    from simulator.lab.runner.reference import usual_backend
+    from simulator.lab.runner.engines import usual_backend
 
     for name in _NOT_PROBE:
         if values[name]:

@@ -50,15 +50,13 @@ from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
     from simulator.frameworks import flags
-    from simulator.show.cli import calibration, check, commands, compare, emit, lab, lengths, plan, sweep
+    from simulator.show.cli import calibration, commands, lab, plan, recipes
     from simulator.show.report import listing
     from simulator.show.report import schema as keys
     from simulator.show.report.listing import SpecListing
 else:
-    calibration, check, commands = map(Lazy, ("show.cli.calibration", "show.cli.check", "show.cli.commands"))
-    compare, emit, lab = map(Lazy, ("show.cli.compare", "show.cli.emit", "show.cli.lab"))
-    lengths = Lazy("show.cli.lengths")
-    plan, sweep, flags = map(Lazy, ("show.cli.plan", "show.cli.sweep", "frameworks.flags"))
+    calibration, commands, lab = map(Lazy, ("show.cli.calibration", "show.cli.commands", "show.cli.lab"))
+    plan, recipes, flags = map(Lazy, ("show.cli.plan", "show.cli.recipes", "frameworks.flags"))
     listing, keys = map(Lazy, ("show.report.listing", "show.report.schema"))
 
 INTERRUPTED, INTERNAL = 130, 70
@@ -357,10 +355,10 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
     "rank": ("Rank the layouts that fit (the default).", lambda: _rank),
     "estimate": ("Price one layout: memory by stage, time by part, verdict.", lambda: _estimate),
     "plan": ("Say which hardware to book.", lambda: plan.plan_command),
-    "compare": ("Say what differs between two layouts or recipes.", lambda: compare.compare_command),
-    "explain": ("Say why a layout needs what it needs, and what helps.", lambda: compare.explain_command),
-    "sweep": ("Price the product of lists into a table.", lambda: sweep.sweep_command),
-    "lengths": ("Count the lengths of a data set's samples.", lambda: lengths.lengths_command),
+    "compare": ("Say what differs between two layouts or recipes.", lambda: recipes.compare_command),
+    "explain": ("Say why a layout needs what it needs, and what helps.", lambda: recipes.explain_command),
+    "sweep": ("Price the product of lists into a table.", lambda: plan.sweep_command),
+    "lengths": ("Count the lengths of a data set's samples.", lambda: plan.lengths_command),
     "models": ("List the shipped models, or show the numbers of one.", lambda: partial(_listing, "models")),
     "hardware": ("List the shipped hardware, or show the numbers of one.", lambda: partial(_listing, "hardware")),
     "frameworks": (
@@ -370,8 +368,8 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
     "flags": ("List the tables of flags and keys, or the flags of one.", lambda: partial(_listing, "flags")),
     "calibrate": ("Fit the coefficients to measured runs.", lambda: calibration.calibrate_command),
     "accuracy": ("Compare predictions with measured runs.", lambda: calibration.accuracy_command),
-    "check": ("Judge launch scripts before they are launched.", lambda: check.check_command),
-    "emit": ("Write a recipe that launches a layout.", lambda: emit.emit_command),
+    "check": ("Judge launch scripts before they are launched.", lambda: recipes.check_command),
+    "emit": ("Write a recipe that launches a layout.", lambda: recipes.emit_command),
     "schema": ("List the keys of the JSON answers.", lambda: partial(_listing, "schema")),
     "trace": ("Count one stage's bytes without a device.", lambda: lab.trace_command),
     "validate": ("Launch the best layouts and compare.", lambda: lab.validate_command),

@@ -112,7 +112,7 @@ class Nodes(Whole):
         auto = text.strip().lower()
         if not auto.startswith("auto"):
             return super().number(text)
-        from simulator.search.fewest import most_nodes
+        from simulator.search.alternatives import most_nodes
 
         if most_nodes(auto) is None:
             raise InputError(f"{shown(text)} is not auto or auto:N, such as auto:256")

@@ -1,8 +1,11 @@
-"""Command `plan`: its options, and the way from offers to a booking; `answers.plan` chooses.
+"""Commands over many questions: `plan` compares offers, `sweep` prices a product of lists, `lengths` counts samples.
 
     simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --deadline-days 30
+    simulate sweep catalogue.yaml --output catalogue.csv --workers 8
+    simulate lengths data.jsonl --output lengths.csv
 
 An offer of several node counts is as many choices; each is ranked, and its fastest layout stands for it.
+`answers.plan` chooses, `answers.sweep` prices the questions, `answers.lengths` counts without a tokenizer.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import click
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
+    OUTPUT,
     QUESTION,
     SURE,
+    SWEPT,
     TOKENS,
     Option,
     Parsed,
@@ -28,12 +33,21 @@ from simulator.show.cli.options import (
     in_section,
     layout_options,
     left_to_default,
+    output_format,
     percentage,
     question_options,
     refuse_options,
 )
 from simulator.show.cli.question import question_on_line
-from simulator.show.cli.streams import presentation, progress_bar, verbosity_of, write_answer
+from simulator.show.cli.streams import (
+    long_progress,
+    note,
+    presentation,
+    progress_bar,
+    verbosity_of,
+    write,
+    write_answer,
+)
 from simulator.show.forms import ANSWERS
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
@@ -94,8 +108,7 @@ def plan_command() -> click.Command:
 
 def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
-    from simulator.answers.availability import Availability
-    from simulator.answers.plan import plan
+    from simulator.answers.plan import Availability, plan
     from simulator.answers.ranking import space_of
 
     ctx = click.get_current_context()
@@ -145,3 +158,82 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
         )
         listed = enough_listing(question, fewest)
     write_answer(ctx, "listing", listed, presentation(ctx))
+
+
+_PASSED_ON = ("output", "workers", "scheduler", "force", "min_fit_probability")
+_GONE = ("--shard", "--merge")
+"""Options of sweeps that were shared out by hand; named until 0.7, so that old scripts are told what to do."""
+
+
+def sweep_command() -> click.Command:
+    """Return the command that prices the product of lists."""
+    return Sectioned(
+        "sweep",
+        callback=_sweep,
+        params=[
+            click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
+            *SWEPT,
+            SURE,
+            output_format("sweep"),
+            click.Option([_GONE[0]], hidden=True, help="Gone."),
+            click.Option([_GONE[1]], hidden=True, help="Gone.", is_flag=True),
+        ],
+        help=(
+            "Price the best layout of every question of a product of lists (models, hardware, nodes, sequence lengths, "
+            "batches, precisions, stacks) into one table, on all cores or on a Dask cluster. A sweep that was killed "
+            "goes on where it was; a question that cannot be answered is a row that says why."
+        ),
+    )
+
+
+def _sweep(**values: Any) -> None:
+    """Price the questions, and write how they ended."""
+    from simulator.answers.sweep import check_workers, sweep
+    from simulator.show.report.plan import speed_line
+
+    ctx = click.get_current_context()
+    for option in _GONE:
+        if values[option.strip("-")]:
+            raise click.UsageError(
+                f"{option} is gone: one command with --scheduler uses all machines (examples/sweep/dask.sbatch does so "
+                "as one Slurm job)"
+            )
+    if not values["questions"]:
+        raise click.UsageError("missing argument 'QUESTIONS.yaml': the lists to multiply (docs/sweep.md)")
+    if not values["output"]:
+        raise click.UsageError("missing option '--output', such as catalogue.csv")
+    quiet = verbosity_of(ctx) < 0
+    if values["scheduler"]:
+        check_workers(values["workers"], values["scheduler"])
+        note(f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet)
+    with long_progress(quiet=quiet, label="questions answered") as progress:
+        swept = sweep(values["questions"], **{name: values[name] for name in _PASSED_ON}, progress=progress)
+    note(speed_line(swept), quiet=quiet)
+    write(ANSWERS["sweep"].write(swept, values["format"], presentation(ctx)), None)
+
+
+def lengths_command() -> click.Command:
+    """Return the command that counts the lengths of a data set."""
+    ratio: Parsed = amount("NUMBER")
+    return Sectioned(
+        "lengths",
+        callback=_lengths,
+        params=[
+            click.Argument(["file"], type=str, metavar="DATA.jsonl"),
+            Option("--field", "Field of each line that holds the text, or a list of messages.", metavar="NAME"),
+            Option("--chars-per-token", "Characters that a token stands for.", ratio, default=3.6),
+            Option("--output", "Write the histogram there.", metavar="FILE", section=OUTPUT),
+        ],
+        help="Count the lengths of a data set's samples, one JSON object a line, as a histogram for --lengths.",
+    )
+
+
+def _lengths(**values: Any) -> None:
+    """Count the samples by length, and say how far the characters may be from tokens."""
+    from simulator.answers.lengths import measured_lengths
+
+    ctx = click.get_current_context()
+    measured = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
+    write(measured.histogram, values["output"])
+    for line in measured.remarks:
+        note(line, quiet=verbosity_of(ctx) < 0)

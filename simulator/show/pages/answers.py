@@ -53,8 +53,7 @@ from simulator.show.report.plan import (
     plan_answer,
     plan_columns,
 )
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Presentation, Section
 from simulator.show.report.text import count_text, gib
 
 _MOST_FIGURES = 24

@@ -32,8 +32,7 @@ from simulator.question.scenario.inputs import MOST_DEVICES, MOST_TOKENS
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware
-from simulator.search.query import Ranking
-from simulator.search.space import Space
+from simulator.search.space import Ranking, Space
 from simulator.show.pages.figures import (
     MOST_RANKS,
     Dot,

@@ -21,7 +21,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.units import to_gib
 from simulator.recipes.check.verdict import Checks
-from simulator.search.query import Ranking
+from simulator.search.space import Ranking
 from simulator.show.pages.figures import (
     Dot,
     PlotlyFigure,

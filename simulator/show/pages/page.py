@@ -19,8 +19,7 @@ from typing import Any
 
 from simulator._version import __version__
 from simulator.errors import UnsupportedError
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import Column
+from simulator.show.report.presentation import Column, Presentation
 
 Spec = Mapping[str, Any]
 """A figure as Plotly takes it: `data` and `layout`."""

@@ -1,4 +1,4 @@
-"""Answers as text: a module for each answer's tables, `as_json` and its neighbours for JSON, `check_ci` for CI.
+"""Answers as text: a module for each answer's tables, `as_json` and its neighbours for JSON.
 
-`tables`, `text` and `presentation` have what all share. A writer returns text; `cli.streams` writes it.
+`text` and `presentation` have what all share. A writer returns text; `cli.streams` writes it.
 """

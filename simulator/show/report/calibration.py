@@ -17,14 +17,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.linear import UNFITTED
+from simulator.evidence.calibration.apply import NORMAL_90
+from simulator.evidence.calibration.cluster import UNFITTED
 from simulator.evidence.calibration.own import JudgedRun, OwnError, WithErrors, is_inside, summary
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
-from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors
 from simulator.question.units import GIB
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import Section
+from simulator.show.report.presentation import Presentation, Section
 from simulator.show.report.text import amount, dumps, percent, significant, table_csv
 
 SCHEMA_VERSION: Final = 4

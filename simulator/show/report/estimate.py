@@ -20,8 +20,17 @@ from simulator.question.frameworks.stacks import DEFAULT, PROFILES, profile_of
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.units import GIB, to_gib
 from simulator.search.alternatives import MIN_CHANGE
-from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
-from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line
+from simulator.show.report.presentation import (
+    BETWEEN,
+    PROSE_WIDTH,
+    Column,
+    Presentation,
+    cost_text,
+    days_text,
+    fitting,
+    joined,
+    narrow_line,
+)
 from simulator.show.report.text import (
     about_lines,
     amount,

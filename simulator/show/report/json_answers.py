@@ -10,16 +10,14 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from simulator._version import __version__
-from simulator.answers.availability import Availability, Goodput
 from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
-from simulator.answers.plan import LimitAnswer, LimitCheck, OfferPriced
+from simulator.answers.plan import Availability, Goodput, LimitAnswer, LimitCheck, OfferPriced
 from simulator.answers.run import TrainingRun
 from simulator.answers.sweep import SweepOutcome
 from simulator.cost.pricing.estimate import StageMemory
 from simulator.question.origin import Place, Severity
 from simulator.question.vocabulary import Precision
-from simulator.recipes.check.room import Room
-from simulator.recipes.check.verdict import ChangeKind, Checks
+from simulator.recipes.check.verdict import ChangeKind, Checks, Room
 from simulator.show.report.as_json import VERSION, AnswerJson, At, EstimateJson, EstimateLayoutJson, PartSizes, Shown
 from simulator.show.report.text import mib
 

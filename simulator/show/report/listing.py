@@ -20,7 +20,7 @@ from simulator.answers.enough import Enough
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.errors import InputError
 from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
-from simulator.question.frameworks.profile import NO_WORD, FrameworkProfile, switches
+from simulator.question.frameworks.profile import NO_WORD, FrameworkProfile, switch_meanings, switches
 from simulator.question.frameworks.stacks import ADAPTER_STACK, PROFILES, framework, on_stack, stacks_of, unreleased
 from simulator.question.question import Question
 from simulator.question.specs.catalogue import load_hardware, load_model, spec_text
@@ -30,8 +30,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import hardware_names, model_names
 from simulator.question.units import GIGA, TERA, to_days, to_gib
 from simulator.question.vocabulary import TuningMethod
-from simulator.show.report.presentation import Presentation, joined
-from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line
+from simulator.show.report.presentation import BETWEEN, PROSE_WIDTH, Column, Presentation, fitting, joined, narrow_line
 from simulator.show.report.text import amount, batch_text, count_text, dumps, table_csv
 
 ListingRow = Mapping[str, str | int | float | bool | None]
@@ -184,7 +183,7 @@ def _switch_rows(profiles: Mapping[Any, FrameworkProfile]) -> list[ListingRow]:
             "switch": spec.name,
             **{name: _shown(getattr(profile, spec.name)) for name, profile in profiles.items()},
             "allowed": _allowed(spec.metadata, spec.default),
-            "meaning": spec.metadata["about"],
+            "meaning": switch_meanings()[spec.name],
         }
         for spec in switches()
     ]

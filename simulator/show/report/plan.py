@@ -1,9 +1,9 @@
-"""Plan as text for people and as CSV: what to book, its layout, a row for each choice, what the figures rest on.
+"""Plan as text for people and as CSV: what to book, its layout, a row for each choice; the outcome of a sweep.
 
     Book: 16 nodes of h800-sxm-80g (128 devices), bf16: 22.1 (18.0-27.1) days, cost 142k (116k-175k), in time: yes.
 
 Days and cost are the likeliest and the range of likely ones; a limit is compared with both ends of the range.
-`answers.plan` works the plan out, `pages.answers` has its page.
+`answers.plan` works the plan out, `pages.answers` has its page; `answers.sweep` writes the rows of a sweep.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 
-from simulator.answers.availability import Availability
-from simulator.answers.plan import Choice, LimitCheck, Plan
+from simulator.answers.plan import Availability, Choice, LimitCheck, Plan
+from simulator.answers.sweep import Sweep
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import MEGA
 from simulator.show.report.estimate import (
@@ -24,8 +24,17 @@ from simulator.show.report.estimate import (
     stack_name,
     status_line,
 )
-from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
-from simulator.show.report.tables import Column, filled, fitting, heading, narrow_line
+from simulator.show.report.presentation import (
+    Column,
+    Presentation,
+    cost_text,
+    days_text,
+    filled,
+    fitting,
+    heading,
+    joined,
+    narrow_line,
+)
 from simulator.show.report.text import (
     amount,
     caution_lines,
@@ -265,3 +274,30 @@ def plan_csv(plan: Plan, _shown: Presentation) -> str:
     rows = plan.rows()
     cells = ([significant(cell) if isinstance(cell, float) else cell for cell in row.values()] for row in rows)
     return table_csv(list(rows[0]), cells)
+
+
+_SAID = {
+    "fits": "has a layout that is likely enough to fit",
+    "risky": "fits, but less likely than asked for",
+    "starved": "fits too near capacity",
+    "does_not_fit": "fits in no layout",
+    "no_layout": "no layout keeps the rules",
+    "refused": "cannot be priced; the row says why",
+    "failed": "a defect of the simulator: please report the row",
+}
+
+
+def sweep_table(sweep: Sweep, shown: Presentation) -> str:
+    """Return the outcomes of the questions, and the file of their rows."""
+    rows = [[name, grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
+    table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
+    return f"{table}\n\nRows: {sweep.table}\n" if sweep.table else f"{table}\n"
+
+
+def speed_line(sweep: Sweep) -> str:
+    """Return the number of questions that were priced this time, and the speed."""
+    if not sweep.priced:
+        return "nothing was left to price"
+    speed = sweep.priced / max(sweep.elapsed_seconds, 1e-3)
+    text = f"{grouped(sweep.priced)} of {grouped(sweep.questions)} questions priced in {sweep.elapsed_seconds:.1f} s"
+    return f"{text}, {speed:.1f} a second"

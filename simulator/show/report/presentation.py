@@ -4,22 +4,272 @@
     shown.titled("Speed", shown.grid(["figure", "value"], [["MFU %", "41.2"]]))
     shown.prose(["A sentence that is broken into lines of 100 characters."])
 
-Writers return blocks of text made so; `joined` puts them under each other. `report.tables` lays out a table,
-`report.text` writes numbers.
+Tables are ready-made text for a terminal, a page of Markdown and a notebook: `fitting` leaves out columns for which a
+line has no room, `sections_text` writes sentences and tables under titles. Writers return blocks of text made so;
+`joined` puts them under each other. `report.text` writes numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import tabulate
 
 from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import one_line
 from simulator.question.question import Question
-from simulator.show.report.tables import Column, Style, filled, grid, heading, paragraph
 from simulator.show.report.text import amount, money, ranged
+
+Style = Literal["table", "markdown", "html"]
+"""``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""
+
+_TABULATE_FORMATS: Final = {"table": "simple", "markdown": "github"}
+PROSE_WIDTH = 48
+"""Characters per line of a column that is broken into lines."""
+
+
+def grid(  # noqa: PLR0913  what a table is made of
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    style: Style,
+    *,
+    text_columns: Iterable[int] = (),
+    wrapped: Collection[str] | Mapping[str, int] = (),
+    bars: Mapping[int, Sequence[float]] = MappingProxyType({}),
+) -> str:
+    """Return rows under their headers; columns are aligned right but for ``text_columns``.
+
+    A line break in a header makes it two lines high on a terminal and a space elsewhere. The columns whose
+    headers are ``wrapped`` are broken into lines on a terminal, of the characters that a mapping says, else of 48. In a
+    notebook the cells of columns with ``bars`` have a bar behind them, each of a fraction of their width.
+    """
+    left = set(text_columns)
+    if style == "html":
+        return _html(headers, rows, left, bars)
+    on_terminal = style == "table"
+    cells = [[_cell(text, style) for text in row] for row in rows]
+    aligned = ["left" if column in left else "right" for column in range(len(headers))]
+    lengths = wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
+    for column, header in enumerate(headers):
+        if on_terminal and header in lengths:
+            for row in cells:  # an option stays whole where it can
+                lines = (
+                    textwrap.fill(line, lengths[header], break_on_hyphens=False) for line in row[column].split("\n")
+                )
+                row[column] = "\n".join(lines)
+    with _narrow_columns():
+        return tabulate.tabulate(
+            cells,
+            headers=[
+                header if on_terminal else header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
+                for header in headers
+            ],
+            tablefmt=_TABULATE_FORMATS[style],
+            disable_numparse=True,
+            colalign=aligned if cells else None,
+        )
+
+
+def _html(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int], bars: Mapping[int, Sequence[float]]
+) -> str:
+    sides = [_LEFT if column in left else _RIGHT for column in range(len(headers))]
+    shown = (_cell(header.replace("-\n", ""), "html") for header in headers)
+    heads = "".join(f'<th style="{side}">{text}</th>' for side, text in zip(sides, shown, strict=True))
+    body = ""
+    for number, row in enumerate(rows):
+        drawn = [_bar(bars[column][number]) if column in bars else "" for column in range(len(headers))]
+        drawn = [
+            f"{bar};white-space:nowrap" if len(text) <= _WHOLE else bar for bar, text in zip(drawn, row, strict=True)
+        ]
+        cells = zip(sides, drawn, row, strict=True)
+        body += "".join(f'<td style="{side}{bar}">{_cell(text, "html")}</td>' for side, bar, text in cells)
+        body = f"{body}</tr><tr>"
+    return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{body.removesuffix('<tr>')}</tbody></table>"
+
+
+_LEFT: Final = "text-align:left;padding:2px 8px"
+_RIGHT: Final = "text-align:right;padding:2px 8px"
+_WHOLE: Final = 40
+"""Characters of a cell that stays on one line of a notebook."""
+
+
+def _bar(fraction: float) -> str:
+    """Return the style of a cell with a bar behind it, light enough for text in either theme; red beyond the whole."""
+    end, colour = f"{100.0 * min(max(fraction, 0.0), 1.0):.0f}%", "#56b4e955" if fraction <= 1.0 else "#d55e0055"
+    return f";background:linear-gradient(90deg,{colour} {end},transparent {end})"
+
+
+def heading(text: str, style: Style) -> str:
+    """Return the title of a table."""
+    if style == "html":
+        return f"<h4>{_cell(text, style)}</h4>"
+    return text if style == "table" else f"**{_cell(text, style)}**\n"
+
+
+def paragraph(lines: Iterable[str], style: Style) -> str:
+    """Return sentences, one a line; on a page, a list."""
+    if style == "html":
+        return "".join(f"<p>{_cell(line, style)}</p>" for line in lines)
+    return "\n".join(line if style == "table" else f"- {_cell(line, style)}" for line in lines)
+
+
+def filled(text: str, width: int | None) -> str:
+    """Return a sentence broken into lines of a width, those after the first indented; None is no limit."""
+    if width is None or len(text) <= width:
+        return text
+    joined = _FIGURE.sub("\0", text)  # a figure and its unit stay together
+    lines = textwrap.fill(
+        joined, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return lines.replace("\0", " ")
+
+
+_FIGURE: Final = re.compile(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
+"""Blank inside a figure with its unit."""
+
+
+def _cell(text: str, style: Style) -> str:
+    """Return a cell's text, which may be from outside, escaped so that it makes no cell, element, image or link."""
+    if style == "html":
+        return escape(text).replace("\n", "<br>")
+    return _MARKUP.sub(r"\\\g<0>", one_line(text)) if style == "markdown" else text
+
+
+_MARKUP: Final = re.compile(r"\||<(?=[A-Za-z/!?])|!(?=\[)|(?<=\])\(")
+
+
+@contextmanager
+def _narrow_columns() -> Iterator[None]:
+    """Let a column be as narrow as its header; by itself tabulate adds two characters."""
+    usual = tabulate.MIN_PADDING
+    tabulate.MIN_PADDING = 0
+    try:
+        yield
+    finally:
+        tabulate.MIN_PADDING = usual
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+BETWEEN = 2
+"""Spaces between columns."""
+
+
+class Column(NamedTuple):
+    """Column, ready to be written."""
+
+    header: str
+    """Header; a line break makes it two lines high on a terminal."""
+    cells: tuple[str, ...]
+    is_text: bool = False
+    """Whether it holds text, which is aligned left; numbers are aligned right."""
+    spare: int = 0
+    """Order of leaving it out, the highest first; 0 is never left out."""
+    bars: tuple[float, ...] = ()
+    """Shares that a notebook draws behind the cells; none without."""
+
+    @property
+    def width(self) -> int:
+        """Characters of the widest line."""
+        lines = [*self.header.split("\n"), *(_COLOUR.sub("", cell) for cell in self.cells)]
+        return max(map(len, lines))
+
+    @property
+    def name(self) -> str:
+        """Header on one line."""
+        return self.header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
+
+
+def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[Column]]:
+    """Return the columns that fit side by side into the width, in order, and those that were left out.
+
+    A column left out early returns where a wider one that was left out after it makes room.
+    """
+    room = math.inf if width is None else width + BETWEEN
+    by_need = sorted(range(len(columns)), key=lambda position: columns[position].spare)
+    shown = {position for position in by_need if not columns[position].spare}
+    taken = sum(columns[position].width + BETWEEN for position in shown)
+    for position in by_need:
+        wide = columns[position].width + BETWEEN
+        if position not in shown and taken + wide <= room:
+            shown.add(position)
+            taken += wide
+    return [columns[p] for p in sorted(shown)], [column for p, column in enumerate(columns) if p not in shown]
+
+
+def coded(column: Column, letter: str, longest: int) -> tuple[Column, list[str]]:
+    """Return a column whose cells of more than `longest` characters are codes, with a line on what each stands for."""
+    codes: dict[str, str] = {}
+    for cell in column.cells:
+        if len(cell) > longest:
+            codes.setdefault(cell, f"{letter}{len(codes) + 1}")
+    short = column._replace(cells=tuple(codes.get(cell, cell) for cell in column.cells))
+    texts = [f"{code}: {cell}" for cell, code in codes.items()]
+    return short, [f"{column.name} {'; '.join(texts)}"] if texts else []
+
+
+def joined_columns(columns: Sequence[Column]) -> Column:
+    """Return columns of numbers as one, a space between them in place of two."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " ".join(cell.rjust(column.width) for column, cell in zip(columns, cells, strict=True))
+
+    rows = zip(*(column.cells for column in columns), strict=True)
+    return Column(header=line([column.header for column in columns]), cells=tuple(map(line, rows)))
+
+
+def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
+    """Yield the line on columns that the terminal is too narrow for, with the cell that is the same in all rows."""
+    if left_out:
+        yield f"Too narrow for: {', '.join(map(_left_out, left_out))}."
+
+
+def _left_out(column: Column) -> str:
+    cells = {_COLOUR.sub("", cell) for cell in column.cells}
+    same = cells.pop() if len(cells) == 1 and len(column.cells) > 1 else ""
+    return f"{column.name} ({same} in all)" if same else column.name
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Section of a report: title, sentences, and a table of ready-made text."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    """Headers of the table; empty for no table."""
+    rows: Sequence[Sequence[str]] = ()
+    text_columns: tuple[int, ...] = (0,)
+    """Columns that hold words, which are aligned left."""
+    wrapped: tuple[str, ...] = ()
+    """Headers of columns with sentences, which are broken into lines on a terminal."""
+
+
+def sections_text(sections: Iterable[Section], style: Style) -> str:
+    """Return the sections one below the other; on a page, titles are headings."""
+    return "\n\n".join(_text(section, style) for section in sections) + "\n"
+
+
+def _text(section: Section, style: Style) -> str:
+    blocks = [section.title if style == "table" else f"## {section.title}"]
+    if section.lines:
+        on_terminal = style == "table"
+        lines = (line if on_terminal else line.replace("|", "\\|") for line in section.lines)
+        blocks.append(("\n" if on_terminal else "\n\n").join(lines))
+    if section.headers and section.rows:
+        table = grid(section.headers, section.rows, style, text_columns=section.text_columns, wrapped=section.wrapped)
+        blocks.append(table)
+    return "\n\n".join(blocks)
+
 
 if TYPE_CHECKING:
     from simulator.answers.explain import Explanation

@@ -4,7 +4,7 @@
     #  TP  PP  DP  mbs  re-comp.  tokens/s  MFU %   GiB
 
 A line that is too short for all columns loses those that others tell (`Column.spare`), the highest first.
-`report.estimate` has one layout, `search.query` the record of a ranking.
+`report.estimate` has one layout, `search.space` the record of a ranking.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
 from simulator.search.alternatives import MIN_CHANGE
-from simulator.search.query import FewestNodes, Ranking
+from simulator.search.space import FewestNodes, Ranking
 from simulator.show.report.estimate import (
     adapters_text,
     assumed_lines,
@@ -35,8 +35,17 @@ from simulator.show.report.estimate import (
     switch_rows,
     switches_text,
 )
-from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
-from simulator.show.report.tables import Column, coded, fitting, joined_columns, narrow_line
+from simulator.show.report.presentation import (
+    Column,
+    Presentation,
+    coded,
+    cost_text,
+    days_text,
+    fitting,
+    joined,
+    joined_columns,
+    narrow_line,
+)
 from simulator.show.report.text import (
     amount,
     batch_text,

@@ -27,7 +27,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.lab.probe.run import Prepared, Probed
 from simulator.lab.trace.tracing import TraceComparison
 from simulator.recipes.check.verdict import Checks
-from simulator.search.query import Ranking
+from simulator.search.space import Ranking
 from simulator.show.report import json_answers, json_lab
 from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in
 from simulator.show.report.lab import Validation

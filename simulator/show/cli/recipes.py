@@ -1,0 +1,402 @@
+"""Commands on given layouts: `check` recipes, `emit` one, `compare` two, `explain` one; their options and exit codes.
+
+A layout stands in a recipe, in a saved answer, or in the options of an estimate. `recipes.check.judge` judges,
+`recipes.emit` writes, `answers.compare` and `answers.explain` work the answers out, and `show.report` writes them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.question.origin import OPTION
+from simulator.question.vocabulary import RECIPE_FORMATS
+from simulator.show.cli.options import (
+    EMITTED,
+    GATES,
+    PATCHES,
+    RECIPE,
+    RECIPE_FILE,
+    REPLACED,
+    SURE,
+    WORDS,
+    Option,
+    Sectioned,
+    Word,
+    answer_options,
+    batch_in_sequences,
+    layout_options,
+    question_options,
+    shown,
+)
+from simulator.show.cli.question import question_on_line, require_model, values_by_name
+from simulator.show.cli.streams import (
+    default_text,
+    form_of,
+    note,
+    presentation,
+    progress_bar,
+    tell,
+    verbosity_of,
+    write,
+    write_answer,
+)
+
+if TYPE_CHECKING:
+    from simulator.answers.cases import Case
+    from simulator.question.question import Question
+
+_SIDES = (
+    "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
+    "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
+)
+
+
+class Quoted(Sectioned):
+    """A command whose arguments may be options in quotes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; one that begins with a dash and has a blank inside is options in quotes."""
+        return super().parse_args(ctx, [f" {word}" if word.startswith("-") and " " in word else word for word in args])
+
+
+def compare_command() -> click.Command:
+    """Return the command that compares two questions."""
+    return Quoted(
+        "compare",
+        callback=_compare,
+        params=[
+            click.Argument(["a"], required=False, type=str, metavar="A"),
+            click.Argument(["b"], required=False, type=str, metavar="B"),
+            *open_options(),
+            *answer_options("comparison"),
+        ],
+        help=(
+            f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
+            "Options given beside them are put over both."
+        ),
+    )
+
+
+def explain_command() -> click.Command:
+    """Return the command that explains a layout."""
+    return Quoted(
+        "explain",
+        callback=_explain,
+        params=[
+            click.Argument(["subject"], required=False, type=str, metavar="[WHAT]"),
+            *open_options(),
+            SURE,
+            *answer_options("explanation"),
+        ],
+        help=(
+            "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
+            f"make it fit with their price, the longest sequence. WHAT is {_SIDES}; without it the options say it."
+        ),
+    )
+
+
+def _compare(**values: Any) -> None:
+    """Write the comparison."""
+    from simulator.answers.compare import compare
+
+    ctx = click.get_current_context()
+    if not (values["a"] and values["b"]):
+        raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
+    options = question_on_line(ctx)
+    cases = case_of_text(values["a"], options), case_of_text(values["b"], options)
+    compared = compare(*cases, (values["a"].strip(), values["b"].strip()))
+    write_answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
+
+
+def _explain(**values: Any) -> None:
+    """Write the explanation."""
+    from simulator.answers.explain import explain
+
+    ctx = click.get_current_context()
+    options = question_on_line(ctx)
+    case = _case_of_options(options) if values["subject"] is None else case_of_text(values["subject"], options)
+    explained = explain(case, values["min_fit_probability"])
+    if case.question.recipe is not None:
+        from simulator.recipes.check.judge import with_bounds
+
+        explained = with_bounds(explained, case)
+    assumed = values["subject"] is None and "hardware" not in options.inputs
+    default = default_text(case.scenario.hardware) if assumed else ""
+    write_answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
+
+
+def _case_of_options(options: Question) -> Case:
+    """Return the case of options alone."""
+    from simulator.answers.cases import case_of, priceable
+    from simulator.answers.ranking import with_best_layout
+
+    if "model" not in options.inputs:
+        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    return priceable(case_of(with_best_layout(options)))
+
+
+def case_of_text(text: str, options: Question) -> Case:
+    """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
+    if text.lstrip().startswith("-"):
+        return _case_of_options(options.over(_quoted_question(text)))
+    from simulator.recipes.emit.write import case_of_file
+
+    return case_of_file(text, options)
+
+
+def _quoted_question(text: str) -> Question:
+    """Return the question of options in quotes, read as on the command line."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"options '{text[:60]}': {error}") from error
+    command = click.Command("options", params=[*open_options()], add_help_option=False)
+    with command.make_context("options", words) as ctx:
+        batch_in_sequences(ctx)
+        return question_on_line(ctx)
+
+
+if TYPE_CHECKING:
+    from simulator.answers.cases import Case
+
+_ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
+"""Other names of targets; `deepspeed` selects its own stack too."""
+DOES_NOT_FIT = 1
+"""Exit code if nothing is written because the layout would not run."""
+
+
+def emit_command() -> click.Command:
+    """Return the command that writes a recipe."""
+    framework = "Whose recipe to write; by default the one that the layout was priced for, else megatron."
+    return Sectioned(
+        "emit",
+        callback=_emit,
+        params=[
+            click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
+            Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO)), section="Recipe"),
+            *EMITTED,
+            *open_options(without="framework"),
+            RECIPE_FILE,
+        ],
+        help=(
+            "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
+            "ranking, or - for stdin; without it the options of an estimate say the layout."
+        ),
+        epilog="Exit code: 1 where the layout does not fit, 3 where the framework has no words for something in it.",
+    )
+
+
+def _emit(**values: Any) -> None:
+    """Write the recipe of a layout."""
+    from simulator.answers.cases import case_of, priceable
+    from simulator.answers.run import saved_case
+    from simulator.recipes.emit.write import emit, question_to_launch, recipe_format
+
+    ctx = click.get_current_context()
+    target = _ALSO.get(values["framework"], values["framework"])
+    file = values["layout"]
+    question = question_on_line(ctx, without=("framework",))
+    if file is None:
+        require_model(values)
+        if values["framework"] == "deepspeed" and "stack" not in question.inputs:
+            question = question.changed(OPTION, stack="deepspeed")
+        question, target = question_to_launch(question, target)
+        case = priceable(case_of(question))
+    else:
+        case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
+    recipe = emit(case, target or recipe_format(case.scenario.framework.name))
+    problem, is_firm = _problem(case)
+    if is_firm and not values["force"]:
+        tell(f"simulate: error: {problem}; --force writes it all the same")
+        ctx.exit(DOES_NOT_FIT)
+    if problem:
+        note(problem, quiet=verbosity_of(ctx) < 0)
+    write(recipe, values["output"])
+
+
+def _problem(case: Case) -> tuple[str, bool]:
+    """Return why a layout may not run, empty if it does, and whether that holds whatever nobody said."""
+    from simulator.answers.ranking import estimate_of
+    from simulator.show.report.text import verdict_sentence
+
+    estimate = estimate_of(case)
+    runs = estimate.memory.fits and estimate.verdict != "depends"
+    text = "" if runs else f"the layout {verdict_sentence(estimate, colour=False)}"
+    return text, bool(text) and estimate.verdict != "depends"
+
+
+def _stdin() -> str:
+    """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
+    from simulator.answers.run import MOST_BYTES
+    from simulator.errors import InputError
+    from simulator.question.units import MEGA
+
+    if sys.stdin is None:
+        raise InputError("stdin: is closed")
+    try:
+        text = sys.stdin.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > MOST_BYTES:
+        raise InputError(f"stdin: is larger than {MOST_BYTES // MEGA} MB")
+    return text
+
+
+if TYPE_CHECKING:
+    from simulator.answers.gates import Gates
+    from simulator.recipes.check.verdict import Checked, Checks
+    from simulator.show.report.presentation import Presentation
+
+
+def _open(params: list[click.Parameter]) -> list[click.Parameter]:
+    """Return the options without their defaults, for which a recipe's values stand."""
+    for param in params:
+        if isinstance(param, click.Option) and not param.multiple and param.name != "hardware":
+            param.default = None
+            param.show_default = False
+    return params
+
+
+def open_options(*, without: str = "") -> list[click.Parameter]:
+    """Return the options of an estimate without their defaults, and those that replace a number of the model."""
+    return [
+        *_open([param for param in question_options() if param.name != without]),
+        REPLACED,
+        *_open(layout_options(many=False)),
+    ]
+
+
+_OVER_A_RECIPE = {
+    "hardware": "Devices to price on, which no recipe names: shipped hardware or own YAML.",
+    "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
+    "devices": "Devices, instead of nodes.",
+}
+"""Help of an estimate's options where they apply to a recipe."""
+
+
+def check_command() -> click.Command:
+    """Return the command that judges recipes."""
+    replaced = open_options()
+    for param in replaced:
+        if isinstance(param, click.Option):
+            param.help = _OVER_A_RECIPE.get(param.name or "", param.help)
+    return Sectioned(
+        "check",
+        callback=_check,
+        params=[
+            click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
+            *RECIPE,
+            *replaced,
+            *GATES,
+            *answer_options("verdicts"),
+            PATCHES,
+            *WORDS,
+        ],
+        help=(
+            "Judge launch scripts and configuration files before they are launched: do they fit, and would the "
+            "framework take them? Nothing is run. Options of an estimate replace what a recipe says."
+        ),
+        epilog="Exit code: 0 all pass, 1 some fail, 2 a file or its use is wrong, 3 something cannot be told.",
+    )
+
+
+def _check(**values: Any) -> None:
+    """Judge every file, write the verdicts, and leave with their exit code."""
+    from simulator.recipes.check.folders import compared, ratcheted, read_baseline
+    from simulator.recipes.check.judge import check_files
+    from simulator.recipes.check.verdict import Checks
+
+    ctx = click.get_current_context()
+    if not values["files"]:
+        raise click.UsageError("missing argument 'FILE...': name the recipes to judge, or a folder of them")
+    outside = [name for name in values if ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT]
+    if outside:
+        note(f"set by the environment: {', '.join(f'SIMULATE_{name.upper()}' for name in outside)}", quiet=False)
+    for word, written in (("init", ".simulate.yaml"), ("explain", "a table")):
+        if values[word] and (form_of(ctx, "verdicts") != "table" or (word == "init" and values["output"])):
+            raise click.UsageError(f"--{word} writes {written}: leave out --format, and a file of another form")
+    before = None if values["baseline"] is None else read_baseline(values["baseline"])
+    gates = _gates(values)
+    environment = dict(os.environ) if values["from_environment"] else None
+    settings = values_by_name("--set", values["settings"])
+    root, base = (_folder(f"--{name}", values[name]) for name in ("root", "base"))
+    with progress_bar(quiet=verbosity_of(ctx) < 0, label="files judged") as bar:
+        question = question_on_line(ctx)
+        files = values["files"]
+        results = check_files(files, question, gates, settings, environment, root, base=base, progress=bar)
+    if values["init"]:
+        _write_settings(results, question.stated("hardware") or "", root or Path.cwd())
+        return
+    if values["explain"]:
+        from simulator.show.report.check import origins_text
+
+        write(origins_text(results), values["output"])
+        return
+    if before is not None:
+        results = ratcheted(results, before)
+    if values["diff"]:
+        from simulator.recipes.emit.patch import patched
+
+        results = patched(results, settings, environment or {}, root)
+    changed = None if before is None else compared(results, before)
+    checks = Checks(results=results, gates=gates, changed=changed, patches=values["diff"])
+    write_answer(ctx, "verdicts", checks, presentation(ctx))
+    if values["format"] == "github":
+        _append_summary(checks, presentation(ctx))
+    ctx.exit(checks.exit_code)
+
+
+def _write_settings(results: tuple[Checked, ...], hardware: str, folder: Path) -> None:
+    """Write the settings file that asks for what the results could not know. Raises UsageError where one stands."""
+    from simulator.recipes.check.repository import NAME, skeleton
+
+    file = folder / NAME
+    try:
+        with file.open("x", encoding="utf-8", newline="\n") as stream:
+            stream.write(skeleton(results, hardware, folder.absolute()))
+    except FileExistsError as error:
+        raise click.UsageError(f"--init: {shown(str(file))} is there already") from error
+    except OSError as error:
+        raise click.UsageError(f"--init: {shown(str(file))}: {error.strerror}") from error
+    note(f"written: {file}: fill in what stands empty", quiet=False)
+
+
+def _folder(option: str, folder: str | None) -> Path | None:
+    """Return the folder of an option; None without it."""
+    if folder is None:
+        return None
+    if "\0" in folder or not os.path.isdir(folder):  # noqa: PTH112  false where nobody may look
+        raise click.UsageError(f"{option} {shown(folder)}: no such folder")
+    return Path(folder)
+
+
+def _append_summary(checks: Checks, shown_as: Presentation) -> None:
+    """Append the verdicts to the job summary, if there is one."""
+    from simulator.show.report.check import github_summary
+
+    file = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not file:
+        return
+    try:
+        with open(file, "a", encoding="utf-8", newline="\n") as stream:  # noqa: PTH123  appends
+            stream.write(github_summary(checks, shown_as))
+    except (OSError, ValueError) as error:
+        note(f"GITHUB_STEP_SUMMARY cannot be written: {getattr(error, 'strerror', None) or error}", quiet=False)
+
+
+def _gates(values: Mapping[str, Any]) -> Gates:
+    from simulator.answers.gates import FAILING, Gates
+
+    names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
+    words = {word for group in values["fail_on"] for word in group}
+    if "starved" in words:  # what is beyond capacity is worse than what is near it
+        words.add("does-not-fit")
+    fail_on = tuple(outcome for outcome in FAILING if outcome.replace("_", "-") in words) if words else None
+    return Gates(fail_on=fail_on, **{name: values[name] for name in names})
