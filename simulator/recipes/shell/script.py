@@ -238,6 +238,10 @@ def _start(walk: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     return truth
 
 
+_DATA: Final = re.compile(r"(?:^|[_-])data(?:sets?)?(?:[_.-]|$)")
+"""In the name of a script that lists data sets, and sets no size."""
+
+
 def _include(walk: Walk, argv: Sequence[Value], line: int) -> Truth:
     """Follow `source FILE ARGUMENTS`; a file that cannot be read makes the variables that it may set unknown."""
     machine = walk.machine
@@ -246,6 +250,8 @@ def _include(walk: Walk, argv: Sequence[Value], line: int) -> Truth:
     if not name or (SURROUNDINGS.search(name) and not written):
         return True
     text = walk.stdin if name == "/dev/stdin" else machine.text_of(argv[1], line)
+    if (text is None or not text.has_text) and _DATA.search(name.rpartition("/")[2]):
+        return True
     if text is None:
         machine.may_set_any(name, (), line, name_below(argv[1])[:100])
         if _LAUNCHES.search(shown := _shown_name(argv[1])):
