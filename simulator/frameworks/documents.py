@@ -83,8 +83,8 @@ def beside(file: str, name: str, line: int) -> Path:
     """Return the path of a configuration file that a recipe names, beside it or above it in its repository.
 
     A path from the machine's top is where its author keeps the repository: its longest ending of two parts or more that
-    leads to a file counts. A user's setting may point elsewhere. Raises InputError where that file does not exist, AbsentFileError where the
-    repository has none of the name.
+    leads to a file counts. A user's setting may point elsewhere. Raises InputError where that file does not exist,
+    AbsentFileError where the repository has none of the name.
     """
     named = path_set_by_user(name)
     if named is not None:
@@ -113,7 +113,11 @@ def _endings(name: str) -> list[str]:
     """Return what a name may be within the repository, longest first."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     last = max(len(parts) - 1, 1)
-    return ["/".join(parts[n:]) for n in range(max(1, last - _MOST_ENDINGS), last)] if name.startswith(("~", "/")) else [name]
+    return (
+        ["/".join(parts[n:]) for n in range(max(1, last - _MOST_ENDINGS), last)]
+        if name.startswith(("~", "/"))
+        else [name]
+    )
 
 
 def read_text(path: Path, *, newlines: bool = False) -> str:

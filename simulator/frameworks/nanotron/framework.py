@@ -132,7 +132,7 @@ def _buckets(shape: dict[str, Any], layout: Layout) -> float:
     attention = 2 * width * width * (1 + shape["num_key_value_heads"] / heads)
     layers = shape["num_hidden_layers"] * (attention + 3 * width * shape["intermediate_size"])
     ends = shape["vocab_size"] * width * (1 if shape.get("tie_word_embeddings") else 2)
-    return 2.0 * (layers / layout.pipeline_parallel + ends) / layout.tensor_parallel
+    return float(2 * (layers / layout.pipeline_parallel + ends) / layout.tensor_parallel)
 
 
 FRAMEWORK: Final = Framework(
