@@ -55,7 +55,7 @@ def test_stages_are_cut_by_cost(tmp_path: Path) -> None:
     assert "leave a stage of 12 empty" in " ".join(refused.reasons)
 
 
-@pytest.mark.parametrize("config", ["/home/a/repo/conf/train.yaml", "conf/train.yaml", "${ROOT}/conf/train.yaml"])
+@pytest.mark.parametrize("config", ["/data/repo/conf/train.yaml", "conf/train.yaml", "${ROOT}/conf/train.yaml"])
 def test_a_launch_names_its_file(config: str, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "train.yaml").write_text(PLAIN, encoding="utf-8")

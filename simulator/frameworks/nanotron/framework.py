@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import configuration, need_written
+from simulator.frameworks.configuration import named_configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.take import Targets, part, read_optimizer, take
@@ -45,14 +45,9 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of the configuration that a launch names."""
-    named = arguments.entry("config_file")
-    if named is None or not named.values or not named.values[0].known:
-        arguments.need(named.causes if named is not None else (), "model")
-        return Recipe(framework="megatron")
-    document = configuration(launch, arguments.file, named.text, named.value_line)
+    document = named_configuration(arguments, launch, "config_file")
     arguments.entries.clear()
     if document is None:
-        need_written(arguments, launch, named.text, "model")
         return Recipe(framework="megatron")
     return read(arguments, document.keys)
 
