@@ -130,6 +130,7 @@ _LISTING: Final[Mapping[str, AnswerWriter[SpecListing]]] = {
     "json": lambda: listing.listing_json,
     "jsonl": lambda: listing.listing_jsonl,
     "csv": lambda: listing.listing_csv,
+    "html": lambda: answer_pages.listing_page,
 }
 _ERRORS: Final[Mapping[str, AnswerWriter[Sequence[JudgedRun]]]] = {
     "json": lambda: calibration.accuracy_json,
