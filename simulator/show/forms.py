@@ -119,7 +119,7 @@ def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
 
 def _sections(part: Callable[[], Callable[[Any], Iterable[Section]]]) -> AnswerWriter[Any]:
     """Return what writes the sections of a report as tables."""
-    return lambda: lambda value, shown: tables.sections_text(part()(value), shown.style)
+    return lambda: lambda value, shown: tables.sections_text(part()(value), shown.style, shown.line)
 
 
 _ESTIMATES: Final[Mapping[str, AnswerWriter[Estimate | Ranking]]] = {
