@@ -123,7 +123,30 @@ def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
         for name, entries in names.items():
             if name in text.lower() and not text.lower().endswith("qwen2tokenizer"):
                 return entries, PurePath(text).name
+    known, _ = models.by_name(_text(arguments, "tokenizer-model"))
+    if known and known not in models.BY_NAME_ALONE:
+        return models.load_model(known).vocab_size, ""
     return _beside_weights(arguments)
+
+
+_PLAIN_WORDS: Final = frozenset(
+    "tokenizer tokenizers model models data dataset datasets path to your own the home mnt root workspace work share "
+    "hf huggingface json txt vocab vocabs merges bpe sp spm sentencepiece file files ckpt ckpts checkpoint checkpoints "
+    "pretrained weights from megatron mcore utils hub cache dir auto llm lm base v b m g tp pp new my test tests".split()
+)
+"""Words of a tokenizer's path that do not say whose it is."""
+_LETTERS: Final = re.compile(r"[a-z]+")
+
+
+def _names_another(arguments: Arguments, model: str) -> bool:
+    """Whether the tokenizer's name or path says that it is another than the model's."""
+    family = _LETTERS.match(model)
+    for flag in ("tokenizer-model", "tokenizer-name-or-path", "vocab-file"):
+        parts = PurePath(_text(arguments, flag).lower()).parts[-2:]
+        words = {word for part in parts for word in _LETTERS.findall(part)} - _PLAIN_WORDS
+        if words and (family is None or not any(word.startswith(family[0]) for word in words)):
+            return True
+    return False
 
 
 def _text(arguments: Arguments, flag: str) -> str:
@@ -502,7 +525,9 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
     shape = {**fields, **({"vocab_size": count} if count else {})}
     model = models.by_shape(shape)
     unknown = arguments.has("patch-tokenizer-type") and model is not None and models.shares_sizes(model)
-    if model is not None and not count and (unknown or _has_other_parts(model, fields)):
+    if model is not None and not count:
+        unknown = unknown or _has_other_parts(model, fields) or _names_another(arguments, model)
+    if model is not None and not count and unknown:
         # Several models of equal sizes, or an unknown tokenizer: the vocabulary would be a guess.
         model = None
     multiple = padding(arguments, tensor_parallel)
@@ -516,7 +541,8 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
         return None, {**shape, "architecture": _architecture(shape)}
     own = models.load_model(model).vocab_size
     known = count if count and not own - _SPARE_ENTRIES <= count <= own else own
-    if assumed and known != own:
+    assumed = assumed if count else f"{model}, whose layers have these sizes,"
+    if assumed and (known != own or not count):
         message = f"vocabulary of {known} is what {assumed} has; the script does not say"
         arguments.remark("vocabulary-assumed", "note", message, "tokenizer-model", "tokenizer-type", fix=fix)
     shape["vocab_size"] = padded(known, multiple)
