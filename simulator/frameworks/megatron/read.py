@@ -123,16 +123,17 @@ def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
         for name, entries in names.items():
             if name in text.lower() and not text.lower().endswith("qwen2tokenizer"):
                 return entries, PurePath(text).name
-    known, _ = models.by_name(_text(arguments, "tokenizer-model"))
-    if known and known not in models.BY_NAME_ALONE:
-        return models.load_model(known).vocab_size, ""
-    return _beside_weights(arguments)
+    return _of_model(arguments)
 
 
 _PLAIN_WORDS: Final = frozenset(
-    "tokenizer tokenizers model models data dataset datasets path to your own the home mnt root workspace work share "
-    "hf huggingface json txt vocab vocabs merges bpe sp spm sentencepiece file files ckpt ckpts checkpoint checkpoints "
-    "pretrained weights from megatron mcore utils hub cache dir auto llm lm base v b m g tp pp new my test tests".split()
+    (
+        *("tokenizer", "tokenizers", "model", "models", "data", "dataset", "datasets", "path", "to", "your", "own"),
+        *("the", "home", "mnt", "root", "workspace", "work", "share", "hf", "huggingface", "json", "txt", "vocab"),
+        *("vocabs", "merges", "bpe", "sp", "spm", "sentencepiece", "file", "files", "ckpt", "ckpts", "checkpoint"),
+        *("checkpoints", "pretrained", "weights", "from", "megatron", "mcore", "utils", "hub", "cache", "dir"),
+        *("auto", "llm", "lm", "base", "v", "b", "m", "g", "tp", "pp", "new", "my", "test", "tests"),
+    )
 )
 """Words of a tokenizer's path that do not say whose it is."""
 _LETTERS: Final = re.compile(r"[a-z]+")
@@ -156,12 +157,15 @@ def _text(arguments: Arguments, flag: str) -> str:
     return text
 
 
-def _beside_weights(arguments: Arguments) -> tuple[int | None, str]:
-    """Return the vocabulary of the loaded weights, and their name.
+def _of_model(arguments: Arguments) -> tuple[int | None, str]:
+    """Return the vocabulary of the model that the tokenizer's name is of, else of the loaded weights, and its name.
 
-    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5); without known
-    weights the vocabulary is that of all tokenizers of the class.
+    Pai's patch takes the tokenizer from the weights, whatever its class (megatron_patch/tokenizer of a098ca5); without
+    known weights the vocabulary is that of all tokenizers of the class.
     """
+    known, _ = models.by_name(_text(arguments, "tokenizer-model"))
+    if known and known not in models.BY_NAME_ALONE:
+        return models.load_model(known).vocab_size, ""
     patched, weights = arguments.entry("patch-tokenizer-type"), arguments.entry("load")
     if patched is None:
         return None, ""
