@@ -110,7 +110,9 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
     file = shipped_file("hardware", name_or_path)
     if file is not None:
         return _shipped_hardware(file)
-    own = _own_file("hardware", name_or_path)
+    own, (head, _, network) = _own_file("hardware", name_or_path), name_or_path.partition("@")
+    if own is None and head != name_or_path and shipped_name("hardware", head):
+        return with_network(load_hardware(head), network)
     if own is None:
         raise InputError(_unknown("hardware", name_or_path))
     return validated(str(own), HardwareSpec, read_yaml(own))
@@ -176,8 +178,8 @@ def _unknown(kind: SpecKind, text: str) -> str:
     near = suggestion(kind, text) or (f", which is {other}" if shipped_name(other, text) else "")
     path = Path(text[:200])
     if text and os.path.exists(path):  # noqa: PTH110  false for what is no path
-        what = f"a folder without {CONFIG_FILE}" if path.is_dir() else "a file, but no spec"
-        near = near or f", {what}"
+        folder = f"a folder without {CONFIG_FILE}" if kind == "model" else "a folder, no spec"
+        near = near or f", {folder if path.is_dir() else 'a file, but no spec'}"
     if kind == "model" and is_hub_id(text):
         return (
             f"model '{text}' is not shipped{near}, no folder with {CONFIG_FILE}; `hf download {text} {CONFIG_FILE}` "
