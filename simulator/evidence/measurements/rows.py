@@ -454,7 +454,8 @@ def read_cells(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return columns read from texts by name. Raises InputError naming the first unknown or malformed one."""
     for name in texts:
         if name not in COLUMNS:
-            raise InputError(f"--set {name[:60]}: no such column{did_you_mean(name, COLUMNS)}")
+            near = did_you_mean(name, COLUMNS) or "; `simulate calibrate --template` lists them"
+            raise InputError(f"--set {name[:60]}: no such column{near}")
     return {name: _READERS[name](f"--set {name}", name, text) for name, text in texts.items()}
 
 
