@@ -26,7 +26,7 @@ _TEXTS = {
     "nan.json": '{"model_type":"llama","hidden_size":NaN}',
     "deep.json": "[" * 3000,
     "t.csv": "foo,bar\n1,2\n",
-    "x.jsonl": '{"a": 1}\n',
+    "x.jsonl": '{"a":1}\n',
     "q.yaml": "model: llama3.2-1b\nhardware: h20\nnodes: 1\n",
     "node.yaml": "model: llama3.2-1b\nnode: 1\n",
     "model.yaml": "model: lama3.2-1b\n",

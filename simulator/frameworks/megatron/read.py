@@ -82,8 +82,8 @@ _WHOLE: Final = ("padded-vocab-size", "pad-vocab-size-to")
 
 
 @functools.cache
-def _tokenizers() -> Mapping[str, Mapping[str, int]]:
-    tables: Mapping[str, Mapping[str, int]] = read_yaml(Path(__file__).with_name("tokenizers.yaml"))
+def _tokenizers() -> Mapping[str, Any]:
+    tables: Mapping[str, Any] = read_yaml(Path(__file__).with_name("tokenizers.yaml"))
     return tables
 
 
@@ -126,16 +126,6 @@ def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
     return _of_model(arguments)
 
 
-_PLAIN_WORDS: Final = frozenset(
-    (
-        *("tokenizer", "tokenizers", "model", "models", "data", "dataset", "datasets", "path", "to", "your", "own"),
-        *("the", "home", "mnt", "root", "workspace", "work", "share", "hf", "huggingface", "json", "txt", "vocab"),
-        *("vocabs", "merges", "bpe", "sp", "spm", "sentencepiece", "file", "files", "ckpt", "ckpts", "checkpoint"),
-        *("checkpoints", "pretrained", "weights", "from", "megatron", "mcore", "utils", "hub", "cache", "dir"),
-        *("auto", "llm", "lm", "base", "v", "b", "m", "g", "tp", "pp", "new", "my", "test", "tests"),
-    )
-)
-"""Words of a tokenizer's path that do not say whose it is."""
 _LETTERS: Final = re.compile(r"[a-z]+")
 
 
@@ -144,7 +134,7 @@ def _names_another(arguments: Arguments, model: str) -> bool:
     family = _LETTERS.match(model)
     for flag in ("tokenizer-model", "tokenizer-name-or-path", "vocab-file"):
         parts = PurePath(_text(arguments, flag).lower()).parts[-2:]
-        words = {word for part in parts for word in _LETTERS.findall(part)} - _PLAIN_WORDS
+        words = {word for part in parts for word in _LETTERS.findall(part)} - set(_tokenizers()["plain_words"].split())
         if words and (family is None or not any(word.startswith(family[0]) for word in words)):
             return True
     return False

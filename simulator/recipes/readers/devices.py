@@ -20,29 +20,26 @@ from simulator.question.specs.catalogue import hardware_names, load_hardware
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.names import shipped_name
 
-_DIRECTIVE: Final = re.compile(r"\s*#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
+_DIRECTIVE: Final = re.compile(r"#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
 """Beginning of a scheduler's own line, which is a comment to the shell."""
 _PAIR: Final = re.compile(
     r"(?:(?P<name>[A-Za-z-][\w./-]*)[\"']?\s*[=:]\s*|(?P<option>--?[A-Za-z][\w-]*)\s+(?!-))[\"']?(?P<value>[^\s\"'#;{}\[\]]+)"
 )
 """Name and value of a line: `--gres=gpu:h100:8`, `-p h100`, `accelerators: "A100:8"`, `export GPU_TYPE=h100`."""
-_COMMENT: Final = re.compile(r"\s#.*")
+_COMMENT: Final = re.compile(r"(?:^|\s)(?:#|//\s).*")
 _COUNT: Final = re.compile(r":\d{1,4}$|^(?:gpu|npu):")
 _PARTS: Final = re.compile(r"[/:|&,_.-]")
 _LONGEST: Final = 400
 _LINE_WORK: Final = 10
-
-_Words = tuple[Mapping[str, re.Pattern[str]], Mapping[str, re.Pattern[str]], re.Pattern[str], re.Pattern[str]]
 _Said = tuple[str, str, int]
 """Name and value of a word, and its line."""
 
 
 @functools.cache
-def _words() -> _Words:
+def _patterns() -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str], re.Pattern[str]]:
     table: dict[str, Any] = read_yaml(Path(__file__).with_name("devices.yaml"))
     makers = {maker: re.compile("|".join(patterns)) for maker, patterns in table["makers"].items()}
-    loads = {maker: re.compile(pattern) for maker, pattern in table["loads"].items()}
-    return makers, loads, re.compile("|".join(table["naming"])), re.compile("|".join(table["loose"]))
+    return makers, re.compile("|".join(table["naming"])), re.compile("|".join(table["loose"]))
 
 
 def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue] | None = None) -> Recipe:
@@ -54,7 +51,12 @@ def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue
     """
     if recipe.hardware is not None:
         return recipe
-    makers, named = _said(recipe, text, environment)
+    run: list[_Said] = [(flag.name, flag.text, flag.place.line) for flag in recipe.flags]
+    run += [(name, value.text, value.line) for name, value in (environment or {}).items() if value.known]
+    run += [("", line, number) for number, line in enumerate(text.split("\n"), 1) if len(line) <= _LONGEST]
+    pairs = list(_pairs(text))
+    makers = _makers(run if environment is not None else run + pairs)
+    named = _named(run + pairs) or _named(_of_path(recipe, makers))
     vendors = {load_hardware(name).vendor for name in named} or set(makers)
     if len(vendors | set(makers)) != 1:
         return recipe
@@ -66,60 +68,50 @@ def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue
     return replace(recipe, hardware=hardware, maker=maker, device_word=word, device_choice=specs, places=places)
 
 
-def _said(
-    recipe: Recipe, text: str, environment: Mapping[str, PlainValue] | None
-) -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, int]]]:
-    """Return the makers and the shipped specs that words name, each with the word and its line."""
-    makers, loads, naming, loose = _words()
-    by_maker: dict[str, tuple[str, int]] = {}
-    by_name: dict[str, tuple[str, int]] = {}
-    run, written = tuple(_flags(recipe, environment or {})), tuple(_lines(text))
-    for name, value, line in run if environment is not None else (*run, *written):
-        said = f"{name}={value}"
-        for maker in (maker for maker, pattern in makers.items() if pattern.fullmatch(said.lower())):
-            by_maker.setdefault(maker, (said[:60], line))
-    for name, value, line in (*run, *written):
-        plain = name.lower()
-        spec = _spec(value, loose=False) if naming.fullmatch(plain) else None
-        spec = _spec(value, loose=True) if spec is None and loose.fullmatch(plain) else spec
-        if spec is not None:
-            by_name.setdefault(spec, (f"{name}={value}"[:60], line))
-    for number, line_text in enumerate(text.split("\n"), 1):
-        for maker in (maker for maker, pattern in loads.items() if pattern.match(line_text)):
-            by_maker.setdefault(maker, (line_text[:60], number))
-    for part in () if by_name else (Path(recipe.file).stem, Path(recipe.file).parent.name):
-        spec = _spec(part, loose=True)
-        spec = _atlas(part) if spec is None and "Huawei" in by_maker and part == Path(recipe.file).stem else spec
-        if spec is not None and (not by_maker or load_hardware(spec).vendor in by_maker):
-            by_name.setdefault(spec, (part[-60:], 0))
-    return by_maker, by_name
-
-
-def _atlas(name: str) -> str | None:
-    """Return the shipped server of Huawei's that a file's name ends with, as `_A3` does; None without one."""
-    words = (shipped_name("hardware", f"atlas-800t-{word}") for word in _PARTS.split(name))
-    return next((spec for spec in words if spec is not None), None)
-
-
-def _flags(recipe: Recipe, environment: Mapping[str, PlainValue]) -> Iterator[_Said]:
-    for flag in recipe.flags:
-        yield flag.name, flag.text, flag.place.line
-    for name, value in environment.items():
-        if value.known:
-            yield name, value.text, value.line
-
-
-def _lines(text: str) -> Iterator[_Said]:
+def _pairs(text: str) -> Iterator[_Said]:
     """Yield the pairs of a file's lines that keys of clusters and options of schedulers may be, comments left out."""
     for number, line in enumerate(text.split("\n"), 1):
         charge(_LINE_WORK)
         directive = _DIRECTIVE.match(line)
-        if len(line) > _LONGEST or (directive is None and line.lstrip().startswith(("#", "//"))):
-            continue
-        for pair in _PAIR.finditer(_COMMENT.sub("", line), directive.end() if directive else 0):
+        words = line[directive.end() :] if directive else line
+        for pair in _PAIR.finditer(_COMMENT.sub("", words)) if len(line) <= _LONGEST else ():
             name = pair["name"] or pair["option"]
             if directive is not None or len(name) > 2:
                 yield name.lstrip("-") if name.startswith("--") else name, pair["value"].rstrip(","), number
+
+
+def _makers(words: list[_Said]) -> dict[str, tuple[str, int]]:
+    """Return the makers whose devices words ask for, each with its first word and that one's line."""
+    makers: dict[str, tuple[str, int]] = {}
+    for name, value, line in words:
+        said = f"{name}={value}"
+        for maker in (maker for maker, pattern in _patterns()[0].items() if pattern.fullmatch(said.lower())):
+            makers.setdefault(maker, (said.lstrip("=")[:60], line))
+    return makers
+
+
+def _named(words: list[_Said]) -> dict[str, tuple[str, int]]:
+    """Return the shipped specs that words name, each with its first word and that one's line."""
+    _, naming, loose = _patterns()
+    named: dict[str, tuple[str, int]] = {}
+    for name, value, line in words:
+        among_others = loose.fullmatch(name.lower()) is not None
+        spec = _spec(value, loose=among_others) if among_others or naming.fullmatch(name.lower()) else None
+        if spec is not None:
+            named.setdefault(spec, (f"{name}={value}"[:60] if line else f"file name {value}"[:60], line))
+    return named
+
+
+def _of_path(recipe: Recipe, makers: Mapping[str, object]) -> list[_Said]:
+    """Return the file's name, else its folder's, as a word, where it names a device of the makers, if there are any."""
+    path = Path(recipe.file)
+    # MindSpeed's scripts end with the generation of Huawei's servers: `_A3`.
+    atlas = [f"atlas-800t-{word}" for word in _PARTS.split(path.stem) if "Huawei" in makers]
+    for word in (path.stem, path.parent.name, *atlas):
+        spec = _spec(word, loose=True)
+        if spec is not None and (not makers or load_hardware(spec).vendor in makers):
+            return [("image", word, 0)]
+    return []
 
 
 def _spec(value: str, *, loose: bool) -> str | None:
