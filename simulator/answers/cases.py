@@ -27,6 +27,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Cluster, Scenario, positions_problem, scenario_on
 from simulator.question.specs.catalogue import load_hardware, with_node_of
+from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 
@@ -323,6 +324,24 @@ def _missing(question: Question, recipe: Recipe, model: ModelSpec | None) -> Ite
     for name, absent, message, fix, known_by in _absences(question, recipe, model):
         if absent and not open_settings & known_by:
             yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
+    if recipe.maker and "hardware" not in question.inputs:
+        specs = [load_hardware(name) for name in recipe.device_choice]
+        larger = [spec for spec in specs if spec.devices_per_node >= (recipe.devices_per_node or 1)]
+        choice = ", ".join(spec.name for spec in larger or specs)
+        fix = f"--hardware NAME, of {choice}" if choice else "--hardware FILE.yaml, a spec of your own"
+        message = f"the recipe runs on devices of {recipe.maker} ({recipe.device_word}), and does not say on which"
+        yield Remark("unknown-hardware", "error", message, recipe.places.get("hardware"), fix)
+
+
+def _other_devices(recipe: Recipe, spec: HardwareSpec) -> Iterator[Remark]:
+    """Yield the remark on a recipe whose words name devices of another maker or family than it is priced on."""
+    own = {load_hardware(name).family for name in recipe.device_choice}
+    if recipe.maker and spec.vendor != "undisclosed" and spec.family not in own and spec.vendor != recipe.maker:
+        message = f"{recipe.device_word}: the recipe runs on devices of {recipe.maker}; priced on {spec.name}"
+        yield Remark("other-devices", "warning", message, recipe.places.get("hardware"))
+    elif recipe.hardware is not None and spec.family not in own:
+        message = f"{recipe.device_word}: the recipe runs on {recipe.hardware}; priced on {spec.name}"
+        yield Remark("other-devices", "note", message, recipe.places.get("hardware"))
 
 
 def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
@@ -563,10 +582,12 @@ def _assumed_hardware(question: Question, recipe: Recipe, scenario: Scenario) ->
         yield Remark(rule=HARDWARE_ASSUMED, severity="note", message=text, fix="--hardware NAME")
         return
     if question.origin("hardware").kind == "file":
-        text = f"priced on {scenario.hardware_name}, which the recipe names"
-        yield Remark(rule=HARDWARE_ASSUMED, severity="note", message=text, fix="--hardware NAME")
+        word = f" ({recipe.device_word})" if recipe.device_word else ""
+        text, place = f"priced on {scenario.hardware_name}, which the recipe names{word}", recipe.places.get("hardware")
+        yield Remark(HARDWARE_ASSUMED, "note", text, place, fix="--hardware NAME")
     if question.has_groups:
         return
+    yield from _other_devices(recipe, scenario.hardware)
     named = load_hardware(question.value("hardware"))
     if scenario.hardware.name != named.name:
         yield Remark(

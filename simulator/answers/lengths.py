@@ -121,6 +121,12 @@ def _lines(file: str) -> Iterator[tuple[int, str]]:
     try:
         with Path(file).open(encoding="utf-8-sig") as stream:
             yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: no such file") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{file}: a folder, not a file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8 text: {error.reason}") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
@@ -130,7 +136,8 @@ def _text(place: str, line: str, field: str) -> str:
     try:
         sample = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: no JSON: {error}") from error
+        why = "nested too deep" if isinstance(error, RecursionError) else error
+        raise InputError(f'{place}: no JSON: {why}; a line is a sample, such as {{"text": "..."}}') from error
     if not isinstance(sample, dict) or field not in sample:
         fields = ", ".join(map(str, list(sample)[:8])) if isinstance(sample, dict) else "none"
         raise InputError(f"{place}: has no field {quoted(field)}; its fields: {fields} (--field NAME)")

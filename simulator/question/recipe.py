@@ -34,7 +34,13 @@ class Recipe:
     nodes: int | None = None
     devices_per_node: int | None = None
     hardware: str | None = None
-    """Shipped spec of the device that the words name; None where they name none."""
+    """Shipped spec of the device that the words name; None where they name none, or leave a choice."""
+    maker: str = ""
+    """Maker of the devices that the words name; empty where they name none."""
+    device_word: str = ""
+    """Word that names them, such as `device=npu`; empty without one."""
+    device_choice: tuple[str, ...] = ()
+    """Shipped specs that the words allow; empty where they name none, or a maker of which none ships."""
     framework: FrameworkName
     model: str | None = None
     """Name of a shipped spec or a config path; None where the words state only shapes or no known model."""
