@@ -7,6 +7,7 @@ flag is absent. `transformers.read` interprets the words; models and their parts
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
@@ -45,6 +46,10 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     encoder = bool(adapted) or not arguments.switch("encoder", "freeze_backbone")
     projector = not arguments.switch("projector", "freeze_mlp")
     run = purposed_run(arguments, kind, deepspeed=add_deepspeed(arguments, launch), padded=False)
+    if arguments.has("split_annotations", "use_custom_flash_attn"):
+        # internvl_chat_gpt_oss with transformers 4.55 and DeepSpeed: logits, their shifted copy, the log-softmax and
+        # its gradient are of 16 bits (modeling_internvl_chat.py, requirements.txt).
+        run = replace(run, options={"loss_bytes_per_logit": "8", **run.options})
     return of_parts(arguments, run, encoder, projector, decoder)
 
 

@@ -29,7 +29,8 @@ from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.vision import Encoder, encoder_of
+from simulator.question.specs.names import vision_models, vision_name
+from simulator.question.specs.vision import Encoder
 
 _MOCK: Final = "MockVLMSFTDatasetConfig"
 _IMAGE_SIZE, _IMAGES = (256, 256), 1
@@ -56,24 +57,16 @@ class VisionTower(NamedTuple):
         In 16 bits a layer keeps ten tensors of the width and two wide ones.
         """
         sizes, (_, saved) = self.encoder.sizes, self.encoder.widths
-        patches, networks = pixels / sizes["p"] ** 2, sizes["d"] + 1
+        patches, networks = pixels / sizes["p"] ** 2, sizes.get("d", 0) + 1
         per_patch = 2 * sizes["L"] * (saved + 2 * sizes["h"]) + networks * (8 * sizes["h"] + sizes["o"])
         return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * patches * per_patch
 
 
-@functools.cache
-def _towers() -> dict[str, VisionTower]:
-    table = read_yaml(Path(__file__).with_name("vision_towers.yaml"))
-    return {
-        hub: VisionTower(row["model"], encoder)
-        for hub, row in table.items()
-        if (encoder := encoder_of({"model_type": row["type"], "vision_config": {"out_hidden_size": row["width"]}}, {}))
-    }
-
-
 def tower_of(hub: str) -> VisionTower | None:
-    """Return the tower of a model by its name on Hugging Face; None without one."""
-    return _towers().get(hub)
+    """Return the tower of a model by its name on Hugging Face, such as Qwen/Qwen3.5-27B; None without one."""
+    name = vision_name(hub.replace("Qwen3.5-", "Qwen3.5-VL-"))[0]
+    encoder = models.load_model(name).encoder if name else None
+    return VisionTower(vision_models()[name]["decoder"], encoder) if name and encoder else None
 
 
 def sample_pixels(dataset: object) -> int | None:

@@ -68,7 +68,7 @@ class Encoder(BaseModel):
     @property
     def _names(self) -> dict[str, int]:
         row, names = encoders()[self.kind], dict(self.sizes)
-        for name in ("i", "g", "t"):
+        for name in ("i", "g", "t", "k"):
             if name not in names:
                 names[name] = _evaluated(str(row.get(name, "1")), names)
         return names | {"m": names["h"] * names["g"] ** 2}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -120,6 +120,9 @@ HOSTS: Final = "hosts-assumed"
 """Rule of the remark on a launcher whose file of hosts is missing."""
 _COUNTS_MACHINES: Final = re.compile(r"(?i)\w*(?:node|world|slurm|gpus?|devices|nproc|npu|replica|ranks|hosts)\w*")
 """Names of variables that may hold a number of machines."""
+_PROBE: Final = "3"
+"""A value that shows whether a variable is a number of machines itself; few scripts have three of anything."""
+_NODES: Final = " (nodes)"
 _FACTORS: Final = (2, 4, 8, 16, 32, 64, 128)
 _MOST_TRIED: Final = 14
 
@@ -135,9 +138,9 @@ def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, 
 
 
 def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
-    """Return recipes with a remark on each command that is assumed to print a number."""
+    """Return recipes with a remark on each command or variable that is assumed to count machines."""
     remarks = tuple(
-        Remark("devices-counted", "note", f"{name[:80]} is taken to print {text}", fix="--hardware NAME --nodes N")
+        Remark(COUNTED, "note", f"{name[:80]} is taken to be {text}", fix="--hardware NAME --nodes N")
         for name, text in values.items()
     )
     return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
@@ -169,10 +172,11 @@ def unstated(recipe: Recipe, options: Question, reread: Reread) -> Unstated:
         return Unstated(nodes=False, devices_per_node=False)
     sized = recipe.layout is not None and "dp" in recipe.places and recipe.nodes is None
     counted = [remark.message for remark in recipe.remarks if remark.rule == COUNTED]
-    hosts = any(remark.rule == HOSTS for remark in recipe.remarks) or any("ds_ssh" in command for command in counted)
+    of_nodes = [message for message in counted if "ds_ssh" in message or _NODES in message]
+    hosts = bool(of_nodes) or any(remark.rule == HOSTS for remark in recipe.remarks)
     missing = Unstated(
         nodes=(recipe.nodes is None and not sized) or hosts,
-        devices_per_node=(recipe.devices_per_node is None and not sized) or bool(counted),
+        devices_per_node=(recipe.devices_per_node is None and not sized) or any(_NODES not in each for each in counted),
         counted=bool(counted),
     )
     return missing if missing.nodes else _defaulted(recipe, options, missing, reread)
@@ -277,17 +281,35 @@ class Reading:
 
         The settings override `more`.
         """
-        from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
-
-        machines = machines or self.options
-        recipes = read_recipe(file, {**more, **self.settings}, self.environment, self.root, self.trainers)
+        machines, known = machines or self.options, {**more, **self.settings}
+        recipes = self._read(file, known)
         spec = cluster(machines.value("hardware"), None, None, machines.stated("calibration")).hardware
         devices = min(machines.stated("devices") or spec.devices_per_node, spec.devices_per_node)
-        values = counts(recipes, devices, machines.stated("nodes") or 1)
+        nodes = machines.stated("nodes") or 1
+        counted = counts(recipes, devices, nodes)
+        numbers = dict(self._numbers(file, recipes, known))
+        values = {**counted, **{name: str(nodes if of == _NODES else devices) for name, of in numbers.items()}}
         if not values:
             return recipes
-        known = {**more, **self.settings, **values}
-        return with_counts(read_recipe(file, known, self.environment, self.root, self.trainers), values)
+        shown = {f"${name}{numbers[name]}" if name in numbers else name: text for name, text in values.items()}
+        return with_counts(self._read(file, {**known, **values}), shown)
+
+    def _read(self, file: str, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
+        from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
+
+        return read_recipe(file, settings, self.environment, self.root, self.trainers)
+
+    def _numbers(self, file: str, recipes: Sequence[Recipe], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield the unset variables that are the number of nodes, or of a node's processes, each with which."""
+        machines = {"nodes", "devices_per_node"}
+        every = (unknown for recipe in recipes for unknown in recipe.unknowns if machines & {*unknown.affects})
+        for name in sorted({unknown.name for unknown in every if _COUNTS_MACHINES.fullmatch(unknown.name)} - {*known}):
+            with suppress(SimulateError):
+                others = self._read(file, {**known, name: _PROBE})
+                if any(str(other.nodes) == _PROBE for other in others):
+                    yield name, _NODES
+                elif any(str(other.devices_per_node) == _PROBE for other in others):
+                    yield name, " (devices of a node)"
 
     def launches(self, file: str) -> Iterator[tuple[Recipe, Reread]]:
         """Yield each launch of a file with a function that reads it again. Raises as a reader does."""
