@@ -164,12 +164,18 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     return model
 
 
-def of_parts(arguments: Arguments, run: Recipe, encoder: bool, projector: bool, decoder: bool) -> Recipe:  # noqa: FBT001  whether each is trained
-    """Return the run with what it trains of a model that sees images; a frozen decoder has adapters of rank 1."""
+def of_parts(
+    arguments: Arguments, run: Recipe, encoder: int | None, *, projector: bool, decoder: bool = True
+) -> Recipe:
+    """Return the run with what it trains of a model that sees images; a frozen decoder has adapters of rank 1.
+
+    `encoder` is the rank of its adapters, 0 where all of it is trained, None where it is frozen.
+    """
     if not decoder:
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
         arguments.remark("upper-bound", "warning", message, "freeze_llm", bound="adapters")
-    return replace(run, encoder_training="trained" if encoder else "projector" if projector else "frozen")
+    whole = "projector" if projector else "frozen"
+    return replace(run, encoder_training=whole if encoder is None else f"lora{encoder}" if encoder else "trained")
 
 
 def note_fewer_bits(arguments: Arguments, run: Recipe) -> None:

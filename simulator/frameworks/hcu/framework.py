@@ -36,9 +36,11 @@ def bridged(arguments: Arguments, run: Recipe, _: LaunchCommand | None) -> Recip
         return run
     arguments.remark("model-guessed", "warning", f"its layers and width are those of {model}", "model_arch")
     run = replace(take_model(arguments, run, model), model_fields={}, shape={})
-    names = ("freeze_vision_model", "freeze_vision_projection", "freeze_language_model")
-    encoder, projector, decoder = (not arguments.switch("encoder", name) for name in names)
-    return of_parts(arguments, run if decoder else replace(run, lora_rank=1), encoder, projector, decoder)
+    encoder = None if arguments.switch("encoder", "freeze_vision_model") else 0
+    projector = not arguments.switch("projector", "freeze_vision_projection")
+    decoder = not arguments.switch("decoder", "freeze_language_model")
+    run = run if decoder else replace(run, lora_rank=1)
+    return of_parts(arguments, run, encoder, projector=projector, decoder=decoder)
 
 
 FRAMEWORK: Final = Framework(

@@ -38,7 +38,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     arguments.add_defaults(["lora_r=1"] if projector_alone else [], launch.line)
     projector = not arguments.switch("projector", "freeze_mm_mlp_adapter")
     run = purposed_run(arguments, "", deepspeed=add_deepspeed(arguments, launch))
-    return of_parts(arguments, run, encoder=False, projector=projector, decoder=not projector_alone)
+    return of_parts(arguments, run, None, projector=projector, decoder=not projector_alone)
 
 
 FRAMEWORK: Final = Framework(

@@ -84,6 +84,12 @@ class Encoder(BaseModel):
         return self._value("projector")
 
     @property
+    def adapted_widths(self) -> int:
+        """Rows and columns of the matrices of all layers: parameters of adapters per rank."""
+        gates = 2 + bool(encoders()[self.kind].get("gated"))
+        return self.layers * (6 * self.width + gates * (self.width + self._names["i"]))
+
+    @property
     def layers(self) -> int:
         """Layers of the encoder."""
         return self.sizes["L"]
@@ -122,7 +128,8 @@ class Images(NamedTuple):
     width: int
     height: int
     trained: str = "frozen"
-    """`frozen`: neither encoder nor projector. `projector`: it alone. `trained`: both."""
+    """`frozen`: neither encoder nor projector. `projector`: it alone. `trained`: both. `lora8`: the projector, and
+    adapters of rank 8 at the matrices of the encoder's layers."""
     fills: bool = False
     """Whether they are as many as a sequence has room for, whatever its length."""
 
@@ -131,7 +138,7 @@ class Images(NamedTuple):
         """Return the images of a text such as 4x1024x768 or 4x1024x768@trained. Raises InputError."""
         matched = _IMAGES.fullmatch(str(text).strip().lower().replace("×", "x"))
         if matched is None:
-            such = "such as 4x1024x768 or 1x448x448@trained"
+            such = "such as 4x1024x768 or 1x448x448@trained (frozen, projector, trained, lora8)"
             raise InputError(f"images {quoted(text)}: write NUMBERxWIDTHxHEIGHT, {such}")
         return Images(int(matched[1]), int(matched[2]), int(matched[3]), matched[4] or "frozen")
 
@@ -144,9 +151,14 @@ class Images(NamedTuple):
         return Images(tokens // encoder.image(side, side).tokens, side, side, trained, fills=True)
 
     @property
+    def rank(self) -> int:
+        """Rank of the encoder's adapters; 0 without."""
+        return int(self.trained.removeprefix("lora")) if self.trained.startswith("lora") else 0
+
+    @property
     def trains_encoder(self) -> bool:
-        """Whether the encoder is trained."""
-        return self.trained == "trained"
+        """Whether the encoder is trained, or adapters of it are."""
+        return self.trained == "trained" or self.rank > 0
 
     @property
     def trains_projector(self) -> bool:
@@ -154,13 +166,21 @@ class Images(NamedTuple):
         return self.trained != "frozen"
 
     def trained_parameters(self, encoder: Encoder) -> int:
-        """Return the parameters of encoder and projector that are trained."""
-        return encoder.parameters * self.trains_encoder + encoder.projector_parameters * self.trains_projector
+        """Return the trained parameters of encoder, its adapters and projector."""
+        own = self.rank * encoder.adapted_widths if self.rank else encoder.parameters * self.trains_encoder
+        return own + encoder.projector_parameters * self.trains_projector
+
+    def frozen_parameters(self, encoder: Encoder) -> int:
+        """Return the parameters of encoder and projector that are not trained."""
+        own = encoder.parameters * (self.trained != "trained")
+        return own + encoder.projector_parameters * (not self.trains_projector)
 
 
 _SIDES: Final = (256, 448, 1024, 2048)
 """Sides of square images that may fill a sequence, in pixels."""
-_IMAGES: Final = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:@(frozen|projector|trained))?")
+_IMAGES: Final = re.compile(
+    r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:@(frozen|projector|trained|lora[1-9][0-9]{0,3}))?"
+)
 
 
 @lru_cache(maxsize=1)
