@@ -44,7 +44,7 @@ def encoder_bytes(pricing: Pricing) -> StageArray | float:
     state = state + trained * (
         gradient_bytes(scenario) / shards[1] + optimizer_bytes_per_parameter(scenario) / shards[0]
     )
-    patches = images_of_micro_batch(pricing) * encoder.image(images.width, images.height).patches
+    patches = images_of_micro_batch(pricing) * images.each(encoder).patches
     working, saved = encoder.widths
     if images.trains_encoder:
         full = pricing.recomputes("full")

@@ -24,8 +24,8 @@ def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
     images, encoder = scenario.images, scenario.model.encoder
     if images is None or encoder is None:
         return count, count
-    image = encoder.image(images.width, images.height)
-    scores = 4.0 * encoder.layers * encoder.width * encoder.attended_patches(image)
+    image = images.each(encoder)
+    scores = 4.0 * encoder.layers * encoder.width * encoder.attended_patches(image, images.frames)
     moved = 2.0 * element_bytes(scenario) * encoder.layers * encoder.widths[1]
     of_patch = 2.0 * encoder.parameters / wide_gemm_rate(scenario)
     forward = image.patches * (of_patch + scores / attention_rate(scenario) + moved / memory_rate(scenario))
