@@ -122,7 +122,6 @@ _COUNTS_MACHINES: Final = re.compile(r"(?i)\w*(?:node|world|slurm|gpus?|devices|
 """Names of variables that may hold a number of machines."""
 _PROBE: Final = "3"
 """A value that shows whether a variable is a number of machines itself; few scripts have three of anything."""
-_NODES: Final = " (nodes)"
 _FACTORS: Final = (2, 4, 8, 16, 32, 64, 128)
 _MOST_TRIED: Final = 14
 
@@ -143,7 +142,9 @@ def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[R
         Remark(COUNTED, "note", f"{name[:80]} is taken to be {text}", fix="--hardware NAME --nodes N")
         for name, text in values.items()
     )
-    return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
+    used = tuple(f"--set {name.removeprefix('$')}=" for name in values)
+    kept = (tuple(each for each in recipe.remarks if not each.message.startswith(used)) for recipe in recipes)
+    return tuple(replace(recipe, remarks=(*own, *remarks)) for recipe, own in zip(recipes, kept, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +173,11 @@ def unstated(recipe: Recipe, options: Question, reread: Reread) -> Unstated:
         return Unstated(nodes=False, devices_per_node=False)
     sized = recipe.layout is not None and "dp" in recipe.places and recipe.nodes is None
     counted = [remark.message for remark in recipe.remarks if remark.rule == COUNTED]
-    of_nodes = [message for message in counted if "ds_ssh" in message or _NODES in message]
-    hosts = bool(of_nodes) or any(remark.rule == HOSTS for remark in recipe.remarks)
+    hosts = any(remark.rule == HOSTS for remark in recipe.remarks) or any("ds_ssh" in command for command in counted)
     missing = Unstated(
         nodes=(recipe.nodes is None and not sized) or hosts,
-        devices_per_node=(recipe.devices_per_node is None and not sized) or any(_NODES not in each for each in counted),
+        devices_per_node=(recipe.devices_per_node is None and not sized)
+        or any(not command.startswith("$") for command in counted),
         counted=bool(counted),
     )
     return missing if missing.nodes else _defaulted(recipe, options, missing, reread)
@@ -287,29 +288,27 @@ class Reading:
         devices = min(machines.stated("devices") or spec.devices_per_node, spec.devices_per_node)
         nodes = machines.stated("nodes") or 1
         counted = counts(recipes, devices, nodes)
-        numbers = dict(self._numbers(file, recipes, known))
-        values = {**counted, **{name: str(nodes if of == _NODES else devices) for name, of in numbers.items()}}
-        if not values:
+        numbers = {name: str(nodes) for name in self._numbers(file, recipes, known)}
+        if not (counted or numbers):
             return recipes
-        shown = {f"${name}{numbers[name]}" if name in numbers else name: text for name, text in values.items()}
-        return with_counts(self._read(file, {**known, **values}), shown)
+        read = self._read(file, {**known, **counted, **numbers})
+        if numbers and machines.stated("nodes") is None and len(read) == len(recipes):
+            read = tuple(replace(recipe, nodes=before.nodes) for recipe, before in zip(read, recipes, strict=True))
+        return with_counts(read, {**counted, **{f"${name}": text for name, text in numbers.items()}})
 
     def _read(self, file: str, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
         from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
 
         return read_recipe(file, settings, self.environment, self.root, self.trainers)
 
-    def _numbers(self, file: str, recipes: Sequence[Recipe], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Yield the unset variables that are the number of nodes, or of a node's processes, each with which."""
-        machines = {"nodes", "devices_per_node"}
-        every = (unknown for recipe in recipes for unknown in recipe.unknowns if machines & {*unknown.affects})
+    def _numbers(self, file: str, recipes: Sequence[Recipe], known: Mapping[str, str]) -> Iterator[str]:
+        """Yield the unset variables that are the number of nodes."""
+        every = (unknown for recipe in recipes for unknown in recipe.unknowns if "nodes" in unknown.affects)
         for name in sorted({unknown.name for unknown in every if _COUNTS_MACHINES.fullmatch(unknown.name)} - {*known}):
             with suppress(SimulateError):
                 others = self._read(file, {**known, name: _PROBE})
                 if any(str(other.nodes) == _PROBE for other in others):
-                    yield name, _NODES
-                elif any(str(other.devices_per_node) == _PROBE for other in others):
-                    yield name, " (devices of a node)"
+                    yield name
 
     def launches(self, file: str) -> Iterator[tuple[Recipe, Reread]]:
         """Yield each launch of a file with a function that reads it again. Raises as a reader does."""
