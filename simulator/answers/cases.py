@@ -197,7 +197,7 @@ def lengths_of(question: Question, model: ModelSpec, longest: int | None = None)
     lengths = replace(Lengths.read(lengths), **settings)
     most = model.longest_sequence
     if most is not None and lengths.longest > most:
-        fix = f"--cutoff {most} cuts it, --model-field max_position_embeddings=N allows it"
+        fix = f"--cutoff {most} cuts it, max_position_embeddings of a model file allows it"
         raise InputError(f"{lengths.where}: {lengths.longest} tokens: {model.name} has {most} positions; {fix}")
     return lengths
 

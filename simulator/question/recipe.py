@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from simulator.question.origin import Origin, Place, RecipeFlag, Remark, Unknown
 from simulator.question.scenario.layout import Layout
@@ -60,7 +60,7 @@ class Recipe:
     """Framework switches that the words set, as in `--option`."""
     layout: Layout | None = None
     """Sizes as stated; data parallel follows from the devices. None where unknown values prevent a layout."""
-    encoder_training: Literal["", "frozen", "projector", "trained"] = ""
+    encoder_training: str = ""
     """What of an encoder of images is trained, as in `--images`; empty where the words do not say it."""
     unpriced_bytes: float = 0.0
     """Upper bound, in bytes per device, of a part that is not priced."""

@@ -47,13 +47,14 @@ def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
     images, encoder = scenario.images, scenario.model.encoder
     if images is None or encoder is None:
         return count, count
-    image = encoder.image(images.width, images.height)
-    scores = 4.0 * encoder.layers * encoder.width * encoder.attended_patches(image)
+    image = images.each(encoder)
+    scores = 4.0 * encoder.layers * encoder.width * encoder.attended_patches(image, images.frames)
     moved = 2.0 * element_bytes(scenario) * encoder.layers * encoder.widths[1]
     of_patch = 2.0 * encoder.parameters / wide_gemm_rate(scenario)
     forward = image.patches * (of_patch + scores / attention_rate(scenario) + moved / memory_rate(scenario))
     projector = 2.0 * encoder.projector_parameters * image.tokens / wide_gemm_rate(scenario)
-    backward = 2.0 * (forward * images.trains_encoder + projector * images.trains_projector)
+    passes = 1.0 if images.rank else 2.0 * images.trains_encoder
+    backward = passes * forward + 2.0 * projector * images.trains_projector
     # Images that fill the longest sequence fill shorter ones too.
     count = count * (scenario.sample_tokens / scenario.seq_length if images.fills else 1.0)
     passes = 1.0 + scenario.framework.reference_forward

@@ -769,9 +769,9 @@ def _ends(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int,
         return ()
     inner = pipeline - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
-    if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
+    if not 0 <= inner <= 4096 or rest < 0 or (rest % inner if inner else rest):
         message = f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share"
         arguments.remark("no-even-share", "error", message, *names)
         return ()
     ends = (() if first is None else (first,)), (() if last is None else (last,))
-    return (*ends[0], *([rest // inner] * inner), *ends[1])
+    return (*ends[0], *([rest // max(inner, 1)] * inner), *ends[1])

@@ -82,7 +82,7 @@ def _vision_model(name: str) -> ModelSpec:
     decoder = load_model(row["decoder"]).model_copy(update=dict(row.get("fields", {})))
     text = {"hidden_size": decoder.hidden_size}
     encoder = encoder_of({"model_type": row["type"], "vision_config": row.get("vision", {}), "text_config": text}, {})
-    note = f"the text part of {name}: what reads images, sound or video is not priced."
+    note = f"the text part of {name}: what reads images is priced with --images, sound and video are not."
     return decoder.model_copy(update={"name": name, "aliases": (), "note": note, "encoder": encoder, "published": None})
 
 

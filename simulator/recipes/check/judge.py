@@ -227,7 +227,11 @@ def check_recipe(
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
             return _elsewhere(judged, recipe, nodes_remark(f"with {option} it passes", _on(devices, judged), missing))
-        if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED, WEIGHT_CACHE):
+        if (
+            bound is None
+            and judged.outcome in FIRM
+            and _is_bound(on_other, BOUND_DECIDES, LONGEST, UNDECIDED, WEIGHT_CACHE)
+        ):
             bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
         return _elsewhere(judged, recipe, nodes_remark(bound, _on(devices, judged), missing))
