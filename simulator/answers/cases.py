@@ -18,7 +18,7 @@ from simulator.errors import InputError
 from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import usual_profile
-from simulator.question.origin import Remark, Unknown, option_for
+from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
@@ -335,13 +335,12 @@ def _missing(question: Question, recipe: Recipe, model: ModelSpec | None) -> Ite
 
 def _other_devices(recipe: Recipe, spec: HardwareSpec) -> Iterator[Remark]:
     """Yield the remark on a recipe whose words name devices of another maker or family than it is priced on."""
-    own = {load_hardware(name).family for name in recipe.device_choice}
-    if recipe.maker and spec.vendor != "undisclosed" and spec.family not in own and spec.vendor != recipe.maker:
-        message = f"{recipe.device_word}: the recipe runs on devices of {recipe.maker}; priced on {spec.name}"
-        yield Remark("other-devices", "warning", message, recipe.places.get("hardware"))
-    elif recipe.hardware is not None and spec.family not in own:
-        message = f"{recipe.device_word}: the recipe runs on {recipe.hardware}; priced on {spec.name}"
-        yield Remark("other-devices", "note", message, recipe.places.get("hardware"))
+    families = {load_hardware(name).family for name in recipe.device_choice}
+    if recipe.maker and spec.family not in families and spec.vendor != "undisclosed":
+        devices = recipe.hardware or f"devices of {recipe.maker}"
+        message = f"{recipe.device_word}: the recipe runs on {devices}; priced on {spec.name}"
+        severity: Severity = "note" if spec.vendor == recipe.maker else "warning"
+        yield Remark("other-devices", severity, message, recipe.places.get("hardware"))
 
 
 def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:

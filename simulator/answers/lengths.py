@@ -22,6 +22,7 @@ from simulator.errors import InputError, quoted
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.documents import require_regular
 from simulator.search.build import estimate_layout
 from simulator.tabular import replaced
 
@@ -119,12 +120,10 @@ def _by_kind(text: str) -> list[int]:
 def _lines(file: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file that hold something, with their numbers. Raises InputError."""
     try:
+        if not Path(file).is_fifo():
+            require_regular(Path(file))
         with Path(file).open(encoding="utf-8-sig") as stream:
             yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
-    except FileNotFoundError as error:
-        raise InputError(f"{file}: no such file") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{file}: a folder, not a file") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8 text: {error.reason}") from error
     except (OSError, ValueError) as error:

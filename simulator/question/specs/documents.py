@@ -360,7 +360,8 @@ def require_regular(file: Path) -> None:
     if file.exists() and not file.is_file():
         raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
     if not file.is_file():
-        raise InputError(f"{file}: no such file")
+        link = "; a link is no file: download it first" if str(file).startswith(("https:", "http:")) else ""
+        raise InputError(f"{file}: no such file{link}")
 
 
 def _content(file: Path, maximum: int) -> bytes:

@@ -25,7 +25,6 @@ import click
 
 from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
-from simulator.question.specs.documents import read_table
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.options import (
     GENERAL,
@@ -262,6 +261,8 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     """Return what follows a wrong option: the one that frameworks' or others' name means, or whose option it is."""
     wrong, command = error.option_name, None if error.ctx is None else error.ctx.command
     own = [name for param in command.params for name in param.opts] if command else list(error.possibilities or ())
+    from simulator.question.specs.documents import read_table
+
     rows = read_table(__file__, "other_names")
     meant = next((row["option"] for row in rows if wrong.lstrip("-").replace("_", "-") in row["names"].split()), wrong)
     if command is not None and command.name == "plan" and meant in _IN_OFFERS:
@@ -277,9 +278,10 @@ def _meant(word: str) -> str:
     """Return what follows a word too many: how a model, hardware or a file is named; else nothing."""
     from simulator.question.specs.names import shipped_name
 
-    if shipped_name("model", word) or shipped_name("hardware", word):
-        return f"; write --{'model' if shipped_name('model', word) else 'hardware'} {word}"
-    is_file = os.path.isfile(word) or os.path.splitext(word)[1] in (".sh", ".yaml", ".yml", ".json", ".toml")  # noqa: PTH113, PTH122  false for what is no path
+    for kind in ("model", "hardware"):
+        if shipped_name(kind, word):
+            return f"; write --{kind} {word}"
+    is_file = os.path.isfile(word) or word.endswith((".sh", ".yaml", ".yml", ".json", ".toml"))  # noqa: PTH113  false for what is no path
     return f"; `simulate check {word}` judges a recipe, `simulate explain {word}` says why" if is_file else ""
 
 
