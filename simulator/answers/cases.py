@@ -152,6 +152,7 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         (machines.hardware.vendor, machines.hardware.family),
         # What is published for speed trains all weights.
         recommended=recommended and workload["lora_rank"] is None,
+        adapters=workload["lora_rank"] is not None,
     )
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
