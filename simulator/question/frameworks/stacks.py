@@ -131,6 +131,12 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
     return frozenset((*named.own, *named.switches) if named.open is True else _SWITCHES.keys() - set(named.open))
 
 
+def _decided_on(stack: StackName) -> frozenset[str]:
+    """Return the switches that no run on a named stack leaves open."""
+    decided = decided_by(stack)
+    return frozenset(_SWITCHES) if decided is None else decided
+
+
 def lacking(stack: StackName) -> tuple[str, ...]:
     """Return the parallel sizes that launches on a stack do not have."""
     return _BY_NAME[stack].lacks if stack in _BY_NAME else ()
@@ -311,9 +317,8 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers.
     """
     stack = stack_for(name, named, *usual)
-    decided = decided_by(stack)
-    if adapters and (stack == DEFAULT or decided is not None):
-        common = {switch: text for switch, text in usual_with_adapters(name).items() if switch not in (decided or ())}
+    common = usual_with_adapters(name) if adapters else {}
+    if stack == DEFAULT or common.keys().isdisjoint(_decided_on(stack)):
         options = {**common, **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
