@@ -402,6 +402,13 @@ class FrameworkProfile(Switches):
     builds_whole_layers: bool = switch(
         default=False, about="a rank builds its layers whole before ZeRO 3 cuts them (Paddle)", moves=("memory",)
     )
+    loads_on_host: str = switch(
+        default="none",
+        about="processes that read the whole model into the host's memory before it is placed or cut: none, all, or "
+        "all where ZeRO 3 cuts it (from_pretrained of transformers, with a device map otherwise)",
+        choices=("none", "sharded", "always"),
+        moves=("host",),
+    )
     fused_projections: bool = switch(
         default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
     )

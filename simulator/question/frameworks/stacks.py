@@ -131,12 +131,6 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
     return frozenset((*named.own, *named.switches) if named.open is True else _SWITCHES.keys() - set(named.open))
 
 
-def _decided_on(stack: StackName) -> frozenset[str]:
-    """Return the switches that no run on a named stack leaves open."""
-    decided = decided_by(stack)
-    return frozenset(_SWITCHES) if decided is None else decided
-
-
 def lacking(stack: StackName) -> tuple[str, ...]:
     """Return the parallel sizes that launches on a stack do not have."""
     return _BY_NAME[stack].lacks if stack in _BY_NAME else ()
@@ -317,9 +311,8 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers.
     """
     stack = stack_for(name, named, *usual)
-    common = usual_with_adapters(name) if adapters else {}
-    if stack == DEFAULT or common.keys().isdisjoint(_decided_on(stack)):
-        options = {**common, **options}
+    if adapters:
+        options = {**usual_with_adapters(name, stack), **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
@@ -421,11 +414,13 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
 
 
 @lru_cache(maxsize=16)
-def usual_with_adapters(framework: str) -> Mapping[str, str]:
-    """Return the switches, as text, that more than half of a framework's runs with adapters set."""
+def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
+    """Return the switches, as text, that more than half of runs with adapters set; empty if the stack decides one."""
     rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
     common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
-    return MappingProxyType({name: text for row in common for name, text in _texts(row).items()})
+    texts = {name: text for row in common for name, text in _texts(row).items()}
+    decided = frozenset() if stack == DEFAULT else decided_by(stack) or frozenset(_SWITCHES)
+    return MappingProxyType(texts if decided.isdisjoint(texts) else {})
 
 
 def _texts(row: Mapping[str, str]) -> dict[str, str]:
