@@ -150,9 +150,10 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         question.stated("stack"),
         machines.stacks,
         (model.name, hardware, workload["precision"]),
-        (machines.hardware.vendor, machines.hardware.family),
+        _makers(machines),
         # What is published for speed trains all weights.
         recommended=recommended and workload["lora_rank"] is None,
+        adapters=workload["lora_rank"] is not None,
     )
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
@@ -254,7 +255,8 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     stated = {name: question.stated(name) for name in DEFAULT_WORKLOAD}
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
     options = _options(question, recipe, base, machines)
-    profile = _profile(question, machines, options, model, workload["precision"])
+    adapters = workload["lora_rank"] is not None
+    profile = _profile(question, machines, options, (model.name, "", workload["precision"]), adapters=adapters)
     lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.
     own = any(flag.name == "max_position_embeddings" for flag in recipe.flags)
@@ -291,12 +293,16 @@ def _stated_layout(question: Question, recipe: Recipe) -> Layout | None:
 
 
 def _profile(
-    question: Question, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
+    question: Question, machines: Cluster, options: Mapping[str, str], case: tuple[str, str, str], *, adapters: bool
 ) -> FrameworkProfile:
     """Return the framework's profile: a launch has its stack, else the framework's defaults."""
-    case = model.name, "", precision
-    devices = machines.hardware.vendor, machines.hardware.family
-    return usual_profile(question.value("framework"), options, question.stated("stack"), (), case, devices)
+    devices, name, stack = _makers(machines), question.value("framework"), question.stated("stack")
+    return usual_profile(name, options, stack, (), case, devices, adapters=adapters)
+
+
+def _makers(machines: Cluster) -> tuple[str, str]:
+    """Return the maker and the family of a cluster's devices."""
+    return machines.hardware.vendor, machines.hardware.family
 
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:

@@ -390,9 +390,13 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
-    """Yield the remark on the host memory that offload needs, and whether a node has it."""
+    """Yield the remark on the host memory that offload needs, and whether a node has it; on loading if it has not."""
     memory = estimate.memory
-    need = f"offload keeps {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
+    loads = "loading" in memory.host_parts_bytes
+    if loads and memory.fits_host is not False:
+        return
+    what = "loading takes" if loads else "offload keeps"
+    need = f"{what} {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
     if memory.host_bytes_per_node and memory.fits_host is not None:
         capacity = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
         severity: Severity = "note" if memory.fits_host else "error"
