@@ -31,6 +31,7 @@ from simulator.recipes.shell.launch import (
     VARIABLE_FILES,
     WRAPPERS,
     TrainingCommand,
+    example_of,
     find_launch,
     passed_environment,
     process_counts,
@@ -39,7 +40,6 @@ from simulator.recipes.shell.launch import (
     started_by,
 )
 from simulator.recipes.shell.source import HOLES, Source, check_length
-from simulator.recipes.shell.starts import example_of
 from simulator.recipes.shell.state import SURROUNDINGS, Machine, NotFollowed, maybe, open_words
 from simulator.recipes.shell.values import (
     EMPTY,
