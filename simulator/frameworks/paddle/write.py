@@ -1,6 +1,6 @@
 """Writer of launch scripts of ERNIEKit and PaddleNLP; a setting without a flag is refused by name.
 
-`frameworks.write` reverses a row of a table, `paddle.framework` reads what is written, `recipes.emit` calls it.
+`frameworks.write` reverses a row of a table, `paddle.read` reads what is written, `recipes.emit` calls it.
 """
 
 from __future__ import annotations
