@@ -1,5 +1,6 @@
 """Measured rows asked plainly: model, device, number of devices, batch, layout and framework, no switch and no stack.
 
+Beside it they are asked with the stack of the trainer and year alone that their document names (`trainers.csv`).
 The error of a row is that with its source left out (`calibration/judged.csv`), times what leaving its switches unsaid
 moves; its range is the one with its source left out, joined with what is open as `simulate estimate` joins it.
 """
@@ -31,6 +32,7 @@ from simulator.search.build import estimate_of_block
 from simulator.show.report.presentation import Section
 
 _JUDGED: Final = Path(__file__).resolve().parents[2] / "calibration" / "judged.csv"
+_TRAINERS: Final = Path(__file__).with_name("trainers.csv")
 _USUAL_WIDTH: Final = {"time": 0.16, "memory": 0.12}
 """Half width of a row that was not judged with its source left out."""
 _MANY: Final = 512
@@ -46,6 +48,7 @@ class PlainRow:
     verdict: str
     probability: float
     documented: Mapping[str, float]
+    with_stack: Mapping[str, float]
     plain: Mapping[str, float]
     """By kind; absent where the row has no figure of it."""
     half_widths: Mapping[str, float]
@@ -54,12 +57,12 @@ class PlainRow:
 
 def plain_rows() -> Iterator[PlainRow]:
     """Yield every public row that ran, asked plainly."""
-    judged = _judged()
+    judged, trainers = _judged(), _trainers()
     for table in (*shipped_tables(), *public_tables()):
         for row in read_rows(table):
             if row.asks and row.outcome == "ok":
                 try:
-                    yield _asked(row, judged)
+                    yield _asked(row, judged, trainers)
                 except SimulateError:
                     continue
 
@@ -72,18 +75,32 @@ def _judged() -> Mapping[tuple[str, str], tuple[float, float]]:
     }
 
 
-def _asked(row: MeasuredRow, judged: Mapping[tuple[str, str], tuple[float, float]]) -> PlainRow:
+def _trainers() -> Mapping[str, str]:
+    """Return the stack of the trainer and year that a table's document names, by table."""
+    with _TRAINERS.open(newline="", encoding="utf-8") as stream:
+        return {line["table"]: line["stack"] for line in csv.DictReader(stream)}
+
+
+def _asked(
+    row: MeasuredRow, judged: Mapping[tuple[str, str], tuple[float, float]], trainers: Mapping[str, str]
+) -> PlainRow:
     coefficients = applied(load_hardware(row.hardware).family, None, None).coefficients()
     scenario, layout = row_case(row, coefficients)
-    profile = framework(scenario.framework.name, {}, scenario.hardware.stack)
-    plainly = replace(scenario, framework=profile)
-    documented, plain = (price(pricing_of(each, layout)) for each in (scenario, plainly))
+    stacks = (scenario.hardware.stack, trainers.get(row.table, scenario.framework.stack))
+    plainly, trained = (framework(scenario.framework.name, {}, stack) for stack in stacks)
+    documented, plain, with_stack = (
+        price(pricing_of(replace(scenario, framework=profile), layout))
+        for profile in (scenario.framework, plainly, trained)
+    )
     kinds: tuple[CoefficientKind, ...] = ("time", "memory")
     widths = {kind: judged[kind, row.key][1] or _USUAL_WIDTH[kind] for kind in kinds if (kind, row.key) in judged}
     estimate = _with_ranges(estimate_of_block(plain), _USUAL_WIDTH | widths)
     answer = over_open(question_of({"model": row.model, "hardware": row.hardware}), estimate, plain)
     errors = {kind: judged[kind, row.key][0] for kind in widths}
-    moved = {kind: errors[kind] + _moved(kind, row, documented, plain) for kind in widths}
+    stacked, moved = (
+        {kind: errors[kind] + _moved(kind, row, documented, priced) for kind in widths}
+        for priced in (with_stack, plain)
+    )
     halves = {kind: _half_width(kind, answer) for kind in widths}
     model = "mixture" if scenario.model.is_moe else "dense"
     size = f"{_MANY} devices and more" if scenario.devices >= _MANY else f"fewer than {_MANY} devices"
@@ -94,6 +111,7 @@ def _asked(row: MeasuredRow, judged: Mapping[tuple[str, str], tuple[float, float
         verdict=answer.verdict,
         probability=answer.memory.fit_probability or 0.0,
         documented=errors,
+        with_stack=stacked,
         plain=moved,
         half_widths=halves,
         inside={kind: _is_inside(kind, answer, moved[kind]) for kind in widths},
@@ -141,15 +159,15 @@ def _half_width(kind: str, answer: Estimate) -> float:
 def plain_sections(rows: Iterable[PlainRow]) -> Iterator[Section]:
     """Yield the table by class: mean error of sources, rows inside their ranges, verdicts."""
     found = tuple(rows)
-    headers = ["class", "rows", "speed, documented %", "plain %", "inside %", "± %"]
+    headers = ["class", "rows", "speed, documented %", "with stack %", "plain %", "inside %", "± %"]
     headers += ["memory, documented %", "plain %", "inside %", "± %", "firm %", "P < 5 %", "P < 0.5 %"]
     lines = []
     for name in dict.fromkeys(each for row in found for each in row.classes):
         of_class = [row for row in found if name in row.classes]
         cells = [name, str(len(of_class))]
-        for kind in ("time", "memory"):
+        for kind, whens in _WHENS.items():
             judged = [row for row in of_class if kind in row.plain]
-            means = [_of_sources((row.source, getattr(row, when)[kind]) for row in judged) for when in _WHENS]
+            means = [_of_sources((row.source, getattr(row, when)[kind]) for row in judged) for when in whens]
             inside = 100.0 * fmean(row.inside[kind] for row in judged) if judged else 0.0
             width = 100.0 * fmean(math.sinh(row.half_widths[kind]) for row in judged) if judged else 0.0
             cells += [f"{each:.1f}" for each in means] + [f"{inside:.0f}", f"{width:.0f}"]
@@ -159,7 +177,7 @@ def plain_sections(rows: Iterable[PlainRow]) -> Iterator[Section]:
     yield Section("Asked plainly", headers=tuple(headers), rows=lines)
 
 
-_WHENS: Final = ("documented", "plain")
+_WHENS: Final = {"time": ("documented", "with_stack", "plain"), "memory": ("documented", "plain")}
 
 
 def _of_sources(errors: Iterable[tuple[str, float]]) -> float:

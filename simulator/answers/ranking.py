@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.answers.cases import Case, scenario_of
-from simulator.answers.unsaid import over_open, with_failing_length
+from simulator.answers.lengths import with_failing_length
+from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price

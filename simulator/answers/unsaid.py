@@ -1,160 +1,30 @@
-"""What nobody said of a run, switches and lengths, and the range of the answer over all values that they may have.
+"""Open switches: what nobody said of a run, and the range of the answer over all values that they may have.
 
 `simulate estimate --model llama3.1-8b --hardware h100 --devices 8 --tp 2` names no stack: whether gradients are reduced
 in 16 bits, losses are fused or collectives overlapped is open. The layout is priced with each value that runs of the
-framework have (`Practice`), and at four ends: least and most memory, fastest and slowest. Of lengths that differ it is
-said where a run fails, and how fast it may be if only the longest is known; `measured_lengths` are those of a data set.
-`answers.ranking` asks for both; `question.scenario` holds the lengths as a value, `show.report.text` writes them.
+framework have (`Practice`), and at four ends: least and most memory, fastest and slowest. `answers.ranking` asks for
+it; `show.report.text` writes it.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
-from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Provenance, Verdict
-from simulator.cost.pricing.price import FITS, Priced, size
-from simulator.errors import InputError, quoted
+from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of
 from simulator.question.question import Question
-from simulator.question.scenario.layout import Layout
-from simulator.question.scenario.lengths import Lengths
-from simulator.question.scenario.scenario import Scenario
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
-from simulator.search.build import estimate_layout, verdict_of
+from simulator.search.build import verdict_of
 from simulator.tabular import replaced
 
-
-def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) -> Estimate:
-    """Return an estimate with the longest sequence that fits, and its range over what a bound leaves open."""
-    about, lengths = estimate.lengths, scenario.lengths
-    if about is None or lengths is None:
-        return estimate
-    longest = longest_that_fits(scenario, layout, lengths.longest if not lengths.packs else lengths.package)
-    if longest is not None:
-        samples = scenario.global_batch_size * scenario.framework.sequences_per_sample
-        about = replace(about, fits_to=longest, failing_steps=lengths.beyond(longest, samples))
-    if not lengths.bound:
-        return replaced(estimate, lengths=about)
-    shortest, speed = (
-        estimate_layout(replace(scenario, lengths=lengths.shortest()), layout).throughput,
-        estimate.throughput,
-    )
-    about = replace(
-        about,
-        shortest_step_seconds=shortest.step_seconds,
-        shortest_tokens_per_second_per_device=shortest.tokens_per_second_per_device,
-    )
-    ends = [each.interval_seconds or Interval(each.step_seconds, each.step_seconds) for each in (shortest, speed)]
-    interval = Interval(min(end.low for end in ends), max(end.high for end in ends))
-    return replaced(estimate, lengths=about, throughput=replace(speed, interval_seconds=interval))
-
-
-def longest_that_fits(scenario: Scenario, layout: Layout, most: int) -> int | None:
-    """Return the tokens of the longest sequence that fits, 0 for none; None where one of `most` tokens does."""
-
-    def fits(tokens: int) -> bool:
-        return bool(size(pricing_of(scenario.of_length(tokens), layout)).verdict[0] == FITS)
-
-    return None if fits(most) else last_that(fits, 0, most)
-
-
-def last_that(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number from `low` on that fits, by halving; `high` and what follows it do not."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-class MeasuredLengths(NamedTuple):
-    """Lengths of the samples of a data set, by their characters."""
-
-    histogram: str
-    """Lines of length and count, ascending, under a head."""
-    remarks: tuple[str, ...]
-    """What they are, and how far they may be from tokens."""
-
-
-def measured_lengths(file: str, field: str, characters_per_token: float) -> MeasuredLengths:
-    """Return the lengths of the texts in a field of every line of a file. Raises InputError, with the line."""
-    counts: Counter[int] = Counter()
-    kinds: Counter[str] = Counter()
-    for number, line in _lines(file):
-        text = _text(f"{file}:{number}", line, field)
-        kinds.update(dict(zip(_CHARACTERS, _by_kind(text), strict=True)))
-        counts[max(math.ceil(len(text) / characters_per_token), 1)] += 1
-    samples, characters = counts.total(), kinds.total()
-    if not samples:
-        raise InputError(f"{file}: holds no samples")
-    tokens = sum(kinds[name] / usual for name, usual in _CHARACTERS.items())
-    usual = characters / tokens if tokens else characters_per_token
-    off = max(_LEAST_ERROR, abs(characters_per_token / usual - 1.0))
-    lengths = Lengths.read(counts)
-    points = ", ".join(f"p{share} {replace(lengths, survive=share / 100.0).fullest(1):,}" for share in (50, 90, 99))
-    error = f"of characters / {characters_per_token:g}: ± {100 * off:.0f} %;"
-    return MeasuredLengths(
-        "length,count\n" + "".join(f"{length},{count}\n" for length, count in sorted(counts.items())),
-        (
-            f"{samples:,} samples: mean {lengths.segments(1).mean:,.0f}, {points}, longest {lengths.longest:,} tokens",
-            f"{error} by its letters, digits and scripts a token has about {usual:.1f} characters (--chars-per-token)",
-        ),
-    )
-
-
-_CHARACTERS: Final = {"letters": 4.4, "digits": 1.6, "marks": 1.8, "wide": 1.4, "others": 2.2}
-"""Characters a token of tokenizers with 100,000 to 200,000 entries: Latin letters and spaces, digits, punctuation,
-scripts of East Asia, other scripts."""
-_LEAST_ERROR: Final = 0.15
-"""Least relative error of a length that is told by characters."""
-_KINDS: Final = (r"[A-Za-z\s]", r"[0-9]", r"[!-/:-@\[-`{-~]", r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
-
-
-def _by_kind(text: str) -> list[int]:
-    counts = [len(re.findall(kind, text)) for kind in _KINDS]
-    return [*counts, len(text) - sum(counts)]
-
-
-def _lines(file: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file that hold something, with their numbers. Raises InputError."""
-    try:
-        with Path(file).open(encoding="utf-8-sig") as stream:
-            yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _text(place: str, line: str, field: str) -> str:
-    """Return the text of a sample: of the field, or of all messages in it. Raises InputError."""
-    try:
-        sample = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: no JSON: {error}") from error
-    if not isinstance(sample, dict) or field not in sample:
-        fields = ", ".join(map(str, list(sample)[:8])) if isinstance(sample, dict) else "none"
-        raise InputError(f"{place}: has no field {quoted(field)}; its fields: {fields} (--field NAME)")
-    value = sample[field]
-    if isinstance(value, list):
-        parts = [part.get("content", part.get("value", "")) if isinstance(part, dict) else part for part in value]
-        value = "\n".join(part for part in parts if isinstance(part, str))
-    if not isinstance(value, str):
-        raise InputError(f"{place}: field {quoted(field)} holds no text")
-    return value
-
-
-SPAN_SHARE: Final = 0.85
-"""Part of the way to an end that joins a 90 % range on its side; with it and `UNSAID_STACK` 90 % of rows asked plainly
-lie inside, sources left out (`python -m benchmarks.accuracy --plain`)."""
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
 FIRM_NO, FIRM_YES = 0.05, 0.95
@@ -303,16 +173,15 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
-    """Return the estimate with its ranges joined with the span, and its verdict over what is open."""
+    """Return the estimate with its ranges and verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
         return replaced(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
-    step = speed.step_seconds
-    estimate = _with_time(estimate, math.log(step / span.fastest_seconds), math.log(span.slowest_seconds / step))
+    estimate = _with_time(estimate, span)
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    low = _half_width("memory", own, math.log(memory.need_bytes / span.least_bytes))
-    high = _half_width("memory", own, math.log(span.most_bytes / memory.need_bytes))
-    probability, verdict = _fitting(estimate, span, own)
+    moves = _moves(span, "memory", memory.need_bytes)
+    low, high = _half_widths("memory", own, moves)
+    probability, verdict = _fitting(estimate, span, own, moves)
     return replaced(
         estimate,
         open=span,
@@ -326,14 +195,15 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     )
 
 
-def _with_time(estimate: Estimate, sooner: float = 0.0, later: float = 0.0) -> Estimate:
-    """Return the estimate with its range of time joined with the way to either end, in the logarithm."""
+def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
+    """Return the estimate with its range of time over what is open; without a span, over the software's release."""
     speed = estimate.throughput
     if speed.interval_seconds is None:
         return estimate
     step = speed.step_seconds
     own = math.log(speed.interval_seconds.high / step)
-    low, high = (_half_width("time", own, span) for span in (sooner, later))
+    moves = _UNMOVED if span is None else _moves(span, "time", step)
+    low, high = _half_widths("time", own, moves)
     return replaced(
         estimate,
         provenance=_contributed(estimate.provenance, "time", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
@@ -341,24 +211,20 @@ def _with_time(estimate: Estimate, sooner: float = 0.0, later: float = 0.0) -> E
     )
 
 
-def _contributed(provenance: Provenance, figure: Literal["memory", "time"], half_width: float) -> Provenance:
+def _contributed(provenance: Provenance, figure: _Kind, half_width: float) -> Provenance:
     """Return a provenance with what nobody said as a further contribution to a range."""
     unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
     parts = sorted((*provenance.contributions, unsaid), key=lambda part: (part.figure, -part.half_width))
     return replace(provenance, contributions=tuple(parts))
 
 
-def _fitting(estimate: Estimate, span: OpenRange, own: float) -> tuple[float, Verdict]:
-    """Return the probability to fit over the shares of what is open, and the verdict; `own` as of `_half_width`."""
+def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[float, float]) -> tuple[float, Verdict]:
+    """Return the probability to fit over the shares of what is open, and the verdict; `own` as of `_half_widths`."""
     memory = estimate.memory
     if memory.fits_host is False:  # offloaded bytes are counted, not estimated
         return 0.0, "does_not_fit"
     room = math.log(memory.capacity_bytes / memory.need_bytes)
-    shares, moved = _moves(memory.need_bytes, span)
-    deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
-    probability = sum(
-        share * normal_below((room - change) / deviation) for share, change in zip(shares, moved, strict=True)
-    )
+    probability = _below(room, moves, math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90)
     probability = min(probability, memory.surest)
     favourable = room + math.log(memory.need_bytes / span.least_bytes)
     if max(probability, normal_below(favourable * NORMAL_90 / own)) < FIRM_NO:
@@ -376,31 +242,60 @@ def _verdict_of_ends(estimate: Estimate, span: OpenRange) -> Verdict:
     return estimate.verdict if span.most_bytes <= capacity else "depends"
 
 
-def _moves(need_bytes: float, span: OpenRange) -> tuple[list[float], list[float]]:
-    """Return what the logarithm of the need over today's may be, first the share of each case.
+def _moves(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float]:
+    """Return the share of each value, in the logarithm, that a figure over today's (bytes or seconds) may have.
 
-    A case is a value of every switch; switches are independent, and together move no further than the span.
+    A case is a value of every switch. Switches are independent, and together move the figure no further than its ends.
     """
-    lowest, highest = (math.log(end / need_bytes) for end in (span.least_bytes, span.most_bytes))
-    cases = {0.0: 1.0}
+    ends = (span.least_bytes, span.most_bytes) if figure == "memory" else (span.fastest_seconds, span.slowest_seconds)
+    low, high = (math.log(end / today) for end in ends)
+    cases = _UNMOVED
     for name in span.names:
         values = [switch for switch in span.switches if switch.switch == name]
         shares = [DOCUMENTED_SHARE if switch.share is None else switch.share for switch in values]
-        moved = [math.log1p(switch.memory_bytes / need_bytes) for switch in values]
+        moved = [
+            math.log1p(each.memory_bytes / today) if figure == "memory" else -math.log1p(each.speed_change)
+            for each in values
+        ]
         options = [(max(1.0 - sum(shares), 0.0), 0.0), *zip(shares, moved, strict=True)]
         longer: defaultdict[float, float] = defaultdict(float)
         for change, weight in cases.items():
             for share, step in options:
-                longer[round(min(max(change + step, lowest), highest), _DIGITS)] += weight * share
+                longer[round(min(max(change + step, low), high), _DIGITS)] += weight * share
         cases = longer
     whole = sum(cases.values())
-    return [weight / whole for weight in cases.values()], list(cases)
+    return {change: weight / whole for change, weight in cases.items()}
 
 
+_Kind = Literal["memory", "time"]
+_UNMOVED: Final[Mapping[float, float]] = MappingProxyType({0.0: 1.0})
 _DIGITS: Final = 3
-"""Digits of a logarithm that tell cases apart: a thousandth of the need."""
+"""Digits of a logarithm that tell cases apart: a thousandth of the figure."""
+_TAIL: Final = 0.05
+"""Probability on either side of a 90 % range."""
 
 
-def _half_width(figure: str, own: float, span: float) -> float:
-    """Return the half of a 90 % range, in the logarithm: the fit's own joined with a share of the way to an end."""
-    return math.hypot(own, SPAN_SHARE * span, UNSAID_STACK[figure])
+def _below(change: float, moves: Mapping[float, float], deviation: float) -> float:
+    """Return the probability that a figure moves by less than `change`, its own error of `deviation` included."""
+    return sum(share * normal_below((change - moved) / deviation) for moved, share in moves.items())
+
+
+def _half_widths(figure: str, own: float, moves: Mapping[float, float]) -> tuple[float, float]:
+    """Return how far a 90 % range reaches below and above a figure, in the logarithm: never less than without moves.
+
+    `own` is the half of the fit's own range.
+    """
+    half = math.hypot(own, UNSAID_STACK[figure])
+    lowest, highest = min(moves) - 2.0 * half, max(moves) + 2.0 * half
+    ends = []
+    for probability in (_TAIL, 1.0 - _TAIL):
+        low, high = lowest, highest
+        while high - low > _CLOSE:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if _below(middle, moves, half / NORMAL_90) < probability else (low, middle)
+        ends.append(low)
+    return max(half, -ends[0]), max(half, ends[1])
+
+
+_CLOSE: Final = 0.001
+"""Difference of a logarithm that a range leaves undecided."""

@@ -11,7 +11,7 @@ import pytest
 
 import simulator
 from simulator import Estimate
-from simulator.answers.unsaid import DOCUMENTED_SHARE, SPAN_SHARE, UNSAID_STACK, _fitting, _half_width
+from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fitting, _half_widths, _moves
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
@@ -158,7 +158,8 @@ def test_the_verdict_holds_whatever_is_open_or_depends(
 ) -> None:
     changed = _needing(estimate, share)
     need, capacity = changed.memory.device_bytes, changed.memory.capacity_bytes
-    probability, verdict = _fitting(changed, _span(need, _one(least * capacity - need, 0.3)), 0.1)
+    span = _span(need, _one(least * capacity - need, 0.3))
+    probability, verdict = _fitting(changed, span, 0.1, _moves(span, "memory", need))
     assert verdict == expected
     assert 0.0 <= probability <= 1.0
 
@@ -170,15 +171,22 @@ def test_the_probability_is_that_of_the_shares() -> None:
     for share in (0.25, None):
         weight = DOCUMENTED_SHARE if share is None else share
         deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
-        probability, _ = _fitting(changed, _span(need, _one(-0.5 * need, share)), own)
+        span = _span(need, _one(-0.5 * need, share))
+        probability, _ = _fitting(changed, span, own, _moves(span, "memory", need))
         expected = (1.0 - weight) * normal_below(0.0) + weight * normal_below(half / deviation)
         assert probability == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_range_joins_its_own_width_with_a_share_of_the_span() -> None:
-    assert _half_width("memory", 0.3, 0.4) == pytest.approx(
-        math.sqrt(0.3**2 + (SPAN_SHARE * 0.4) ** 2 + UNSAID_STACK["memory"] ** 2)
-    )
+@pytest.mark.parametrize(("share", "reaches"), [(0.02, False), (0.3, True), (1.0, True)])
+def test_a_range_ends_where_a_twentieth_of_the_cases_lies_outside(share: float, reaches: bool) -> None:
+    half = math.hypot(0.3, UNSAID_STACK["memory"])
+    moves = _moves(_span(1.0, _one(1.0, share)), "memory", 1.0)
+    low, high = _half_widths("memory", 0.3, moves)
+    assert low == pytest.approx(half, abs=0.01)
+    assert (high > half + 0.1) is reaches
+    assert high <= math.log(2.0) + half + 0.01
+    if reaches:
+        assert _below(high, moves, half / NORMAL_90) == pytest.approx(0.95, abs=0.005)
 
 
 @pytest.mark.parametrize(("said", "widens"), [({}, True), ({"stack": "mindspeed-llm"}, False)])

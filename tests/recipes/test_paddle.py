@@ -497,3 +497,15 @@ def test_quantized_weights_under_adapters_are_a_bound(more: str, bound: bool, tm
     recipe = read(f"{DENSE} --weight_quantize_algo weight_only_int8 {more}", tmp_path)
     assert any("priced in 16 bits" in told for told in about(recipe, "upper-bound")) == bound
     assert any("not modelled" in told for told in about(recipe, "not-modelled")) != bound
+
+
+def test_paddleformers_sums_gradients_in_fp32_by_default(tmp_path: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\nfine_tuning: full\nbf16: true\nfp16_opt_level: O2\nmax_seq_len: 4096\n"
+    for more, dtype in (
+        ("tensor_model_parallel_size: 2\n", "fp32"),
+        ("tensor_model_parallel_size: 2\namp_master_grad: false\n", "bf16"),
+        ("tensor_parallel_degree: 2\n", None),
+    ):
+        (tmp_path / "c.yaml").write_text(text + more, encoding="utf-8")
+        (recipe,) = read_recipe(str(tmp_path / "c.yaml"), {}, None, None)
+        assert recipe.options.get("gradient_dtype") == dtype

@@ -393,11 +393,15 @@ def options_of(arguments: Arguments, targets: Targets, layout: Layout) -> dict[s
 def usual_options(arguments: Arguments) -> dict[str, str]:
     """Return the default switches of a recipe with keys of PaddleFormers or ERNIEKit.
 
-    `fuse_rms_norm` is on by default: erniekit/hparams/model_args.py of ERNIEKit 1.3.0.
+    `fuse_rms_norm` is on by default: erniekit/hparams/model_args.py of ERNIEKit 1.3.0; `amp_master_grad` too, in
+    PaddleFormers: paddleformers/trainer/training_args.py of 1.2.0.
     """
     own, others = table_of("paddleformers"), table_of("paddlenlp")
     is_later = any(name in own and name not in others for name in arguments.entries)
-    return {"fused_rms_norm": "true"} if is_later and "fused_rms_norm" not in arguments.incomplete else {}
+    usual = {"fused_rms_norm": "true"} if is_later else {}
+    if arguments.has(*_PADDLEFORMERS_DEGREES):
+        usual["gradient_dtype"] = "fp32"
+    return {name: text for name, text in usual.items() if name not in arguments.incomplete}
 
 
 def _has_fp8_experts(arguments: Arguments) -> bool:

@@ -3,7 +3,7 @@
     Lengths.read("p50=900,p90=3k,max=16k")
     Lengths.read("lengths.jsonl")
 
-`cost.operations.sums` reads the means, `answers.unsaid` says where a run would fail.
+`cost.operations.sums` reads the means, `answers.lengths` says where a run would fail.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     simulate lengths data.jsonl --output lengths.csv
 
 An offer of several node counts is as many choices; each is ranked, and its fastest layout stands for it.
-`answers.plan` chooses, `answers.sweep` prices the questions, `answers.unsaid` counts without a tokenizer.
+`answers.plan` chooses, `answers.sweep` prices the questions, `answers.lengths` counts without a tokenizer.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def lengths_command() -> click.Command:
 
 def _lengths(**values: Any) -> None:
     """Count the samples by length, and say how far the characters may be from tokens."""
-    from simulator.answers.unsaid import measured_lengths
+    from simulator.answers.lengths import measured_lengths
 
     ctx = click.get_current_context()
     measured = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))

@@ -1,0 +1,143 @@
+"""Lengths that differ: where a run fails, how fast it may be if only the longest is known, those of a data set.
+
+`question.scenario` holds the lengths as a value and `cost.operations.sums` their sums; `answers.ranking` adds the
+length at which an estimate fails.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from simulator.cost.derived import pricing_of
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.cost.pricing.price import FITS, size
+from simulator.errors import InputError, quoted
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.lengths import Lengths
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.build import estimate_layout
+from simulator.tabular import replaced
+
+
+def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) -> Estimate:
+    """Return an estimate with the longest sequence that fits, and its range over what a bound leaves open."""
+    about, lengths = estimate.lengths, scenario.lengths
+    if about is None or lengths is None:
+        return estimate
+    longest = longest_that_fits(scenario, layout, lengths.longest if not lengths.packs else lengths.package)
+    if longest is not None:
+        samples = scenario.global_batch_size * scenario.framework.sequences_per_sample
+        about = replace(about, fits_to=longest, failing_steps=lengths.beyond(longest, samples))
+    if not lengths.bound:
+        return replaced(estimate, lengths=about)
+    shortest, speed = (
+        estimate_layout(replace(scenario, lengths=lengths.shortest()), layout).throughput,
+        estimate.throughput,
+    )
+    about = replace(
+        about,
+        shortest_step_seconds=shortest.step_seconds,
+        shortest_tokens_per_second_per_device=shortest.tokens_per_second_per_device,
+    )
+    ends = [each.interval_seconds or Interval(each.step_seconds, each.step_seconds) for each in (shortest, speed)]
+    interval = Interval(min(end.low for end in ends), max(end.high for end in ends))
+    return replaced(estimate, lengths=about, throughput=replace(speed, interval_seconds=interval))
+
+
+def longest_that_fits(scenario: Scenario, layout: Layout, most: int) -> int | None:
+    """Return the tokens of the longest sequence that fits, 0 for none; None where one of `most` tokens does."""
+
+    def fits(tokens: int) -> bool:
+        return bool(size(pricing_of(scenario.of_length(tokens), layout)).verdict[0] == FITS)
+
+    return None if fits(most) else last_that(fits, 0, most)
+
+
+def last_that(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number from `low` on that fits, by halving; `high` and what follows it do not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+class MeasuredLengths(NamedTuple):
+    """Lengths of the samples of a data set, by their characters."""
+
+    histogram: str
+    """Lines of length and count, ascending, under a head."""
+    remarks: tuple[str, ...]
+    """What they are, and how far they may be from tokens."""
+
+
+def measured_lengths(file: str, field: str, characters_per_token: float) -> MeasuredLengths:
+    """Return the lengths of the texts in a field of every line of a file. Raises InputError, with the line."""
+    counts: Counter[int] = Counter()
+    kinds: Counter[str] = Counter()
+    for number, line in _lines(file):
+        text = _text(f"{file}:{number}", line, field)
+        kinds.update(dict(zip(_CHARACTERS, _by_kind(text), strict=True)))
+        counts[max(math.ceil(len(text) / characters_per_token), 1)] += 1
+    samples, characters = counts.total(), kinds.total()
+    if not samples:
+        raise InputError(f"{file}: holds no samples")
+    tokens = sum(kinds[name] / usual for name, usual in _CHARACTERS.items())
+    usual = characters / tokens if tokens else characters_per_token
+    off = max(_LEAST_ERROR, abs(characters_per_token / usual - 1.0))
+    lengths = Lengths.read(counts)
+    points = ", ".join(f"p{share} {replace(lengths, survive=share / 100.0).fullest(1):,}" for share in (50, 90, 99))
+    error = f"of characters / {characters_per_token:g}: ± {100 * off:.0f} %;"
+    return MeasuredLengths(
+        "length,count\n" + "".join(f"{length},{count}\n" for length, count in sorted(counts.items())),
+        (
+            f"{samples:,} samples: mean {lengths.segments(1).mean:,.0f}, {points}, longest {lengths.longest:,} tokens",
+            f"{error} by its letters, digits and scripts a token has about {usual:.1f} characters (--chars-per-token)",
+        ),
+    )
+
+
+_CHARACTERS: Final = {"letters": 4.4, "digits": 1.6, "marks": 1.8, "wide": 1.4, "others": 2.2}
+"""Characters a token of tokenizers with 100,000 to 200,000 entries: Latin letters and spaces, digits, punctuation,
+scripts of East Asia, other scripts."""
+_LEAST_ERROR: Final = 0.15
+"""Least relative error of a length that is told by characters."""
+_KINDS: Final = (r"[A-Za-z\s]", r"[0-9]", r"[!-/:-@\[-`{-~]", r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
+
+
+def _by_kind(text: str) -> list[int]:
+    counts = [len(re.findall(kind, text)) for kind in _KINDS]
+    return [*counts, len(text) - sum(counts)]
+
+
+def _lines(file: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that hold something, with their numbers. Raises InputError."""
+    try:
+        with Path(file).open(encoding="utf-8-sig") as stream:
+            yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _text(place: str, line: str, field: str) -> str:
+    """Return the text of a sample: of the field, or of all messages in it. Raises InputError."""
+    try:
+        sample = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: no JSON: {error}") from error
+    if not isinstance(sample, dict) or field not in sample:
+        fields = ", ".join(map(str, list(sample)[:8])) if isinstance(sample, dict) else "none"
+        raise InputError(f"{place}: has no field {quoted(field)}; its fields: {fields} (--field NAME)")
+    value = sample[field]
+    if isinstance(value, list):
+        parts = [part.get("content", part.get("value", "")) if isinstance(part, dict) else part for part in value]
+        value = "\n".join(part for part in parts if isinstance(part, str))
+    if not isinstance(value, str):
+        raise InputError(f"{place}: field {quoted(field)} holds no text")
+    return value
