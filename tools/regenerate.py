@@ -30,6 +30,7 @@ GENERATORS: Final[Mapping[str, str]] = {
     "rules": "tests.check.rule_table",
     "glossary": "tests.docs.glossary",
     "example": "tests.docs.worked_example",
+    "manual": "tools.manual",
     "commands": "tests.docs.ran",
     "traces": "tests.docs.traced",
     "readme": "tests.docs.readme",

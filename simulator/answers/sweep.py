@@ -231,7 +231,7 @@ _TEXTS = frozenset(
 )
 _KINDS = {"flag": bool, "count": int, "number": int}
 _FIGURES = (
-    *("tokens_per_second", "mfu", "step_seconds", "step_seconds_low", "step_seconds_high"),
+    *("tokens_per_second", "mfu", "causal_mfu", "step_seconds", "step_seconds_low", "step_seconds_high"),
     *("device_bytes", "device_bytes_low", "device_bytes_high", "capacity_bytes", "fit_probability"),
 )
 COLUMNS: Mapping[str, type] = {
@@ -571,6 +571,7 @@ def _cells(estimate: Estimate) -> dict[str, Any]:
         "seq_length": estimate.seq_length,
         "tokens_per_second": speed.tokens_per_second_per_device * estimate.devices,
         "mfu": speed.mfu,
+        "causal_mfu": speed.causal_mfu,
         "step_seconds": speed.step_seconds,
         "step_seconds_low": seconds and seconds.low,
         "step_seconds_high": seconds and seconds.high,

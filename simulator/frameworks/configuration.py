@@ -249,6 +249,18 @@ def configuration_path(launch: LaunchCommand, file: str, name: str, line: int) -
     return beside(file, _in_own_folder(file, name), line)
 
 
+def named_configuration(arguments: Arguments, launch: LaunchCommand, *flags: str) -> Configuration | None:
+    """Return the file that the first of some flags names; None where only the run knows its name or its text."""
+    named = next((entry for flag in flags if (entry := arguments.entry(flag)) is not None), None)
+    if named is None or not named.values or not named.values[0].known:
+        arguments.need(named.causes if named is not None else (), "model")
+        return None
+    document = configuration(launch, arguments.file, named.values[0].text, named.value_line)
+    if document is None:
+        need_written(arguments, launch, named.values[0].text, "model")
+    return document
+
+
 def need_written(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> None:
     """Note that `option` depends on a file whose text only the run knows."""
     written = launch.written(name)

@@ -16,6 +16,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from simulator.question.specs.yaml_text import parse_yaml
 
 _MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32
+_MOST_ENDINGS: Final = 12
+"""Most endings of an absolute path that are looked for."""
 _MAXIMUM_KEYS: Final = 20_000
 _TOML_TEXT: Final = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)?|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
@@ -79,8 +82,9 @@ class Key:
 def beside(file: str, name: str, line: int) -> Path:
     """Return the path of a configuration file that a recipe names, beside it or above it in its repository.
 
-    A user's setting may point elsewhere. Raises InputError where that file does not exist, AbsentFileError where the
-    repository has none of the name.
+    A path from the machine's top is where its author keeps the repository: its longest ending of two parts or more that
+    leads to a file counts. A user's setting may point elsewhere. Raises InputError where that file does not exist,
+    AbsentFileError where the repository has none of the name.
     """
     named = path_set_by_user(name)
     if named is not None:
@@ -88,19 +92,31 @@ def beside(file: str, name: str, line: int) -> Path:
             if Path(named).is_file():
                 return Path(named)
         raise InputError(f"--set {shlex.quote(f'{name[:200]}={named[:200]}')}: no such file")
-    if not name.startswith(("~", "/")) and "\0" not in name and len(name) < _MAXIMUM_NAME:
+    if "\0" not in name and len(name) < _MAXIMUM_NAME:
         start = Path(file).parent
         inside = Path(os.path.normpath(start.absolute()))
         root = Path(os.path.normpath(root_of(Path(file)).absolute()))
         count = len(inside.parts) - len(root.parts) if inside.is_relative_to(root) else 0
-        for folder in (start / "/".join([".."] * steps) for steps in range(count + 1)):
+        folders = [start / "/".join([".."] * steps) for steps in range(count + 1)]
+        for ending, folder in product(_endings(name), folders):
             with contextlib.suppress(OSError):
-                if (folder / name).is_file():
-                    return require_inside(folder / name, Path(file), f"{file}:{line}: {name[:200]}")
+                if (folder / ending).is_file():
+                    return require_inside(folder / ending, Path(file), f"{file}:{line}: {name[:200]}")
     shown = name[:200]
     raise AbsentFileError(
         f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
         f"{option_for(shown, is_file=True)}"
+    )
+
+
+def _endings(name: str) -> list[str]:
+    """Return what a name may be within the repository, longest first."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    last = max(len(parts) - 1, 1)
+    return (
+        ["/".join(parts[n:]) for n in range(max(1, last - _MOST_ENDINGS), last)]
+        if name.startswith(("~", "/"))
+        else [name]
     )
 
 

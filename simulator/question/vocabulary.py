@@ -26,10 +26,10 @@ _WRITTEN_AS = {
     "torch": ("fsdp", "fsdp2", "pytorch", "torchtitan", "ddp", "olmo"),
     "torch --stack deepspeed": ("deepspeed", "zero", "ds"),
     "torch --stack transformers": (
-        *("hf", "huggingface", "transformers", "trainer", "accelerate", "trl", "peft", "axolotl", "unsloth"),
-        *("llamafactory", "llama-factory", "swift", "ms-swift", "oumi", "open-instruct"),
+        *("hf", "huggingface", "transformers", "trainer", "accelerate", "swift", "ms-swift", "oumi", "open-instruct"),
     ),
-    "torch --stack torchtune": ("torchtune",),
+    "torch --stack llama-factory": ("llama-factory", "llamafactory"),
+    **{f"torch --stack {name}": (name,) for name in ("axolotl", "peft", "torchtune", "trl", "unsloth")},
     "megatron": ("megatron-lm", "megatron-core", "mcore", "nemo", "bridge", "megatron-bridge", "mindspeed", "primus"),
     "paddle": ("paddlenlp", "paddleformers", "paddlefleet", "ernie", "erniekit"),
 }

@@ -28,7 +28,12 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.schedule.orders import schedule_of
-from simulator.cost.timing.products import model_flops_per_token, repeated_flops_per_token, shared_flops_per_token
+from simulator.cost.timing.products import (
+    masked_flops_per_token,
+    model_flops_per_token,
+    repeated_flops_per_token,
+    shared_flops_per_token,
+)
 from simulator.question.arrays import Matrix
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -236,6 +241,7 @@ def _throughput(priced: Priced, parts: Mapping[str, Matrix], at: int) -> Through
         hardware_flops_per_second_per_device=(flops + _recomputed_flops(priced, at)) * tokens_rate,
         tokens_per_second_per_device=tokens_rate,
         mfu=flops * tokens_rate / _mean_peak(scenario),
+        causal_mfu=(flops - masked_flops_per_token(scenario)) * tokens_rate / _mean_peak(scenario),
         bubble_fraction=float(step.pipeline.fill[at]) / (pace + float(step.pipeline.fill[at])),
         interval_seconds=None,
         parts_seconds={name: float(value[at]) for name, value in parts.items()},

@@ -590,6 +590,7 @@ class Ranking(Tabular):
                 **layout_object(estimate.layout),
                 "tokens_per_second": estimate.throughput.tokens_per_second_per_device * estimate.devices,
                 "mfu": estimate.throughput.mfu,
+                "causal_mfu": estimate.throughput.causal_mfu,
                 "step_seconds": estimate.throughput.step_seconds,
                 "device_bytes": estimate.memory.device_bytes,
                 "fit_probability": estimate.memory.fit_probability,

@@ -116,7 +116,7 @@ def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
 
 def _sections(part: Callable[[], Callable[[Any], Iterable[Section]]]) -> AnswerWriter[Any]:
     """Return what writes the sections of a report as tables."""
-    return lambda: lambda value, shown: tables.sections_text(part()(value), shown.style)
+    return lambda: lambda value, shown: tables.sections_text(part()(value), shown.style, shown.line)
 
 
 _ESTIMATES: Final[Mapping[str, AnswerWriter[Estimate | Ranking]]] = {
@@ -127,6 +127,7 @@ _LISTING: Final[Mapping[str, AnswerWriter[SpecListing]]] = {
     "json": lambda: listing.listing_json,
     "jsonl": lambda: listing.listing_jsonl,
     "csv": lambda: listing.listing_csv,
+    "html": lambda: answer_pages.listing_page,
 }
 _ERRORS: Final[Mapping[str, AnswerWriter[Sequence[JudgedRun]]]] = {
     "json": lambda: calibration.accuracy_json,

@@ -240,6 +240,7 @@ def test_an_option_of_the_framework_counts() -> None:
 
 def test_a_template_goes_where_output_says(tmp_path: Path) -> None:
     assert run("calibrate", "--template", "--output", str(tmp_path / "rows.csv")).stdout == ""
+    assert "--template is a table of CSV" in run("calibrate", "--template", "--format", "json").stderr
     assert (tmp_path / "rows.csv").read_text(encoding="utf-8") == run("calibrate", "--template").stdout
 
 

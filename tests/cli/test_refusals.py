@@ -30,7 +30,7 @@ from tests.cli.running import TINY, refusal, run
         ((*TINY, "--global-batch-tokens", "4M"), "--global-batch-size and --global-batch-tokens exclude each other"),
         ((*TINY, "--precision", "bf61"), "'bf61', did you mean 'bf16'?; allowed are bf16, fp16, fp8, fp4, fp32"),
         ((*TINY, "--framework", "deepspeed"), "write --framework torch --stack deepspeed"),
-        ((*TINY, "--framework", "TRL"), "write --framework torch --stack transformers"),
+        ((*TINY, "--framework", "TRL"), "write --framework torch --stack trl"),
         (
             (*TINY, "--recompute", "none,ful"),
             "'ful', did you mean 'full'?; allowed are none, selective, full, attention, operations",

@@ -13,7 +13,7 @@ import pytest
 from simulator.show.cli import streams
 from simulator.show.cli.main import cli
 from simulator.show.cli.streams import progress_bar, wants_colour, write
-from tests.cli.running import TINY, run
+from tests.cli.running import TINY, refusal, run
 from tests.project.tree import ROOT
 
 
@@ -40,6 +40,12 @@ def test_the_form_follows_the_suffix_of_the_output(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text("utf-8").startswith(start), name
     run("rank", *TINY, "--format", "json", "--output", str(tmp_path / "b.csv"))
     assert (tmp_path / "b.csv").read_text("utf-8").startswith("{")
+    fewest = run("hardware", "--output", str(tmp_path / "b.html"))
+    assert not fewest.exit_code
+    assert (tmp_path / "b.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    error = refusal("explain", *TINY, "--output", str(tmp_path / "c.csv"))
+    assert "no csv of this answer: one of table, json, markdown" in error
+    assert not (tmp_path / "c.csv").exists()
 
 
 class Terminal(io.StringIO):

@@ -73,7 +73,8 @@ class Browser:
     def open(self, page: Path, width: int, *, dark: bool = False) -> None:
         """Show a page at a width, and wait until its figures are drawn."""
         self.events.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        phone = width < 500
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=page.resolve().as_uri())

@@ -39,7 +39,15 @@ from tests.report import samples
 in_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
 )
-WIDTHS = (400, 1600)
+WIDTHS = (375, 1600)
+"""Of a phone and of a screen."""
+FIRST_SEEN = """
+[...document.querySelectorAll('h1, p, li, th, td')].filter(e => {
+  const at = e.getBoundingClientRect();
+  return at.right <= 375 && at.bottom <= 667;
+}).map(e => e.textContent).join(' ')
+"""
+"""What a phone shows before anything is moved."""
 OUTSIDE = """
 [...document.querySelectorAll('.figure')].flatMap(box => {
   const frame = box.getBoundingClientRect();
@@ -82,6 +90,9 @@ def test_a_page_is_shown_whole(
     assert shown.run("document.querySelectorAll('.figure .main-svg').length") >= 1
     if width == max(WIDTHS):
         assert_all_have_names(shown)
+    elif name != "accuracy":
+        seen = shown.run(FIRST_SEEN)
+        assert all(re.search(word, seen) for word in (r"\bfits?\b|does not fit", "GiB", "tokens/s")), seen
 
 
 @in_browser

@@ -132,6 +132,16 @@ def test_utilisation_divides_by_the_mean_peak_of_a_mixed_cluster() -> None:
         assert found.tokens_per_second_per_device == pytest.approx(rate)
 
 
+def test_utilisation_of_causal_attention_leaves_out_the_masked_half() -> None:
+    """By hand, of each token: 3 passes x 4 layers x 4 s h / 2; of frozen weights 2 passes."""
+    for rank, passes in ((None, 3), (8, 2)):
+        scenario = scenario_of(small_moe(), seq_length=32, lora_rank=rank)
+        found = estimate_layout(scenario, layout_of(scenario)).throughput
+        masked = passes * 4 * 2 * 32 * 64
+        causal = found.model_flops_per_token - masked
+        assert found.causal_mfu / found.mfu == pytest.approx(causal / found.model_flops_per_token)
+
+
 def added(scenario: Scenario, **fields: Any) -> float:
     """FLOPs per token that recomputation adds."""
     found = estimate_layout(scenario, layout_of(scenario, **fields)).throughput

@@ -54,6 +54,12 @@ def test_wheel_carries_the_data(wheel: Path, folder: str) -> None:
     assert {name for name in names if name.startswith(f"simulator/_data/{folder}/")} == expected
 
 
+def test_wheel_carries_the_manual_and_the_completions(wheel: Path) -> None:
+    shared = {name.partition(".data/data/")[2] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {path.as_posix() for path in files_under("share")} <= shared
+    assert "share/man/man1/simulate.1" in shared
+
+
 def test_wheel_says_whose_figures_it_holds(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith("licenses/NOTICE") for name in names)

@@ -93,3 +93,14 @@ def test_adapters_lengths_and_the_batch_rule(tmp_path: Path) -> None:
 )
 def test_what_is_not_priced_is_said(old: str, new: str, tmp_path: Path) -> None:
     assert judged(PLAIN.replace(old, new), tmp_path).outcome == "not_modelled"
+
+
+def test_gradients_that_stay_whole_between_micro_batches_are_a_bound(tmp_path: Path) -> None:
+    result = judged(PLAIN, tmp_path)
+    assert result.case is not None
+    assert result.case.recipe.unpriced_bytes == 4 * 1_235_814_400
+    each = judged(PLAIN.replace("cp_size: 1", "cp_size: 1, defer_fsdp_grad_sync: false"), tmp_path)
+    once = judged(PLAIN.replace("global_batch_size: 64", "global_batch_size: 16"), tmp_path)
+    assert each.case is not None
+    assert once.case is not None
+    assert each.case.recipe.unpriced_bytes == once.case.recipe.unpriced_bytes == 0

@@ -363,7 +363,6 @@ def test_the_command_of_llamafactory(tmp_path: Path) -> None:
     [
         ("llamafactory", "v1/train_full/train_full_deepspeed.yaml", "LLaMA-Factory's v1 format"),
         ("llamafactory", "megatron/qwen3_moe_full.yaml", "mcore_adapter"),
-        ("nanotron", "config_tiny_llama.yaml", "nanotron"),
     ],
 )
 def test_formats_that_are_refused_by_name(family: str, end: str, name: str) -> None:
@@ -468,8 +467,8 @@ def test_a_line_that_is_continued_where_the_file_ends(end: str, tmp_path: Path) 
 
 def test_a_refusal_by_name_comes_before_what_is_wrong_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text("general: {}\nparallelism: {tp: 1}\ntokens: {a: 1}\ntokens: {a: 2}\n")
-    with pytest.raises(UnsupportedError, match="nanotron"):
+    file.write_text("policy: {}\ngrpo: {a: 1}\nsft: {a: 1}\nsft: {a: 2}\n")
+    with pytest.raises(UnsupportedError, match="NeMo-RL"):
         read_recipe(file)
     file.write_text("model: {}\ndata: {cutoff_len: 4096}\nparallel: {fsdp_size: 8}\ntraining: {stage: pt}\n")
     with pytest.raises(UnsupportedError, match="FSDP2 trainer"):

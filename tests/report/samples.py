@@ -61,6 +61,7 @@ def throughput(step_seconds: float = 2.0) -> ThroughputEstimate:
         flops_per_second_per_device=1e15 / step_seconds,
         hardware_flops_per_second_per_device=1.25e15 / step_seconds,
         tokens_per_second_per_device=20_000.0 / step_seconds,
+        causal_mfu=0.9 / step_seconds,
         mfu=1.0 / step_seconds,
         bubble_fraction=0.05,
         interval_seconds=None,

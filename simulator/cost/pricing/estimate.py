@@ -202,6 +202,8 @@ class ThroughputEstimate:
     """Tokens of the step, per second and device."""
     mfu: float
     """Model FLOP per second over the device's dense peak at the training precision."""
+    causal_mfu: float
+    """The same without the scores that a causal mask hides."""
     bubble_fraction: float
     """Idle share of the pacing stage."""
     interval_seconds: Interval | None

@@ -161,8 +161,13 @@ def _flops_per_token(scenario: Scenario, work: Work) -> float:
     Attention counts as non-causal, Megatron's convention, which reproduces the measured tables to 0.1 %; bounded
     attention by its share of the causal half.
     """
+    return 2.0 * work.chosen.all + _score_flops_per_token(scenario, work) + work.core_flops
+
+
+def _score_flops_per_token(scenario: Scenario, work: Work) -> float:
+    """Return the forward FLOP per token of attention's two products over all scores, masked ones too."""
     bounded = sum(width * mean_attended_share(scenario, window) for window, width in work.windows)
-    return 2.0 * work.chosen.all + 4.0 * scenario.attended_tokens * (work.core_width + bounded) + work.core_flops
+    return 4.0 * scenario.attended_tokens * (work.core_width + bounded)
 
 
 def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
@@ -221,6 +226,16 @@ def model_flops_per_token(scenario: Scenario) -> float:
     if scenario.lora_rank is None:
         return 3.0 * forward
     return 2.0 * forward + 3.0 * adapter_flops_per_token(scenario)
+
+
+def masked_flops_per_token(scenario: Scenario) -> float:
+    """Return the model FLOP per token over scores that a causal mask hides, half of all (T1)."""
+    model, conditions = scenario.model, conditions_of(scenario)
+    layers = list(model.layer_counts.items())
+    if scenario.framework.mtp and model.num_nextn_predict_layers:
+        layers.append((model.prediction_kind, model.num_nextn_predict_layers))
+    scores = sum(count * _score_flops_per_token(scenario, layer_work(conditions, kind)) for kind, count in layers)
+    return (1.5 if scenario.lora_rank is None else 1.0) * scores
 
 
 def adapter_flops_per_token(scenario: Scenario) -> float:

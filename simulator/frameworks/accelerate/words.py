@@ -13,9 +13,10 @@ from typing import Final
 from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.values import Cause, known_value
+from simulator.frameworks.values import EMPTY, Cause, known_value
 
 _TABLE: Final = "accelerate"
+_FILE: Final = "config_file"
 _ENGINE: Final = {
     "zero_stage": "zero_optimization.stage",
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
@@ -36,7 +37,7 @@ _SHARDS: Final = {
 def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
     """Return the launcher's options merged with its file. Raises InputError where that is missing."""
     words = Arguments(arguments.file, table_of(_TABLE), complete=True)
-    named = launch.options.get("config_file")
+    named = launch.options.get(_FILE)
     if named is not None and named.known:
         configured = configuration(launch, arguments.file, named.text, named.line)
         if configured is None:
@@ -74,6 +75,18 @@ def _causes(words: Arguments) -> Iterable[Cause]:
     return (cause for entries in words.entries.values() for entry in entries for cause in entry.causes)
 
 
+def take_named(arguments: Arguments) -> bool:
+    """Take the configuration of `accelerate launch` that the user's setting `config_file` names, if it is set."""
+    name = arguments.settings.get(_FILE)
+    if name is None:
+        return False
+    arguments.used.add(_FILE)
+    launch = LaunchCommand("accelerate", "accelerate", 1, EMPTY, (), {_FILE: known_value(name, 1)}, {})
+    arguments.nodes, arguments.devices_per_node = cluster(arguments, launch)
+    take_accelerate(arguments, launch)
+    return True
+
+
 def take_accelerate(arguments: Arguments, launch: LaunchCommand) -> None:
     """Add accelerate's options as the trainer's words, except where the trainer has its own."""
     words = accelerate_words(arguments, launch)
@@ -93,9 +106,7 @@ def take_accelerate(arguments: Arguments, launch: LaunchCommand) -> None:
                 _hand_over(arguments, words, name, own)
     elif shards:
         _take_fsdp(arguments, words)
-    elif (
-        "config_file" not in launch.options and kind == "" and not (arguments.has("deepspeed") or arguments.has("fsdp"))
-    ):
+    elif _FILE not in launch.options and kind == "" and not (arguments.has("deepspeed") or arguments.has("fsdp")):
         message = "the user's own configuration of accelerate may shard the state"
         arguments.remark("upper-bound", "warning", message, bound="sharding")
     for option in words.incomplete - {"nodes", "devices_per_node"}:

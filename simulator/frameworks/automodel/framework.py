@@ -1,8 +1,8 @@
 """NeMo Automodel's configuration files: FSDP2 over models of Transformers or its own.
 
 Read at NVIDIA-NeMo/Automodel 36044ad (August 2026): `nemo_automodel/recipes/llm/{train_ft,benchmark}.py`,
-`components/distributed/{config,parallelizer}.py`, `components/moe/parallelizer.py`, `components/loss/masked_ce.py`,
-`_transformers/auto_model.py`, whose defaults apply where a key is absent.
+`components/distributed/{config,parallelizer,utils}.py`, `components/moe/parallelizer.py`,
+`components/loss/masked_ce.py`, `_transformers/auto_model.py`, whose defaults apply where a key is absent.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.documents import Key
@@ -20,6 +21,9 @@ from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, rank_layers
 
+_NODES: Final = ("benchmark.num_nodes", "slurm.nodes")
+_NODE: Final = 8
+"""Devices of a node of the examples."""
 _NAMES: Final = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config")
 _LENGTHS: Final = ("packed_sequence.packed_sequence_size", "packed_sequence.pack_size", "dataset.seq_len")
 """Lengths that every sample has: packs, and the benchmark's made-up data."""
@@ -58,7 +62,8 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
     options = {**({} if whole else _HALF), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
     options |= _optimizer(arguments)
-    arguments.nodes = arguments.integer("nodes", "benchmark.num_nodes")
+    counts = (arguments.integer("nodes", key) for key in _NODES)
+    arguments.nodes = next((count for count in counts if count), None)
     exact = next((key for key in _LENGTHS if arguments.integer("seq_length", key, low=0)), None)
     run = Recipe(
         framework="torch",
@@ -70,7 +75,9 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         options=options,
         layout=layout,
     )
-    run = replace(run, unpriced_bytes=_wrapped_bytes(run, layout))
+    late = arguments.switch("zero_stage", "distributed.defer_fsdp_grad_sync", default=True)
+    whole_gradients = _unsharded_bytes(run, layout, arguments.nodes or 1) if late else 0.0
+    run = replace(run, unpriced_bytes=_wrapped_bytes(run, layout) + whole_gradients)
     if exact:
         return run
     data = {
@@ -189,6 +196,25 @@ def _wrapped_bytes(run: Recipe, layout: Layout) -> float:
     spec = models.load_model(run.model)
     tokens = layout.micro_batch_size * (run.seq_length or spec.max_position_embeddings or 0)
     return 0.0 if spec.is_moe else 6.0 * tokens * spec.hidden_size * spec.num_hidden_layers / layout.context_parallel
+
+
+def _unsharded_bytes(run: Recipe, layout: Layout, nodes: int) -> float:
+    """Return the fp32 gradients that FSDP2 leaves whole between micro batches (`defer_fsdp_grad_sync`, utils.py: 236).
+
+    With as many devices as a node has or more; a pipeline's schedule reduces once, and adapters have few.
+    """
+    group = max(_NODE * nodes // (layout.replica * layout.context_parallel), 1)
+    once = (run.global_batch_size or 0) <= layout.micro_batch_size * group
+    if run.model is None or run.lora_rank or layout.pipeline_parallel > 1 or once:
+        return 0.0
+    spec, experts = models.load_model(run.model), 0.0
+    whole = total_parameters(spec)
+    if spec.is_moe and spec.num_experts > spec.num_experts_per_tok:
+        unused = whole - active_parameters(spec, include_input_embedding=True)
+        experts = unused * spec.num_experts / (spec.num_experts - spec.num_experts_per_tok)
+    # Experts that are spread over all devices of a group are each whole on one.
+    spread = experts / layout.expert_parallel if layout.expert_parallel < group else 0.0
+    return 4.0 * (whole - experts + spread) / layout.tensor_parallel
 
 
 FRAMEWORK: Final = Framework(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import configuration, need_written, replaced
+from simulator.frameworks.configuration import named_configuration, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
@@ -60,16 +60,12 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a command line; flags override the file's keys."""
-    named = arguments.entry("config") or arguments.entry("c")
+    document = named_configuration(arguments, launch, "config", "c")
     flags, arguments.entries = arguments.entries, {}
-    if named is None or not named.values or not named.values[0].known:
-        arguments.need(named.causes if named is not None else (), "model")
-        return Recipe(framework="torch")
-    document = configuration(launch, arguments.file, named.values[0].text, named.value_line)
     if document is None:
-        need_written(arguments, launch, named.values[0].text, "model")
+        return Recipe(framework="torch")
     words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
-    return read(arguments, replaced(document, words, arguments.file), document.file if document else "")
+    return read(arguments, replaced(document, words, arguments.file), document.file)
 
 
 def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:

@@ -113,7 +113,8 @@ def note_unsharded(arguments: Arguments) -> None:
     """Remark that the launcher may shard the state although the file does not."""
     if not arguments.has("fsdp"):
         message = "a configuration of `accelerate launch` may shard the state; priced without"
-        arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding")
+        fix = "--set config_file=PATH"
+        arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding", fix=fix)
 
 
 def _usual_recompute(arguments: Arguments) -> RecomputeMode:

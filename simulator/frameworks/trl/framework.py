@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, Final
 
-from simulator.frameworks.accelerate.words import cluster, take_accelerate
+from simulator.frameworks.accelerate.words import cluster, take_accelerate, take_named
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
@@ -71,6 +71,10 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
                 arguments.add(key.path[0] if section else key.dotted, key.values, key.line, file)
 
 
+_PADDING: Final = re.compile(r"sft|dpo|kto|orpo|simpo|reward")
+"""In the name of a script whose trainer, TRL's, pads to the longest sample unless it packs; others may group."""
+
+
 def as_accelerate(launch: LaunchCommand) -> LaunchCommand:
     """Return the `accelerate launch` that a launch of `trl` stands for (TRL f2cd577, `cli/accelerate_config.py`)."""
     if launch.program != "trl":
@@ -95,14 +99,16 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if launch.program == "trl" or launch.script.text.startswith(OWN_MODULES):
         _add_defaults(arguments)
     nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
-    return _with_purpose(arguments, PurePath(launch.script.text).name, deepspeed=deepspeed or nested, padded=False)
+    title = PurePath(launch.script.text).name
+    return _with_purpose(arguments, title, deepspeed=deepspeed or nested, padded=_PADDING.search(title) is not None)
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
-    """Return the run of a file of keys; options of `accelerate launch` are not known."""
+    """Return the run of a file of keys; of `accelerate launch` only a configuration that the user names is known."""
     _add_keys(arguments, keys, arguments.file)
+    named = take_named(arguments)
     deepspeed = add_deepspeed(arguments, None)
-    if not deepspeed:
+    if not deepspeed and not named:
         note_unsharded(arguments)
     _add_defaults(arguments)
     return _with_purpose(arguments, "/".join(PurePath(arguments.file).parts[-3:]), deepspeed=deepspeed)

@@ -147,10 +147,10 @@ def settings_of_training(names: Iterable[str], path: str, outer: Collection[str]
     return " and ".join(settings[:2]) if len(settings) > 1 or (trained and not idle) else ""
 
 
-OF_DEEPSPEED: Final = ("zero_optimization", "steps_per_print", "train_micro_batch_size_per_gpu")
+OF_DEEPSPEED: Final = ("zero_optimization", "steps_per_print", "train_micro_batch_size_per_gpu", "wall_clock_breakdown")
 """Keys that DeepSpeed's configurations have, and few others."""
 _MONITORS: Final = frozenset(
-    ["activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "comms_logger", "aio"]
+    ["activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "comms_logger", "aio", "amp", "log"]
 )
 
 

@@ -141,6 +141,8 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         _list(ctx, values)
         return
     if values["template"]:
+        if ctx.get_parameter_source("format") is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--format {values['format']}: --template is a table of CSV")
         write(template(load_hardware(values["hardware"]) if values["hardware"] else None), values["output"])
         return
     logged = _logged(values)

@@ -177,14 +177,20 @@ _SUFFIXES: Final = {".htm": "html", ".html": "html", ".md": "markdown", ".yml": 
 
 
 def form_of(ctx: click.Context, name: str) -> str:
-    """Return the form of an answer: that of `--format`, else what the suffix of `--output` names."""
+    """Return the form of an answer: that of `--format`, else what the suffix of `--output` names.
+
+    Raises UsageError for the suffix of a form that this answer has not.
+    """
     form, output = str(ctx.params["format"]), ctx.params.get("output")
     source = ctx.get_parameter_source("format")
     if output in (None, "-") or source is not click.core.ParameterSource.DEFAULT:
         return form
     suffix = Path(str(output)).suffix.lower()
     named = _SUFFIXES.get(suffix, suffix.removeprefix("."))
-    return named if named in ANSWERS[name].formats else form
+    forms = ANSWERS[name].formats
+    if named not in forms and any(named in answer.formats for answer in ANSWERS.values()):
+        raise click.UsageError(f"--output {output}: no {named} of this answer: one of {', '.join(forms)} (--format)")
+    return named if named in forms else form
 
 
 def write(text: str | Iterable[str], output: str | None, option: str = "--output", *, commands: bool = False) -> None:

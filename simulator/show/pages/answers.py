@@ -46,6 +46,7 @@ from simulator.show.report.compare import (
     priced_text,
 )
 from simulator.show.report.estimate import defaults_line, status_line
+from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import (
     availability_lines,
     foundation_lines,
@@ -71,7 +72,7 @@ def plan_page(plan: Plan, shown: Presentation) -> str:
         figures["offers"] = plan_figure(plan.priced, plan.deadline_days, plan.budget)
         text = "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
         about = "Scatter of choices by offer: days against cost with 90 % intervals; lines at the limits."
-        table = columns_table(plan_columns(plan))
+        table = columns_table(plan_columns(plan), first=("offer", "nodes", "days", "cost", "in time", "in budget"))
         sections.append(PageSection("Days and cost", text=[text], figure="offers", about=about, table=table))
     if out := list(left_out_lines(plan)):
         sections.append(PageSection("Left out", lines=out))
@@ -96,8 +97,8 @@ def compare_page(comparison: Comparison, shown: Presentation) -> str:
     title = "Inputs that differ, and what each does to A alone"
     seconds = part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
     sections = [
-        PageSection("A and B", lines=[f"{letter}: {name} - {priced_text(priced)}" for letter, name, priced in both]),
         PageSection("Figures", table=Table(FIGURES, figure_rows(comparison, colour=False))),
+        PageSection("A and B", lines=[f"{letter}: {name} - {priced_text(priced)}" for letter, name, priced in both]),
         PageSection(title, text=idle, table=inputs if inputs.rows else None),
         _parts(
             "Memory of the fullest device, from A to B", "memory", comparison.memory, part_rows(comparison.memory, gib)
@@ -119,21 +120,20 @@ _MOST_DRAWN = 12
 
 
 def check_page(checks: Checks, shown: Presentation) -> str:
-    """Return the page of verdicts."""
+    """Return the page of verdicts: what failed first, what trains nothing last."""
     figures: dict[str, PlotlyFigure] = {}
-    rows = summary_rows(checks.results)
-    sections = [PageSection("Verdicts", table=Table(HEADERS, rows, frozenset(TEXTS)))]
-    priced = [(r, r.estimate) for r in checks.results if r.estimate is not None and r.outcome != "refused"]
-    if priced and len(checks.results) <= _MOST_DRAWN:
+    results = sorted(checks.results, key=lambda result: (result.passed, result.estimate is None))
+    sections = [PageSection("Verdicts", table=Table(HEADERS, summary_rows(results), frozenset(TEXTS)))]
+    priced = [(r, r.estimate) for r in results if r.estimate is not None and r.outcome != "refused"]
+    if priced and len(results) <= _MOST_DRAWN:
         figures["recipes"] = verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
         about = (
             "Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; grey where the "
             "verdict is open."
         )
-        sections.insert(0, PageSection("Need against what is usable", figure="recipes", about=about))
-    drawn = sorted(priced, key=lambda pair: pair[0].passed)[:_MOST_FIGURES] if figures else []
-    needs = {id(result): memory_figure(estimate) for result, estimate in drawn}
-    for number, result in enumerate(checks.results):
+        sections.append(PageSection("Need against what is usable", figure="recipes", about=about))
+    needs = {id(result): memory_figure(estimate) for result, estimate in priced[: _MOST_FIGURES * bool(figures)]}
+    for number, result in enumerate(results):
         name = f"recipe-{number}" if id(result) in needs else ""
         if name:
             figures[name] = needs[id(result)]
@@ -141,7 +141,7 @@ def check_page(checks: Checks, shown: Presentation) -> str:
     if checks.changed is not None:
         lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
         sections.append(PageSection("Since the baseline", lines=lines))
-    hardware = dict.fromkeys(result.estimate.hardware for result in checks.results if result.estimate is not None)
+    hardware = dict.fromkeys(result.estimate.hardware for result in results if result.estimate is not None)
     known = dict.fromkeys(f"{estimate.hardware}: {status_line(estimate)}" for _, estimate in priced)
     notes = [*known, *spec_sources(result.case.scenario for result, _ in priced if result.case is not None)]
     title = f"Recipes on {', '.join(hardware) or 'no hardware'}"
@@ -165,6 +165,13 @@ _ERROR_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS 
 
 def _error_title(kind: CoefficientKind) -> str:
     return f"{TITLES[kind]}: error of every row"
+
+
+def listing_page(listing: SpecListing, shown: Presentation) -> str:
+    """Return the page of records."""
+    lead, *notes = listing.notes or [f"{len(listing.records)} records."]
+    sections = [PageSection("All", table=columns_table(listing_columns(listing).values()))] if listing.records else []
+    return page_html(shown, listing.title or "What is shipped", lead, sections, {}, notes=notes)
 
 
 def accuracy_page(judged: Sequence[JudgedRun], shown: Presentation) -> str:

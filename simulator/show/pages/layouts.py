@@ -67,6 +67,7 @@ from simulator.show.report.ranking import (
     remedies_cells,
 )
 from simulator.show.report.text import (
+    both_mfu_text,
     caution_lines,
     cluster_speed,
     gib,
@@ -124,7 +125,7 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     title = "Where the step goes, from peak to MFU"
     sections = [
         PageSection("Memory by stage", (), "memory", MEMORY_ABOUT, memory, folded=True),
-        PageSection(title, (), "step", STEP_ABOUT, step, folded=True),
+        PageSection(title, [f"{both_mfu_text(estimate.throughput)}."], "step", STEP_ABOUT, step, folded=True),
         *(_explanation_sections(explained) if explained is not None else ()),
         *_timeline_sections(estimate, figures),
         *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
@@ -159,7 +160,7 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
         f"{grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
     )
     remedies = _cells_table(*remedies_cells(ranking))
-    table = columns_table(ranking_columns(estimates, whole), range(len(estimates)))
+    table = columns_table(ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %"))
     sections = [
         PageSection("Layouts", [how], table=table),
         PageSection("Speed against memory", [_drawn(len(panels), ranking)], "pareto", about),

@@ -37,9 +37,9 @@ class Table:
     """Index of the layout that each row's first cell shows; empty for none."""
 
 
-def columns_table(columns: Iterable[Column], layouts: Sequence[int] = ()) -> Table:
-    """Return the columns of a terminal's table for a page."""
-    listed = list(columns)
+def columns_table(columns: Iterable[Column], layouts: Sequence[int] = (), first: Sequence[str] = ()) -> Table:
+    """Return the columns of a terminal's table for a page; those to see on a phone stand `first`."""
+    listed = sorted(columns, key=lambda column: [*first, column.name].index(column.name))
     rows = list(zip(*(column.cells for column in listed), strict=True))
     left = frozenset(position for position, column in enumerate(listed) if column.is_text)
     return Table([column.name for column in listed], rows, left, layouts)
@@ -132,9 +132,17 @@ def figure_box(name: str, about: str, *, drawn: bool = True) -> str:
     return f'<div class="figure" {which} role="img" aria-label="{escape(about)}"></div>'
 
 
+_LONG = 20
+"""Most characters of a cell that a phone may break at every word."""
+
+
 def _table(table: Table, caption: str, wide: frozenset[int]) -> str:
     columns = range(len(table.headers))
-    side = [f"{'text' * (column in table.text_columns)} {'wide' * (column in wide)}".strip() for column in columns]
+    side = [
+        f"{'text' * (column in table.text_columns)} {'wide' * (column in wide)} "
+        f"{'long' * any(len(row[column]) > _LONG for row in table.rows)}".strip()
+        for column in columns
+    ]
     heads = "".join(
         f'<th scope="col" class="{side[column]}"><button type="button">{escape(header)}</button></th>'
         for column, header in enumerate(table.headers)

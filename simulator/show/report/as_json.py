@@ -118,6 +118,7 @@ class ThroughputEstimateJson(Shown):
     hardware_tflops_per_device: Annotated[float, At("hardware_flops_per_second_per_device")]
     tokens_per_second_per_device: float
     mfu: float
+    causal_mfu: float
     bubble_fraction: float
     interval: Annotated[Interval | None, At("interval_seconds")]
     breakdown_s: Annotated[PartSizes, At("parts_seconds")]

@@ -37,8 +37,10 @@ from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, heading, joined, narrow_line
 from simulator.show.report.text import (
     amount,
+    cluster_speed,
     dumps,
     gib,
+    grouped,
     in_colour,
     largest_parts,
     layout_text,
@@ -155,10 +157,10 @@ def _alone(result: Checked, shown: Presentation) -> Iterator[str]:
     yield from (line for line in _lines(result, 0) if line != verdict_line(result))
 
 
-HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules")
-TEXTS = (0, 1, 2, 8)
+HEADERS = ("recipe", "verdict", "GiB", "tokens/s", "usable", "margin", "on", "stage", "step s", "rules")
+TEXTS = (0, 1, 6, 9)
 """Columns that hold words."""
-_SPARE = (0, 0, 30, 0, 20, 10, 60, 50, 40)
+_SPARE = (0, 0, 0, 45, 20, 10, 30, 60, 50, 40)
 """Order in which columns are left out where a line is too short, the highest first; 0 stays."""
 
 
@@ -184,17 +186,18 @@ def _row(result: Checked, *, colour: bool) -> list[str]:
     rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
     name, estimate = one_line(result.name), result.estimate
     if estimate is None:
-        return [name, verdict, "", "", "", "", "", "", rules]
+        return [name, verdict, *[""] * 7, rules]
     memory, on = estimate.memory, one_line(f"{estimate.devices} x {estimate.hardware}")
     if result.outcome == "refused":
-        return [name, verdict, on, "", gib(memory.capacity_bytes), "", "", "", rules]
+        return [name, verdict, "", "", gib(memory.capacity_bytes), "", on, "", "", rules]
     return [
         name,
         verdict,
-        on,
         gib(memory.device_bytes),
+        grouped(cluster_speed(estimate)),
         gib(memory.capacity_bytes),
         margin_text(memory.headroom_bytes),
+        on,
         str(memory.binding_stage),
         amount(estimate.throughput.step_seconds),
         rules,

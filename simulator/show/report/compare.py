@@ -159,7 +159,8 @@ def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> l
             [f"step {unit} (90 %)", *step],
         ]
     tokens = row("tokens/s", lambda e: grouped(cluster_speed(e)))
-    return [*rows, tokens, row("MFU %", lambda e: mfu_text(e.throughput.mfu))]
+    mfu = row("MFU %", lambda e: mfu_text(e.throughput.mfu))
+    return [*rows, tokens, mfu, row("with causal attention", lambda e: mfu_text(e.throughput.causal_mfu))]
 
 
 def _inputs(comparison: Comparison, shown: Presentation) -> str:

@@ -35,6 +35,7 @@ from simulator.show.report.text import (
     about_lines,
     amount,
     batch_text,
+    both_mfu_text,
     cluster_speed,
     count_text,
     cut_text,
@@ -167,6 +168,7 @@ def speed_rows(estimate: Estimate, shown: Presentation) -> list[list[str]]:
         ["TFLOPS/device", teraflops(speed.flops_per_second_per_device)],
         ["TFLOPS/device with recomputation", teraflops(speed.hardware_flops_per_second_per_device)],
         ["MFU %", mfu_text(speed.mfu)],
+        ["MFU %, causal attention", mfu_text(speed.causal_mfu)],
         ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
         ["tokens/s", grouped(cluster_speed(estimate))],
         [f"step {unit}", amount(speed.step_seconds * per_second)],
@@ -352,7 +354,7 @@ def speed_sentence(estimate: Estimate, shown: Presentation) -> str:
         reach = f" ({low} to {high}, from samples of one token to full ones)"
     parts = [
         f"{grouped(cluster_speed(estimate))} tokens/s{of_speed}",
-        f"{mfu_text(speed.mfu)} % MFU",
+        both_mfu_text(speed),
         f"{amount(speed.step_seconds * per_second)} {unit} a step{reach}",
     ]
     if (run := shown.run_of(estimate)) is not None:

@@ -242,14 +242,19 @@ def keys_listing(name: str | None = None) -> SpecListing:
     return SpecListing(records=answer_rows(), notes=(note,))
 
 
+def listing_columns(listing: SpecListing) -> dict[str, Column]:
+    """Return the columns that any record has, by name."""
+    records = listing.records
+    names = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
+    return {name: _column(name, records) for name in names}
+
+
 def listing_table(listing: SpecListing, shown: Presentation) -> str:
     """Return the records as a table between title and notes, without columns that no record has.
 
     Sentences stand beside the other columns where a line has room for them, else under their row.
     """
-    records = listing.records
-    names = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
-    columns = {name: _column(name, records) for name in names}
+    columns = listing_columns(listing)
     plain, left_out = fitting([column for name, column in columns.items() if name not in _PROSE], shown.line)
     prose = [column for name, column in columns.items() if name in _PROSE]
     table = _with_prose(plain, prose, shown)
@@ -262,8 +267,11 @@ def _cell(value: str | float | None) -> str:
 
 
 def _column(name: str, records: Sequence[ListingRow]) -> Column:
+    header = "\n".join(name.replace("_per_", "/").rsplit("_", 1)).replace("_", " ")
+    for word, unit in (("gib", "GiB"), ("gb/s", "GB/s"), ("tflops", "TFLOPS")):
+        header = header.replace(word, unit)
     return Column(
-        header="\n".join(name.replace("_per_", "/").rsplit("_", 1)).replace("_", " "),
+        header=header,
         cells=tuple(_cell(record[name]) for record in records),
         is_text=any(isinstance(record[name], str) for record in records),
         spare=_SPARE.get(name, 0 if name in _NEVER_SPARED else 1),
@@ -347,8 +355,10 @@ def enough_listing(question: Question, fewest: Iterable[Enough]) -> SpecListing:
         title = f"{scenario.model.name}: {batch}, {scenario.framework.name}{f' with stack {stack}' if stack else ''}"
     kinds = sorted(map(load_hardware, by_hardware), key=lambda spec: spec.usable_memory_bytes)
     notes = [
-        "Fewest devices of a node, or whole nodes, that hold all weights, LoRA, and LoRA over 4 bits (and divide the",
-        "global batch); days for a million samples on them.",
+        (
+            "Fewest devices of a node, or whole nodes, that hold all weights, LoRA, and LoRA over 4 bits (and divide "
+            "the global batch); days for a million samples on them."
+        ),
         "simulate plan --offer and --train-tokens compare offers; simulate rank shows the layouts.",
     ]
     return SpecListing(records=[_enough(spec, by_hardware[spec.name]) for spec in kinds], title=title, notes=notes)

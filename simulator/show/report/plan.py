@@ -38,6 +38,7 @@ from simulator.show.report.presentation import (
 from simulator.show.report.text import (
     amount,
     caution_lines,
+    cluster_speed,
     count_text,
     devices_text,
     fit_text,
@@ -45,6 +46,7 @@ from simulator.show.report.text import (
     grouped,
     host_text,
     layout_text,
+    need_text,
     percent,
     probability_text,
     significant,
@@ -96,7 +98,8 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {_with_run(best)}."
         if best.estimate is not None:
-            yield f"Its layout: {brief_layout(best.estimate.layout, best.estimate.framework)}."
+            figures = f"{need_text(best.estimate)}, {grouped(cluster_speed(best.estimate))} tokens/s"
+            yield f"Its layout: {brief_layout(best.estimate.layout, best.estimate.framework)}: {figures}."
             yield from caution_lines(best.estimate)
             yield status_line(best.estimate)
             if (host := host_text(best.estimate.memory)) is not None:

@@ -252,23 +252,49 @@ class Section:
     """Columns that hold words, which are aligned left."""
     wrapped: tuple[str, ...] = ()
     """Headers of columns with sentences, which are broken into lines on a terminal."""
+    spare: Mapping[str, int] = field(default_factory=dict)
+    """Order of leaving out columns of numbers by header, the highest first; by default the last ones first."""
 
 
-def sections_text(sections: Iterable[Section], style: Style) -> str:
-    """Return the sections one below the other; on a page, titles are headings."""
-    return "\n\n".join(_text(section, style) for section in sections) + "\n"
+def sections_text(sections: Iterable[Section], style: Style, width: int | None) -> str:
+    """Return the sections one below the other, in a width; on a page, titles are headings."""
+    return "\n\n".join(_text(section, style, width if style == "table" else None) for section in sections) + "\n"
 
 
-def _text(section: Section, style: Style) -> str:
+def _text(section: Section, style: Style, width: int | None) -> str:
     blocks = [section.title if style == "table" else f"## {section.title}"]
     if section.lines:
         on_terminal = style == "table"
-        lines = (line if on_terminal else line.replace("|", "\\|") for line in section.lines)
+        lines = (filled(line, width) if on_terminal else line.replace("|", "\\|") for line in section.lines)
         blocks.append(("\n" if on_terminal else "\n\n").join(lines))
     if section.headers and section.rows:
-        table = grid(section.headers, section.rows, style, text_columns=section.text_columns, wrapped=section.wrapped)
-        blocks.append(table)
+        blocks.append(_table(section, style, width))
     return "\n\n".join(blocks)
+
+
+_NARROWEST = 16
+"""Fewest characters of a column that is broken into lines."""
+
+
+def _table(section: Section, style: Style, width: int | None) -> str:
+    """Return the table of a section, without the columns for which the width has no room."""
+    columns = [
+        Column(header, tuple(cells), words := at in section.text_columns, 0 if words else section.spare.get(header, at))
+        for at, (header, *cells) in enumerate(zip(section.headers, *section.rows, strict=True))
+    ]
+    prose = [column for column in columns if column.header in section.wrapped]
+    room = None if width is None else width - len(prose) * (_NARROWEST + BETWEEN)
+    plain, left_out = fitting([column for column in columns if column not in prose], room)
+    length = PROSE_WIDTH
+    if width is not None and prose:
+        rest = width - sum(column.width + BETWEEN for column in plain)
+        length = min(max(rest // len(prose) - BETWEEN, _NARROWEST), PROSE_WIDTH)
+    shown = [column for column in columns if column not in left_out]
+    rows = list(zip(*(column.cells for column in shown), strict=True))
+    text_columns = [at for at, column in enumerate(shown) if column.is_text]
+    wrapped = dict.fromkeys(section.wrapped, length)
+    table = grid([column.header for column in shown], rows, style, text_columns=text_columns, wrapped=wrapped)
+    return "\n".join([table, *(filled(line, width) for line in narrow_line(left_out))])
 
 
 if TYPE_CHECKING:

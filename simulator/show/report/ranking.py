@@ -63,6 +63,7 @@ from simulator.show.report.text import (
     layout_text,
     margin_text,
     mfu_text,
+    need_text,
     percent,
     recompute_text,
     step_unit,
@@ -228,6 +229,7 @@ def _figure_columns(estimates: Sequence[Estimate], shown: Presentation) -> Itera
     yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 85)
     yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 80)
     yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 20)
+    yield column("causal\nMFU %", lambda e: mfu_text(e.throughput.causal_mfu), 82)
     yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), 60)
     need = column("GiB", lambda e: f"{to_gib(e.memory.device_bytes):.1f}", 15)
     yield need._replace(bars=tuple(e.memory.device_bytes / e.memory.capacity_bytes for e in estimates))
@@ -295,9 +297,7 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
 
 def fastest_line(estimate: Estimate, shown: Presentation) -> str:
     """Return the first of a ranking in words."""
-    memory, fit = estimate.memory, fit_text(estimate)
-    need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f} GiB"
-    need += f" (fits {fit} %)" if fit != "-" else ""
+    need = need_text(estimate)
     layout = brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
         layout += f", {dispatch} overlapped"

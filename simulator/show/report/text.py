@@ -27,6 +27,7 @@ from simulator.cost.pricing.estimate import (
     LengthsEstimate,
     MemoryEstimate,
     OpenSwitch,
+    ThroughputEstimate,
     Verdict,
 )
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
@@ -90,9 +91,22 @@ def fit_text(estimate: Estimate) -> str:
     return "-" if probability is None else probability_text(probability)
 
 
+def need_text(estimate: Estimate) -> str:
+    """Return what the fullest device needs of what is usable, and the probability that it fits."""
+    memory, fit = estimate.memory, fit_text(estimate)
+    need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f} GiB"
+    return need + (f" (fits {fit} %)" if fit != "-" else "")
+
+
 def mfu_text(fraction: float) -> str:
     """Return a utilisation in per cent with one decimal, or as many as tell it from 0."""
     return _never_nothing(100 * fraction)
+
+
+def both_mfu_text(speed: ThroughputEstimate) -> str:
+    """Return the MFU, and behind it that of causal attention where it is another."""
+    full, causal = mfu_text(speed.mfu), mfu_text(speed.causal_mfu)
+    return f"{full} % MFU" + (f" ({causal} % with causal attention)" if causal != full else "")
 
 
 def teraflops(flops_per_second: float) -> str:

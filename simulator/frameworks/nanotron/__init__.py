@@ -1,0 +1,1 @@
+"""nanotron: `framework` reads the configuration files of its trainer."""
