@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "simulator/cost/schedule/*.py",
             "simulator/cost/memory/activations.py",
-            "simulator/cost/timing/pipeline.py",
+            "simulator/cost/timing/step.py",
         ),
         ("tests/timing", "tests/memory"),
     ),

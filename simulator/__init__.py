@@ -75,7 +75,7 @@ class _Notebook:
     """Draws answers for notebooks; what draws imports every answer, so not before."""
 
     def html(self, answer: Tabular) -> str:
-        from simulator.show.pages.notebook import answer_html  # noqa: PLC0415  start-up time
+        from simulator.show.pages.figures import answer_html  # noqa: PLC0415  start-up time
 
         return answer_html(answer)
 
@@ -85,7 +85,7 @@ class _Notebook:
         return answer_json(answer)
 
     def figure(self, answer: Tabular, name: str) -> Any:
-        from simulator.show.pages.notebook import answer_figure  # noqa: PLC0415  start-up time
+        from simulator.show.pages.figures import answer_figure  # noqa: PLC0415  start-up time
 
         return answer_figure(answer, name)
 

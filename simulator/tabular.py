@@ -2,7 +2,7 @@
 
     estimate.rows()    estimate.to_frame()    estimate.plot("step")
 
-An answer has its rows; `show.pages.notebook` draws them.
+An answer has its rows; `show.pages.figures` draws them.
 """
 
 from __future__ import annotations

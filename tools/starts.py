@@ -26,7 +26,7 @@ from dataclasses import asdict
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart, argument_names, digest, parameters
+from simulator.recipes.shell.launch import COLUMNS, TABLE, DocumentedStart, argument_names, digest, parameters
 
 _COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _EXPORT = re.compile(r"^export[ \t]+([A-Za-z_]\w*=[\w.-]+)[ \t]*$", re.MULTILINE)

@@ -391,31 +391,6 @@ class Plan(Tabular):
         return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
 
     @property
-    def best_position(self) -> int | None:
-        """Position in `choices` of `best`; None for none."""
-        return self._position(self.best)
-
-    @property
-    def best_measured_position(self) -> int | None:
-        """Position in `choices` of `best_measured`; None for none."""
-        return self._position(self.best_measured)
-
-    @property
-    def equal_positions(self) -> tuple[int, ...]:
-        """Positions in `choices` of `equal`."""
-        return tuple(self.choices.index(choice) for choice in self.equal)
-
-    @property
-    def surer_position(self) -> int | None:
-        """Position in `choices` of `surer`; None where `best` is as sure."""
-        return self._position(self.surer)
-
-    @property
-    def sooner_position(self) -> int | None:
-        """Position in `choices` of `sooner`; None for none."""
-        return self._position(self.sooner)
-
-    @property
     def offers_priced(self) -> tuple[OfferPriced, ...]:
         """Every offer with the positions in `choices` of its best choices."""
         return tuple(

@@ -10,8 +10,8 @@ from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.shell import starts
-from simulator.recipes.shell.starts import parameters
+from simulator.recipes.shell import launch
+from simulator.recipes.shell.launch import parameters
 from tests.cli.running import run
 from tests.recipes.corpus import FOLDER, corpus
 from tools import starts as maker
@@ -74,8 +74,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     table = tmp_path / "starts.csv"
-    table.write_text(",".join(starts.COLUMNS) + "\n", encoding="utf-8")
-    monkeypatch.setattr(starts, "TABLE", table)
+    table.write_text(",".join(launch.COLUMNS) + "\n", encoding="utf-8")
+    monkeypatch.setattr(launch, "TABLE", table)
     monkeypatch.setattr(maker, "TABLE", table)
     assert remade("Pai-Megatron-Patch", tmp_path) == 1
     assert remade("Megatron-MoE-ModelZoo", tmp_path) == 2
@@ -85,12 +85,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _forget() -> object:
     yield
-    starts._starts.cache_clear()
+    launch._starts.cache_clear()
 
 
 def remade(framework: str, checkout: Path, version: str = "0123456789") -> int:
     """Make a framework's part of the table anew; how many starts it has."""
-    starts._starts.cache_clear()
+    launch._starts.cache_clear()
     return maker.merge(framework, checkout, version)
 
 
@@ -339,7 +339,7 @@ def test_what_the_user_tells_replaces_all_that_the_launcher_tells(checkout: Path
 
 
 def test_the_table_names_what_it_was_made_of() -> None:
-    table = [start for named in starts._starts().values() for start in named]
+    table = [start for named in launch._starts().values() for start in named]
     assert {start.framework for start in table} == set(maker.FRAMEWORKS)
     for start in table:
         assert all(dataclasses.astuple(start))
@@ -352,11 +352,11 @@ def test_every_start_has_a_word_for_each_argument_of_its_file() -> None:
     families = {"Pai-Megatron-Patch": "pai", "Megatron-MoE-ModelZoo": "megatron-moe-zoo"}
     public = {(row.family, row.path): row.file.read_text(encoding="utf-8") for row in corpus()}
     seen = 0
-    for start in [start for named in starts._starts().values() for start in named]:
+    for start in [start for named in launch._starts().values() for start in named]:
         text = public.get((families.get(start.framework, ""), start.file))
         if text is not None:
             seen += 1
-            assert start.digest == starts.digest(text), start.file
+            assert start.digest == launch.digest(text), start.file
             assert start.file.endswith(".yaml") or len(start.words) - len(start.exported) == parameters(text), (
                 start.file
             )

@@ -23,7 +23,7 @@ from simulator.question.recipe import Recipe
 from simulator.recipes.check.repository import OwnWords
 from simulator.recipes.check.verdict import Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
-from simulator.recipes.shell.starts import argument_names
+from simulator.recipes.shell.launch import argument_names
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""

@@ -40,8 +40,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.model import architectures
 from simulator.question.specs.names import model_names, vision_name
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.shell.launch import TrainingCommand, find_launch
-from simulator.recipes.shell.starts import DocumentedStart, start_of
+from simulator.recipes.shell.launch import DocumentedStart, TrainingCommand, find_launch, start_of
 from simulator.recipes.shell.values import text_value
 
 _STAGES: Final = ("training", "fine_tuning", "peft")

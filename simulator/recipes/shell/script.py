@@ -31,6 +31,7 @@ from simulator.recipes.shell.launch import (
     VARIABLE_FILES,
     WRAPPERS,
     TrainingCommand,
+    example_of,
     find_launch,
     passed_environment,
     process_counts,
@@ -40,7 +41,6 @@ from simulator.recipes.shell.launch import (
     submitted_variables,
 )
 from simulator.recipes.shell.source import HOLES, Source, check_length
-from simulator.recipes.shell.starts import example_of
 from simulator.recipes.shell.state import SURROUNDINGS, Machine, NotFollowed, maybe, open_words
 from simulator.recipes.shell.values import (
     EMPTY,

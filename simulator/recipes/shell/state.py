@@ -22,8 +22,8 @@ from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.frameworks.values import Cause, path_set_by_user
 from simulator.question.origin import Place, Remark, Severity, option_for
+from simulator.recipes.shell.launch import Example
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.starts import Example
 from simulator.recipes.shell.values import (
     BLANKS,
     BREAK,

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from simulator._version import __version__
 from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
-from simulator.answers.plan import Availability, Goodput, LimitAnswer, LimitCheck, OfferPriced
+from simulator.answers.plan import Availability, Goodput, LimitAnswer, LimitCheck, OfferPriced, Plan
 from simulator.answers.run import TrainingRun
 from simulator.answers.sweep import SweepOutcome
 from simulator.cost.pricing.estimate import StageMemory
@@ -41,6 +41,20 @@ class ChoiceJson(Shown):
     estimate: EstimateJson | None
 
 
+def _position(choice: str, absent: str = "for none") -> At:
+    """Return where the position of one of a plan's choices comes from; `absent` says when there is none."""
+
+    def position(plan: Plan, _: object) -> int | None:
+        chosen = getattr(plan, choice)
+        return None if chosen is None else plan.choices.index(chosen)
+
+    return At(position, f"Position in `choices` of `{choice}`; None {absent}.")
+
+
+def _equal(plan: Plan, _: object) -> list[int]:
+    return [plan.choices.index(choice) for choice in plan.equal]
+
+
 class PlanJson(AnswerJson):
     model: str
     train_tokens: int
@@ -49,11 +63,11 @@ class PlanJson(AnswerJson):
     min_fit_probability: float
     availability: Availability | None
     offers: Annotated[list[OfferPriced], At("offers_priced")]
-    best: Annotated[int | None, At("best_position")]
-    best_measured: Annotated[int | None, At("best_measured_position")]
-    equal: Annotated[list[int], At("equal_positions")]
-    surer: Annotated[int | None, At("surer_position")]
-    sooner: Annotated[int | None, At("sooner_position")]
+    best: Annotated[int | None, _position("best")]
+    best_measured: Annotated[int | None, _position("best_measured")]
+    equal: Annotated[list[int], At(_equal, "Positions in `choices` of `equal`.")]
+    surer: Annotated[int | None, _position("surer", "where `best` is as sure")]
+    sooner: Annotated[int | None, _position("sooner")]
     choices: list[ChoiceJson]
 
 
