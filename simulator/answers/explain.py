@@ -34,6 +34,8 @@ from simulator.tabular import Tabular
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""
+_MOST_JUDGED = 16
+"""Changes of an open run that are priced over all that is open."""
 _LARGEST_STEP = 4
 """Number of doublings of a size that are tried, the size itself included."""
 
@@ -100,7 +102,8 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
         more = fitting(pairs) or fitting(_further((x for x in pairs if "recompute" in x.axes), 3, marks))
     fewest = min((candidate.case.scenario.devices for candidate, _ in more), default=0)
     smallest = [pair for pair in more if pair[0].case.scenario.devices == fewest]
-    return (*_best(changes, MOST_SHOWN), *_best(smallest, MOST_WIDER))
+    is_open = base.open is not None
+    return (*_best(changes, MOST_SHOWN, gates, is_open=is_open), *_best(smallest, MOST_WIDER, gates, is_open=is_open))
 
 
 def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
@@ -109,12 +112,21 @@ def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
-def _best(tries: _Tries, limit: int) -> Iterator[Change]:
-    """Yield the fastest of each kind of change, fastest first."""
+def _best(tries: _Tries, limit: int, gates: Gates, *, is_open: bool) -> Iterator[Change]:
+    """Yield the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
     fastest: dict[frozenset[str], Change] = {}
-    for candidate, change in sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
-        if len(fastest) < limit:
-            fastest.setdefault(candidate.axes, change)
+    ordered = sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options))
+    for candidate, change in ordered[:_MOST_JUDGED] if is_open else ordered:
+        if len(fastest) == limit:
+            break
+        if candidate.axes in fastest:
+            continue
+        judged = estimate_of(change.case) if is_open else change.estimate
+        if not is_open or passes(judged, gates):
+            fastest[candidate.axes] = replace(change, estimate=judged)
+    if is_open:
+        yield from fastest.values()
+        return
     estimates: dict[int, Estimate] = {}
     for scenario in {change.case.scenario for change in fastest.values()}:
         same = [change.estimate for change in fastest.values() if change.case.scenario == scenario]

@@ -39,7 +39,7 @@ def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) 
     if not lengths.bound:
         return replaced(estimate, lengths=about)
     shortest, speed = (
-        estimate_layout(replace(scenario, lengths=lengths.shortest()), layout).throughput,
+        estimate_layout(replace(scenario, lengths=lengths.shortest(scenario.image_tokens)), layout).throughput,
         estimate.throughput,
     )
     about = replace(

@@ -15,7 +15,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, OpenRange, OpenSwitch, Provenance, Verdict
+from simulator.cost.pricing.estimate import (
+    AssumedSwitch,
+    Contribution,
+    Estimate,
+    Interval,
+    OpenRange,
+    OpenSwitch,
+    Provenance,
+    Verdict,
+)
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
@@ -23,7 +32,7 @@ from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, 
 from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
-from simulator.tabular import replaced
+from simulator.tabular import deferred, replaced
 
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
@@ -74,25 +83,47 @@ def over_open(
     ends = [_end(base, open_switches, figure) for figure in _ENDS]
     # Switches act on each other: an end may lie inside of what one switch does alone.
     needs = [float(each.need_bytes[0]) for each in (base, *ends)]
-    needs += [needs[0] + switch.memory_bytes for switch in open_switches]
+    needs += [needs[0] + switch.need_bytes for switch in open_switches]
+    sizes = [float(each.device_bytes[0]) for each in (base, *ends)]
+    sizes += [sizes[0] + switch.memory_bytes for switch in open_switches]
     steps = [float(each.step.total[0]) for each in (base, *ends)]
     steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
     span = OpenRange(
         switches=tuple(sorted(open_switches, key=_worth(estimate), reverse=True)),
         least_bytes=min(needs),
         most_bytes=max(needs),
+        least_device_bytes=min(sizes),
+        most_device_bytes=max(sizes),
         fastest_seconds=min(steps),
         slowest_seconds=max(steps),
         usual_verdict=verdict_of(base, 0),
     )
-    return _judged(estimate, span)
+    return _judged(replaced(estimate, assumed=deferred(lambda: tuple(_assumed(estimate, span)))), span)
+
+
+def _assumed(estimate: Estimate, span: OpenRange) -> Iterator[AssumedSwitch]:
+    """Yield the assumed switches that matter: of open ones the value that matters most, then the others."""
+    firsts = {switch.switch: switch for switch in reversed(span.switches)}
+    for name in span.names:
+        switch = firsts[name]
+        if not switch.others:
+            yield AssumedSwitch(
+                switch=name,
+                value=switch.value,
+                other=switch.other,
+                because=switch.source,
+                speed_change=1.0 / (1.0 + switch.speed_change) - 1.0,
+                memory_bytes=-switch.memory_bytes,
+                verdict=switch.verdict,
+            )
+    yield from (each for each in estimate.assumed if each.switch not in firsts)
 
 
 _Figure = Callable[[OpenSwitch], float]
 """Effect of a switch that an end makes as small as it can be."""
 _ENDS: Final[tuple[_Figure, ...]] = (
-    lambda switch: switch.memory_bytes,
-    lambda switch: -switch.memory_bytes,
+    lambda switch: switch.need_bytes,
+    lambda switch: -switch.need_bytes,
     lambda switch: -switch.speed_change,
     lambda switch: switch.speed_change,
 )
@@ -123,9 +154,21 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
             continue
         changed = switched_anew(base, values)
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
-        memory = float(changed.need_bytes[0] - base.need_bytes[0])
-        if max(abs(speed), abs(memory) / float(base.need_bytes[0])) >= MIN_CHANGE:
-            yield _open_switch(each, option_text(usual), speed, memory, changed)
+        need = float(changed.need_bytes[0] - base.need_bytes[0])
+        if max(abs(speed), abs(need) / float(base.need_bytes[0])) >= MIN_CHANGE:
+            memory = float(changed.device_bytes[0] - base.device_bytes[0])
+            yield OpenSwitch(
+                switch=each.switch,
+                value=option_text(usual),
+                other=each.text,
+                share=each.share,
+                source=each.source,
+                speed_change=speed,
+                memory_bytes=memory,
+                need_bytes=need,
+                verdict=verdict_of(changed, 0),
+                others=dict(each.others),
+            )
 
 
 def _turned(practice: Practice, profile: FrameworkProfile) -> Practice:
@@ -156,20 +199,6 @@ def _of_release(profile: FrameworkProfile, release: FrameworkProfile | None) -> 
             yield Practice(name, text, None, (), f"recipes of {release.stack}")
 
 
-def _open_switch(practice: Practice, usual: str, speed: float, memory: float, changed: Priced) -> OpenSwitch:
-    return OpenSwitch(
-        switch=practice.switch,
-        value=usual,
-        other=practice.text,
-        share=practice.share,
-        source=practice.source,
-        speed_change=speed,
-        memory_bytes=memory,
-        verdict=verdict_of(changed, 0),
-        others=dict(practice.others),
-    )
-
-
 def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -> Priced:
     """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
     best: dict[str, OpenSwitch] = {}
@@ -195,6 +224,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     moves = _moves(span, "memory", memory.need_bytes)
     low, high = _half_widths("memory", own, moves)
     probability, verdict = _fitting(estimate, span, own, moves)
+    span = replace(span, favourable_probability=_favourable(estimate, span, own))
     return replaced(
         estimate,
         open=span,
@@ -239,12 +269,16 @@ def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[flo
     room = math.log(memory.capacity_bytes / memory.need_bytes)
     probability = _below(room, moves, math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90)
     probability = min(probability, memory.surest)
-    favourable = room + math.log(memory.need_bytes / span.least_bytes)
-    if max(probability, normal_below(favourable * NORMAL_90 / own)) < FIRM_NO:
+    if max(probability, _favourable(estimate, span, own)) < FIRM_NO:
         return probability, "does_not_fit"
     if probability < FIRM_YES:
         return probability, "depends"
     return probability, "starved" if estimate.verdict == "starved" else "fits"
+
+
+def _favourable(estimate: Estimate, span: OpenRange, own: float) -> float:
+    """Return the probability to fit at the most favourable end; `own` as of `_half_widths`."""
+    return normal_below(math.log(estimate.memory.capacity_bytes / span.least_bytes) * NORMAL_90 / own)
 
 
 def _verdict_of_ends(estimate: Estimate, span: OpenRange) -> Verdict:
@@ -267,7 +301,7 @@ def _moves(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float
         values = [switch for switch in span.switches if switch.switch == name]
         shares = [DOCUMENTED_SHARE if switch.share is None else switch.share for switch in values]
         moved = [
-            math.log1p(each.memory_bytes / today) if figure == "memory" else -math.log1p(each.speed_change)
+            math.log1p(each.need_bytes / today) if figure == "memory" else -math.log1p(each.speed_change)
             for each in values
         ]
         options = [(max(1.0 - sum(shares), 0.0), 0.0), *zip(shares, moved, strict=True)]

@@ -69,8 +69,13 @@ _MOST_SHOWN: Final = 12
 """Most variables that one remark names."""
 _BY_ABSENCE: Final = ("full-precision", "no-vocabulary", "no-sequence-parallel")
 """Rules whose remarks rest on the absence of a flag."""
-_BOUND_RULES: Final = {"bound": "upper-bound", "activations": "activations-bound"}
-"""Rules for flags that are not priced and only lower the need, by their weight."""
+_BOUND_RULES: Final[Mapping[str, tuple[str, Bound]]] = {
+    "bound": ("upper-bound", ""),
+    "state": ("upper-bound", "state"),
+    "length": ("upper-bound", "length"),
+    "activations": ("activations-bound", ""),
+}
+"""Rules and bounds of flags that are not priced and only lower the need, by their weight."""
 
 
 LARGEST_OF_WORKLOAD: Final = {
@@ -437,8 +442,8 @@ class Arguments:
         if flag.effect != "not_modelled" or (not entry.causes and entry.values and flag.is_off(entry.text)):
             return
         severity: Severity = "error" if flag.weight == "verdict" else "warning"
-        rule = _BOUND_RULES.get(flag.weight, "not-modelled")
-        self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place))
+        rule, bound = _BOUND_RULES.get(flag.weight, ("not-modelled", ""))
+        self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place, bound=bound))
 
 
 def _shown(entry: Argument) -> str:

@@ -99,9 +99,10 @@ def _letters(name: str) -> frozenset[str]:
 FlagKind = Literal["priced", "no_effect", "not_modelled"]
 """`priced`: a reader takes it; `no_effect`: changes neither memory nor speed; `not_modelled`: changes them but is
 not priced."""
-FlagWeight = Literal["", "figure", "activations", "bound", "verdict"]
-"""How much a flag that is not modelled matters: `figure` moves a figure within its interval, `activations` and
-`bound` only lower activations or the total need (what fits without it fits with it), `verdict` may turn a verdict."""
+FlagWeight = Literal["", "figure", "activations", "state", "length", "bound", "verdict"]
+"""How much a flag that is not modelled matters: `figure` moves a figure within its interval, `activations`, `state`,
+`length` and `bound` only lower activations, state, what a sample takes or the total need (what fits without it fits
+with it), `verdict` may turn a verdict."""
 Takes = Literal["value", "switch", "optional", "list"]
 """What follows a flag: one value, nothing, a value or nothing, or several values."""
 TargetKind = Literal["layout", "option", "model", "workload"]

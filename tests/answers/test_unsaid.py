@@ -122,6 +122,7 @@ def _one(memory_bytes: float, share: float | None, verdict: Any = "fits") -> Ope
         source="a page",
         speed_change=0.0,
         memory_bytes=memory_bytes,
+        need_bytes=memory_bytes,
         verdict=verdict,
     )
 
@@ -132,6 +133,8 @@ def _span(need: float, *found: OpenSwitch) -> OpenRange:
         switches=found,
         least_bytes=need + min(0.0, *moved, 0.0),
         most_bytes=need + max(0.0, *moved, 0.0),
+        least_device_bytes=need + min(0.0, *moved, 0.0),
+        most_device_bytes=need + max(0.0, *moved, 0.0),
         fastest_seconds=1.0,
         slowest_seconds=1.0,
         usual_verdict="fits",

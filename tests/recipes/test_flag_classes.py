@@ -4,12 +4,13 @@ import csv
 import os
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from simulator.answers.gates import Gates
 from simulator.frameworks import registry
-from simulator.frameworks.flags import Flag, table_file, table_names
+from simulator.frameworks.flags import Flag, FlagWeight, table_file, table_names
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import UNDECIDED, check_files, check_recipe
 from simulator.recipes.check.verdict import Checked, exit_code
@@ -61,7 +62,8 @@ def test_every_flag_has_one_class(table: str) -> None:
     for row in rows.values():
         assert row.effect in ("priced", "no_effect", "not_modelled"), row.name
         assert row.about, row.name
-        assert (row.weight in ("figure", "activations", "bound", "verdict")) == (row.effect == "not_modelled"), row.name
+        assert bool(row.weight) == (row.effect == "not_modelled"), row.name
+        assert row.weight in get_args(FlagWeight), row.name
         assert bool(row.first) == bool(row.last) == bool(row.file), row.name
 
 

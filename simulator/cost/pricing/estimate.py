@@ -341,6 +341,8 @@ class OpenSwitch:
     """Tokens per second with `other` over those with `value`, less one."""
     memory_bytes: float
     """Bytes that the fullest device needs more with `other`; negative for less."""
+    need_bytes: float
+    """The same of what must fit: without blocks that the allocator can give back."""
     verdict: Verdict
     """Verdict with `other`, by the need alone."""
     others: Mapping[str, str] = field(default_factory=dict)
@@ -359,15 +361,21 @@ class OpenRange:
     switches: tuple[OpenSwitch, ...]
     """Values that move speed or memory, the largest effect first."""
     least_bytes: float
-    """Need of the fullest device with every switch at its thriftiest value."""
+    """What must fit on the fullest device (`need_bytes`) with every switch at its thriftiest value."""
     most_bytes: float
-    """Need with every switch at its most costly value."""
+    """The same with every switch at its most costly value."""
+    least_device_bytes: float
+    """Memory of the fullest device with every switch at its thriftiest value."""
+    most_device_bytes: float
+    """The same with every switch at its most costly value."""
     fastest_seconds: float
     """Step with every switch at its fastest value."""
     slowest_seconds: float
     """Step with every switch at its slowest value."""
     usual_verdict: Verdict
     """Verdict by the need with every switch at the framework's own value."""
+    favourable_probability: float | None = None
+    """Probability to fit with every switch at its thriftiest value; None without a calibration."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ class Stack:
     """Whether runs on it may set other switches too, or which ones: they stay open where a run is described."""
     lacks: tuple[str, ...] = ()
     """Parallel sizes that its launches do not have: a search leaves them at 1 unless the question says them."""
+    fixed: tuple[str, ...] = ()
+    """Switches that its code has in no other way: `--option` cannot change them."""
     recomputes_operations: bool = True
     """Whether its recompute can list operations, where the framework's can."""
 
@@ -170,7 +172,14 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
 
 @lru_cache(maxsize=256)  # changes to a recipe need the same few profiles repeatedly
 def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | None) -> FrameworkProfile:
-    chosen = switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
+    usual = on_stack(profile_of(name), stack_for(name, stack))
+    chosen = switched(usual, dict(options))
+    for switch in () if usual.stack == DEFAULT else _BY_NAME[usual.stack].fixed:
+        value, only = (str(getattr(profile, switch)).lower() for profile in (chosen, usual))
+        if value != only:
+            raise InputError(
+                f"--option {switch}={value}: stack '{usual.stack}' has {switch}={only} alone; leave one of both out"
+            )
     return replace(chosen, stated=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen
 
 

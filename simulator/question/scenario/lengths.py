@@ -152,10 +152,10 @@ class Lengths:
         """Mean tokens of a sequence without padding."""
         return float(self.package) if self.packs else self.segments(1).mean
 
-    def shortest(self) -> Lengths:
-        """Return the least that a bound allows: samples of one token, packed or alone."""
+    def shortest(self, image_tokens: int = 0) -> Lengths:
+        """Return the least that a bound allows: samples of one token, or of their images', packed or alone."""
         cutoff = self.package if self.packs else None
-        return replace(self, tokens=(1,), weights=(1.0,), bound=False, cutoff=cutoff)
+        return replace(self, tokens=(max(image_tokens, 1),), weights=(1.0,), bound=False, cutoff=cutoff)
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
 from simulator.answers.explain import Explanation, changes_for
@@ -385,7 +385,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=advice(lambda: _on_device(case), None),
         changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks, gates), ()),
-        room=None if judged.outcome == "refused" else advice(lambda: room_of(case), None),
+        room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
 
 
@@ -493,6 +493,7 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     surely = 1.0 if interval is None else interval.low / estimate.memory.device_bytes
     if least_bytes * surely > capacity_bytes:
         return ()
+    bounds = _that_matter(case, estimate, bounds, least_bytes)
     low, high, usable = map(to_gib, (least_bytes, estimate.memory.device_bytes, capacity_bytes))
     stateless = any(remark.bound in ("state", "sharding") for remark in bounds)
     shortest = "less" if stateless else f"{low:.2f} GiB"
@@ -504,6 +505,19 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     return tuple(
         replace(each, rule=rule, severity="error", message=f"{each.message}; {both}{asks[each]}") for each in bounds
     )
+
+
+def _that_matter(case: Case, estimate: Estimate, bounds: tuple[Remark, ...], least_bytes: float) -> tuple[Remark, ...]:
+    """Return the bounds without which the most favourable need would be larger; all where none is so alone."""
+    if len(bounds) < 2:
+        return bounds
+    others = {each: tuple(other for other in bounds if other is not each) for each in bounds}
+    matter = (each for each in bounds if _favourable_bytes(case, estimate, others[each]) > _MORE * least_bytes)
+    return tuple(matter) or bounds
+
+
+_MORE: Final = 1.001
+"""Ratio of two needs that are not the same."""
 
 
 def with_bounds(explanation: Explanation, case: Case) -> Explanation:

@@ -23,15 +23,16 @@ from simulator.answers.rules import Mark
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.outside import outside_allocator
 from simulator.cost.pricing.estimate import Estimate
-from simulator.cost.pricing.price import FITS, size
+from simulator.cost.pricing.price import FITS, Sized, size
 from simulator.cost.stages import usable_bytes
 from simulator.errors import SimulateError
 from simulator.question.origin import Place, Remark
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.tabular import Tabular, read_late, replaced
 
-_TOKENS = 1024
+_TOKENS = 128
 """Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""
 _LONGEST = 2**21
 
@@ -41,22 +42,27 @@ class Room:
     """The largest value of each setting with all others unchanged; None where not even the smallest fits."""
 
     seq_length: int | None
-    """Tokens per sequence, a multiple of 1024."""
+    """Tokens per sequence, a multiple of 128."""
     micro_batch_size: int | None
     """Sequences per micro batch, a divisor of a replica's sequences per step."""
 
 
-def room_of(case: Case) -> Room:
-    """Return the largest sequence length and micro batch of a case."""
-    return Room(seq_length=_longest(case), micro_batch_size=_largest(case))
+def room_of(case: Case, estimate: Estimate) -> Room:
+    """Return the largest sequence length and micro batch of a case that fit as surely as a verdict says "fits".
+
+    `estimate` is that of the case: its range is taken for theirs.
+    """
+    memory = estimate.memory
+    likely = 1.0 if memory.interval_bytes is None else memory.interval_bytes.high / memory.device_bytes
+    return Room(seq_length=_longest(case, likely), micro_batch_size=_largest(case, likely))
 
 
-def _longest(case: Case) -> int | None:
+def _longest(case: Case, likely: float) -> int | None:
     layout = case.layout
     pieces = 2 * layout.context_parallel * layout.tensor_parallel if layout.context_parallel > 1 else 1
     unit = math.lcm(_TOKENS, pieces)
 
-    full = case.scenario.coefficients.memory.starved_from
+    full = min(case.scenario.coefficients.memory.starved_from, 1.0 / likely)
 
     def share(count: int) -> float:
         """Return the memory needed over that which fits; infinite where the sequence is refused or the host full."""
@@ -64,12 +70,16 @@ def _longest(case: Case) -> int | None:
             sized = size(pricing_of(case.scenario.of_length(count * unit), layout))
         except SimulateError:
             return math.inf
-        usable = usable_bytes(case.scenario, sized.memory.contents)[sized.binding_stage[0], 0]
-        needed = float(sized.need_bytes[0] / usable / full)
-        return min(needed, 1.0) if sized.verdict[0] == FITS else needed if needed > 1.0 else math.inf
+        needed = float(_shares(case.scenario, sized)[0] / full)
+        return needed if needed > 1.0 or sized.verdict[0] == FITS else math.inf
 
     longest = _last(share, max(case.scenario.seq_length // unit, 1), _LONGEST // unit)
     return longest * unit if longest else None
+
+
+def _shares(scenario: Scenario, sized: Sized) -> Array:
+    """Return what must fit over the usable memory of the fullest rank, shape (n,)."""
+    return np.asarray(sized.need_bytes / usable_bytes(scenario, sized.memory.contents)[sized.binding_stage, 0])
 
 
 def _last(share: Callable[[int], float], start: int, most: int) -> int:
@@ -90,7 +100,7 @@ def _last(share: Callable[[int], float], start: int, most: int) -> int:
     return low
 
 
-def _largest(case: Case) -> int | None:
+def _largest(case: Case, likely: float) -> int | None:
     layout, scenario = case.layout, case.scenario
     sequences = scenario.global_batch_size // layout.data_parallel
     stages = layout.pipeline_parallel if layout.virtual_stages > 1 else 1
@@ -101,8 +111,9 @@ def _largest(case: Case) -> int | None:
     ]
     if not sizes:
         return None
-    verdict = size(pricing_of(scenario, *(replace(layout, micro_batch_size=size) for size in sizes))).verdict
-    return max((size for size, code in zip(sizes, verdict, strict=True) if code == FITS), default=None)
+    sized = size(pricing_of(scenario, *(replace(layout, micro_batch_size=each) for each in sizes)))
+    fits = (sized.verdict == FITS) & (_shares(scenario, sized) <= 1.0 / likely)
+    return max((each for each, passes in zip(sizes, fits, strict=True) if passes), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

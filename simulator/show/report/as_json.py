@@ -150,10 +150,11 @@ class OpenSwitchJson(Shown):
 
 class OpenRangeJson(Shown):
     switches: list[OpenSwitchJson]
-    least_mib: Annotated[float, At("least_bytes")]
-    most_mib: Annotated[float, At("most_bytes")]
+    least_mib: Annotated[float, At("least_device_bytes")]
+    most_mib: Annotated[float, At("most_device_bytes")]
     fastest_s: Annotated[float, At("fastest_seconds")]
     slowest_s: Annotated[float, At("slowest_seconds")]
+    favourable_probability: float | None
 
 
 def _layout_keys(path: str) -> Iterator[tuple[str, Any]]:

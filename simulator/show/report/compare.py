@@ -100,10 +100,10 @@ def headline(comparison: Comparison) -> str:
 
 
 def _not_said(comparison: Comparison, *, full: bool) -> Iterator[str]:
-    """Yield what nobody said of a side that depends on it; of both sides with `full`."""
-    for letter, priced in zip("AB", (comparison.first, comparison.second), strict=True):
-        if full or priced.verdict == "depends":
-            yield from (f"{letter}, {line}" for line in open_lines(priced, full=full))
+    """Yield what nobody said of each side, once where it is the same."""
+    first, second = (tuple(open_lines(priced, full=full)) for priced in (comparison.first, comparison.second))
+    for name, lines in (("A and B", first),) if first == second else (("A", first), ("B", second)):
+        yield from (f"{name}, {line}" for line in lines)
 
 
 def _sides(comparison: Comparison, *, full: bool) -> Iterator[str]:

@@ -252,6 +252,8 @@ def _contributions(estimate: Estimate, *, full: bool) -> Iterator[str]:
             shares = ", ".join(f"{part.name} {100 * part.half_width:.1f}" for part in shown)
             because = f": {shares}; most: {parts[0].because}" if full else f" ({shares})" * (figure == "time")
             yield f"Range of the {name}, ± {whole:.1f} %{because}."
+            if parts[0].name == "unsaid" and figure == "time":
+                yield "Next to say: the stack (--stack NAME), which ends what is unsaid."
     if (best := known.next_measurement) is not None:
         yield f"Next to measure: {best.run}; it would leave ± {100 * best.half_width:.1f} % of the step time."
 
@@ -342,6 +344,16 @@ def half_width_text(value: float, interval: Interval | None) -> str:
     return "-" if interval is None or value <= 0 else f"{50.0 * (interval.high - interval.low) / value:.0f}"
 
 
+def surer_word(first: Estimate, surer: Estimate) -> str:
+    """Return in what a row is surer than the first: in its speed, or alone in that it fits."""
+    reaches = (
+        math.inf if (ends := each.throughput.interval_seconds) is None else ends.high / each.throughput.step_seconds
+        for each in (first, surer)
+    )
+    known, other = reaches
+    return "surer" if other <= known else "likelier to fit"
+
+
 def speed_sentence(estimate: Estimate, shown: Presentation) -> str:
     """Return the speed of an estimate, and for given tokens the duration."""
     speed = estimate.throughput
@@ -382,7 +394,7 @@ def switch_rows(estimate: Estimate) -> list[list[str]]:
         cells = [
             f"{100.0 * tried.other_speed_change:+.1f} %" if faster else "-",
             f"{-to_gib(tried.memory_bytes):+.2f}" if abs(tried.memory_bytes) >= _LEAST_SHOWN_BYTES else "-",
-            _VERDICTS[tried.verdict] if tried.verdict != estimate.verdict else "",
+            _VERDICTS[tried.verdict] if estimate.open is None and tried.verdict != estimate.verdict else "",
         ]
         if cells != ["-", "-", ""]:
             rows.append([f"--option {tried.switch}={tried.other}", *cells])

@@ -23,6 +23,7 @@ from simulator.show.report.estimate import (
     peak_line,
     stack_name,
     status_line,
+    surer_word,
 )
 from simulator.show.report.presentation import (
     Column,
@@ -131,10 +132,11 @@ def _equal_line(plan: Plan) -> Iterator[str]:
     best, surer = plan.best, plan.surer
     figure = "As soon" if best is None or best.run is None or best.run.cost is None else "As cheap"
     text = f"{figure} within what is known: {', '.join(f'{_nodes(c)} of {c.hardware}' for c in plan.equal)}"
-    if surer is not None and surer.estimate is not None:
+    if best is not None and best.estimate is not None and surer is not None and surer.estimate is not None:
         speed = surer.estimate.throughput
         known = half_width_text(speed.step_seconds, speed.interval_seconds)
-        text += f"; surer: {_choice_text(surer)} (± {known} %, fits {fit_text(surer.estimate)} %)"
+        word = surer_word(best.estimate, surer.estimate)
+        text += f"; {word}: {_choice_text(surer)} (± {known} %, fits {fit_text(surer.estimate)} %)"
     yield f"{text}."
 
 

@@ -32,6 +32,7 @@ from simulator.show.report.estimate import (
     rules_block,
     speed_sentence,
     stack_name,
+    surer_word,
     switch_rows,
     switches_text,
 )
@@ -369,7 +370,8 @@ def equal_lines(ranking: Ranking) -> Iterator[str]:
     if ranking.surer is not None:
         surer = ranking.estimates[ranking.surer]
         known = half_width_text(surer.throughput.step_seconds, surer.throughput.interval_seconds)
-        text += f"; surer: row {ranking.surer + 1} (± {known} %, fits {fit_text(surer)} %)"
+        word = surer_word(ranking.estimates[0], surer)
+        text += f"; {word}: row {ranking.surer + 1} (± {known} %, fits {fit_text(surer)} %)"
     yield f"{text}."
 
 

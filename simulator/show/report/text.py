@@ -26,6 +26,7 @@ from simulator.cost.pricing.estimate import (
     Interval,
     LengthsEstimate,
     MemoryEstimate,
+    OpenRange,
     OpenSwitch,
     ThroughputEstimate,
     Verdict,
@@ -245,6 +246,13 @@ def need_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
+        cached_bytes = estimate.memory.device_bytes - estimate.memory.need_bytes
+        if (
+            estimate.memory.fits
+            and interval.high > estimate.memory.capacity_bytes
+            and to_gib(cached_bytes) >= _SHOWN_GIB
+        ):
+            need += f", {gib(cached_bytes)} of them cached blocks that are given back"
         yield f"{need}; fits with {probability_text(probability)} %"
     yield from open_lines(estimate, full=full)
     if (host := host_text(estimate.memory)) is not None:
@@ -263,8 +271,7 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     step = estimate.throughput.step_seconds
     slower, faster = (100.0 * (step / seconds - 1.0) for seconds in (span.slowest_seconds, span.fastest_seconds))
     names = span.names
-    cached_bytes = estimate.memory.device_bytes - estimate.memory.need_bytes  # part of the figure above
-    needs = [f"{to_gib(size + cached_bytes):.0f}" for size in (span.least_bytes, span.most_bytes)]
+    needs = [f"{to_gib(size):.0f}" for size in (span.least_device_bytes, span.most_device_bytes)]
     worth = f"{slower:+.0f} to {faster:+.0f} % of speed, {needs[0]} to {needs[1]} GiB"
     firsts = {switch.switch: switch for switch in reversed(span.switches)}
     most = " and ".join(" ".join(firsts[name].texts) for name in names[:_MOST_NAMED])
@@ -273,15 +280,27 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     for switch in span.switches if full else ():
         counted = "" if switch.share is None else f"{100.0 * switch.share:.0f} % of "
         yield f"  {open_switch_text(switch)}: {counted}{switch.source}"
-    first = span.decisive
-    if estimate.verdict == "depends" and first is None:
-        yield "no switch alone decides; --stack NAME says them (`simulate frameworks` lists the names), --option one"
-    if estimate.verdict == "depends" and first is not None:
-        other = gib(estimate.memory.device_bytes + first.memory_bytes)
-        yield (
-            f"decides first: {first.switch}, {gib(estimate.memory.device_bytes)} GiB with {first.value}, {other} with "
-            f"{first.other} ({' '.join(f'--option {text}' for text in first.texts)}, or --stack NAME)"
+    if estimate.verdict == "depends":
+        yield _deciding(estimate, span)
+
+
+def _deciding(estimate: Estimate, span: OpenRange) -> str:
+    """Return what would decide a verdict that depends."""
+    memory, first = estimate.memory, span.decisive
+    if first is not None:
+        near = ", near capacity" if "starved" in (span.usual_verdict, first.verdict) else ""
+        options = " ".join(f"--option {text}" for text in first.texts)
+        with_other = f"{gib(memory.device_bytes + first.memory_bytes)} with {first.other}"
+        return (
+            f"decides first: {first.switch}, {gib(memory.device_bytes)} GiB with {first.value}, {with_other}{near} "
+            f"({options}, or --stack NAME)"
         )
+    if span.most_bytes <= memory.capacity_bytes:
+        return "all of it fits by the figures: how well such runs are known decides, and own runs (`calibrate`)"
+    if span.least_bytes > memory.capacity_bytes:
+        likely = "" if (p := span.favourable_probability) is None else f" and fits with {probability_text(p)} %"
+        return f"at its most favourable it needs {gib(span.least_device_bytes)} GiB{likely}"
+    return "no single switch decides: say the stack (--stack NAME; `simulate frameworks`) or each (--option)"
 
 
 def open_switch_text(switch: OpenSwitch) -> str:
