@@ -107,7 +107,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     if not near or len(folded) < 3:
         from difflib import get_close_matches  # noqa: PLC0415  start-up time
 
-        near = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
+        near = get_close_matches(folded, by_folded, n=1, cutoff=0.61)
     return f", did you mean '{by_folded[near[0]]}'?" if near else ""
 
 

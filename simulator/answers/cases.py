@@ -18,7 +18,7 @@ from simulator.errors import InputError
 from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import usual_profile
-from simulator.question.origin import Remark, Unknown, option_for
+from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
@@ -27,6 +27,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Cluster, Scenario, positions_problem, scenario_on
 from simulator.question.specs.catalogue import load_hardware, with_node_of
+from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 
@@ -149,9 +150,10 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         question.stated("stack"),
         machines.stacks,
         (model.name, hardware, workload["precision"]),
-        (machines.hardware.vendor, machines.hardware.family),
+        _makers(machines),
         # What is published for speed trains all weights.
         recommended=recommended and workload["lora_rank"] is None,
+        adapters=workload["lora_rank"] is not None,
     )
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
@@ -196,7 +198,7 @@ def lengths_of(question: Question, model: ModelSpec, longest: int | None = None)
     lengths = replace(Lengths.read(lengths), **settings)
     most = model.longest_sequence
     if most is not None and lengths.longest > most:
-        fix = f"--cutoff {most} cuts it, --model-field max_position_embeddings=N allows it"
+        fix = f"--cutoff {most} cuts it, max_position_embeddings of a model file allows it"
         raise InputError(f"{lengths.where}: {lengths.longest} tokens: {model.name} has {most} positions; {fix}")
     return lengths
 
@@ -253,7 +255,8 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     stated = {name: question.stated(name) for name in DEFAULT_WORKLOAD}
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
     options = _options(question, recipe, base, machines)
-    profile = _profile(question, machines, options, model, workload["precision"])
+    adapters = workload["lora_rank"] is not None
+    profile = _profile(question, machines, options, (model.name, "", workload["precision"]), adapters=adapters)
     lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.
     own = any(flag.name == "max_position_embeddings" for flag in recipe.flags)
@@ -290,12 +293,16 @@ def _stated_layout(question: Question, recipe: Recipe) -> Layout | None:
 
 
 def _profile(
-    question: Question, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
+    question: Question, machines: Cluster, options: Mapping[str, str], case: tuple[str, str, str], *, adapters: bool
 ) -> FrameworkProfile:
     """Return the framework's profile: a launch has its stack, else the framework's defaults."""
-    case = model.name, "", precision
-    devices = machines.hardware.vendor, machines.hardware.family
-    return usual_profile(question.value("framework"), options, question.stated("stack"), (), case, devices)
+    devices, name, stack = _makers(machines), question.value("framework"), question.stated("stack")
+    return usual_profile(name, options, stack, (), case, devices, adapters=adapters)
+
+
+def _makers(machines: Cluster) -> tuple[str, str]:
+    """Return the maker and the family of a cluster's devices."""
+    return machines.hardware.vendor, machines.hardware.family
 
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
@@ -323,6 +330,23 @@ def _missing(question: Question, recipe: Recipe, model: ModelSpec | None) -> Ite
     for name, absent, message, fix, known_by in _absences(question, recipe, model):
         if absent and not open_settings & known_by:
             yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
+    if recipe.maker and "hardware" not in question.inputs:
+        specs = [load_hardware(name) for name in recipe.device_choice]
+        larger = [spec for spec in specs if spec.devices_per_node >= (recipe.devices_per_node or 1)]
+        choice = ", ".join(spec.name for spec in larger or specs)
+        fix = f"--hardware NAME, of {choice}" if choice else "--hardware FILE.yaml, a spec of your own"
+        message = f"the recipe runs on devices of {recipe.maker} ({recipe.device_word}), and does not say on which"
+        yield Remark("unknown-hardware", "error", message, recipe.places.get("hardware"), fix)
+
+
+def _other_devices(recipe: Recipe, spec: HardwareSpec) -> Iterator[Remark]:
+    """Yield the remark on a recipe whose words name devices of another maker or family than it is priced on."""
+    families = {load_hardware(name).family for name in recipe.device_choice}
+    if recipe.maker and spec.family not in families and spec.vendor != "undisclosed":
+        devices = recipe.hardware or f"devices of {recipe.maker}"
+        message = f"{recipe.device_word}: the recipe runs on {devices}; priced on {spec.name}"
+        severity: Severity = "note" if spec.vendor == recipe.maker else "warning"
+        yield Remark("other-devices", severity, message, recipe.places.get("hardware"))
 
 
 def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
@@ -563,10 +587,12 @@ def _assumed_hardware(question: Question, recipe: Recipe, scenario: Scenario) ->
         yield Remark(rule=HARDWARE_ASSUMED, severity="note", message=text, fix="--hardware NAME")
         return
     if question.origin("hardware").kind == "file":
-        text = f"priced on {scenario.hardware_name}, which the recipe names"
-        yield Remark(rule=HARDWARE_ASSUMED, severity="note", message=text, fix="--hardware NAME")
+        word = f" ({recipe.device_word})" if recipe.device_word else ""
+        text, place = f"priced on {scenario.hardware_name}, which the recipe names{word}", recipe.places.get("hardware")
+        yield Remark(HARDWARE_ASSUMED, "note", text, place, fix="--hardware NAME")
     if question.has_groups:
         return
+    yield from _other_devices(recipe, scenario.hardware)
     named = load_hardware(question.value("hardware"))
     if scenario.hardware.name != named.name:
         yield Remark(

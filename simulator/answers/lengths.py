@@ -22,6 +22,7 @@ from simulator.errors import InputError, quoted
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.documents import require_regular
 from simulator.search.build import estimate_layout
 from simulator.tabular import replaced
 
@@ -119,8 +120,12 @@ def _by_kind(text: str) -> list[int]:
 def _lines(file: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file that hold something, with their numbers. Raises InputError."""
     try:
+        if not Path(file).is_fifo():
+            require_regular(Path(file))
         with Path(file).open(encoding="utf-8-sig") as stream:
             yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8 text: {error.reason}") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
@@ -130,7 +135,8 @@ def _text(place: str, line: str, field: str) -> str:
     try:
         sample = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: no JSON: {error}") from error
+        why = "nested too deep" if isinstance(error, RecursionError) else error
+        raise InputError(f'{place}: no JSON: {why}; a line is a sample, such as {{"text": "..."}}') from error
     if not isinstance(sample, dict) or field not in sample:
         fields = ", ".join(map(str, list(sample)[:8])) if isinstance(sample, dict) else "none"
         raise InputError(f"{place}: has no field {quoted(field)}; its fields: {fields} (--field NAME)")

@@ -19,7 +19,7 @@ from simulator.cost.pricing.estimate import Contribution, Estimate, Interval, Op
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
-from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of
+from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
 from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
@@ -111,6 +111,7 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
     decided = {*question.switches, *(decided_by(profile.stack) or ())}
     practice = practice_of(profile.name, adapters=scenario.lora_rank is not None)
     for each in (*practice, *_of_release(profile, release)):
+        each = _turned(each, profile)  # noqa: PLW2901  of what is present the framework's default is left
         values = _values(profile, {each.switch: each.text, **each.others})
         value, usual = values[each.switch], getattr(profile, each.switch)
         # A choice stays open beside a decided switch that has the value it brings.
@@ -125,6 +126,18 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
         memory = float(changed.need_bytes[0] - base.need_bytes[0])
         if max(abs(speed), abs(memory) / float(base.need_bytes[0])) >= MIN_CHANGE:
             yield _open_switch(each, option_text(usual), speed, memory, changed)
+
+
+def _turned(practice: Practice, profile: FrameworkProfile) -> Practice:
+    """Return a value as it is, or the framework's default with the rest where most runs and the profile have it."""
+    texts = {practice.switch: practice.text, **practice.others}
+    present = all(option_text(getattr(profile, name)) == text for name, text in texts.items())
+    if practice.share is None or not present:
+        return practice
+    default = profile_of(profile.name)
+    others = {name: option_text(getattr(default, name)) for name in practice.others}
+    text = option_text(getattr(default, practice.switch))
+    return practice._replace(text=text, share=1.0 - practice.share, others=others)
 
 
 def _values(profile: FrameworkProfile, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
 from simulator.question.recipe import Recipe
-from simulator.question.specs.documents import read_table
+from simulator.question.specs.documents import read_table, require_regular
 from simulator.question.units import GIB, KIB
 from simulator.question.vocabulary import FrameworkName
 
@@ -179,8 +179,7 @@ def log_lines(path: Path) -> Iterator[LogLine]:
     A carriage return begins a new text on the same line (progress bars); a text over 64 KiB is cut.
     """
     try:
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
+        require_regular(path)
         if path.stat().st_size > _MAXIMUM_BYTES:
             raise InputError(f"{path}: too large; at most {_MAXIMUM_BYTES} bytes")
         with path.open("rb") as stream:

@@ -6,7 +6,7 @@ Readers of each framework ask for one; `answers.models` makes the spec of a ques
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -16,7 +16,14 @@ from simulator.frameworks.values import require_inside
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model, models_by_sizes
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.names import CONFIG_FILE, known_names, model_names, shipped_name, vision_name
+from simulator.question.specs.names import (
+    CONFIG_FILE,
+    known_names,
+    model_names,
+    shipped_name,
+    vision_models,
+    vision_name,
+)
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
@@ -102,6 +109,16 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
     return max(shipped, key=likeness).name if shipped else None
 
 
+def seeing_by_shape(kinds: Collection[str], fields: Mapping[str, object]) -> str | None:
+    """Return the known model with an encoder of one of these kinds and the stated layers and widths; None without."""
+    names = (name for name, row in vision_models().items() if row["type"] in kinds)
+    specs = {name: load_model(name) for name in names} if {"num_hidden_layers", "hidden_size"} <= fields.keys() else {}
+    keys = [key for key in ("num_hidden_layers", "hidden_size", "num_experts") if key in fields]
+    alike = [name for name, spec in specs.items() if all(getattr(spec, key) == fields[key] for key in keys)]
+    wide = [name for name in alike if specs[name].intermediate_size == fields.get("intermediate_size")]
+    return next(iter((*wide, *alike)), None)
+
+
 def shares_sizes(model: str) -> bool:
     """Whether a model of `BY_NAME_ALONE` has the same sizes, so that only name or vocabulary distinguish them."""
     spec = load_model(model)
@@ -147,12 +164,18 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     return model
 
 
-def of_parts(arguments: Arguments, run: Recipe, encoder: bool, projector: bool, decoder: bool) -> Recipe:  # noqa: FBT001  whether each is trained
-    """Return the run with what it trains of a model that sees images; a frozen decoder has adapters of rank 1."""
+def of_parts(
+    arguments: Arguments, run: Recipe, encoder: int | None, *, projector: bool, decoder: bool = True
+) -> Recipe:
+    """Return the run with what it trains of a model that sees images; a frozen decoder has adapters of rank 1.
+
+    `encoder` is the rank of its adapters, 0 where all of it is trained, None where it is frozen.
+    """
     if not decoder:
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
         arguments.remark("upper-bound", "warning", message, "freeze_llm", bound="adapters")
-    return replace(run, encoder_training="trained" if encoder else "projector" if projector else "frozen")
+    whole = "projector" if projector else "frozen"
+    return replace(run, encoder_training=whole if encoder is None else f"lora{encoder}" if encoder else "trained")
 
 
 def note_fewer_bits(arguments: Arguments, run: Recipe) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks.flags import ANY_TEXT, Flag, FlagTable, Meaning
 from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.stacks import framework, profile_of
+from simulator.question.frameworks.stacks import framework, profile_of, usual_with_adapters
 from simulator.question.scenario.layout import FIELDS, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
@@ -81,7 +81,8 @@ class Writing:
     def refuse_switches(self, named: Iterable[str], title: str) -> None:
         """Raise UnsupportedError for a non-default switch that has no row and is not among `named`."""
         profile = self.scenario.framework
-        usual = framework(profile.name, stack=profile.stack)
+        common = {} if self.scenario.lora_rank is None else usual_with_adapters(profile.name, profile.stack)
+        usual = framework(profile.name, common, profile.stack)
         known = {*named, *(target.removeprefix("option.") for target in self.table.meanings)}
         for switch in switches():
             value = getattr(profile, switch.name)

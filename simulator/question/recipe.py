@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from simulator.question.origin import Origin, Place, RecipeFlag, Remark, Unknown
 from simulator.question.scenario.layout import Layout
@@ -34,7 +34,13 @@ class Recipe:
     nodes: int | None = None
     devices_per_node: int | None = None
     hardware: str | None = None
-    """Shipped spec of the device that the words name; None where they name none."""
+    """Shipped spec of the device that the words name; None where they name none, or leave a choice."""
+    maker: str = ""
+    """Maker of the devices that the words name; empty where they name none."""
+    device_word: str = ""
+    """Word that names them, such as `device=npu`; empty without one."""
+    device_choice: tuple[str, ...] = ()
+    """Shipped specs that the words allow; empty where they name none, or a maker of which none ships."""
     framework: FrameworkName
     model: str | None = None
     """Name of a shipped spec or a config path; None where the words state only shapes or no known model."""
@@ -54,7 +60,7 @@ class Recipe:
     """Framework switches that the words set, as in `--option`."""
     layout: Layout | None = None
     """Sizes as stated; data parallel follows from the devices. None where unknown values prevent a layout."""
-    encoder_training: Literal["", "frozen", "projector", "trained"] = ""
+    encoder_training: str = ""
     """What of an encoder of images is trained, as in `--images`; empty where the words do not say it."""
     unpriced_bytes: float = 0.0
     """Upper bound, in bytes per device, of a part that is not priced."""

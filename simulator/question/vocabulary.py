@@ -60,10 +60,10 @@ Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 TuningMethod = Literal["full", "lora", "qlora"]
 """What is trained: all weights, adapters of low rank, or adapters over frozen weights of 4 bits."""
 METHODS: tuple[TuningMethod, ...] = get_args(TuningMethod)
-Batching = Literal["padded", "sorted", "packed", "packed_across"]
+Batching = Literal["padded", "sorted", "packed", "packed_across", "packed_dynamic"]
 """`padded`: samples of a micro batch are as long as its longest. `sorted`: a micro batch has samples of like length.
 `packed`: samples fill sequences of equal length, each attends to itself. `packed_across`: attention does not tell them
-apart."""
+apart. `packed_dynamic`: each sample on as few context-parallel ranks as hold it."""
 BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
 """Precisions of fewer than 16 bits, to which operands are cast."""

@@ -28,6 +28,7 @@ from simulator.question.frameworks.stacks import (
     set_by_stacks,
     suggested,
     usual_rank,
+    usual_with_adapters,
 )
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.question import SEARCH, Question
@@ -347,7 +348,8 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
     if rank is not None:
         scenario, question = replace(scenario, lora_rank=rank), question.changed(SEARCH, lora_rank=rank)
         stack = DEFAULT if profile.stack_assumed else stack
-    profile = framework_profile(profile.name, {**query.options, **switches}, stack)
+    common = {} if scenario.lora_rank is None else usual_with_adapters(profile.name, stack)
+    profile = framework_profile(profile.name, {**common, **query.options, **switches}, stack)
     return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))
 
 

@@ -325,11 +325,10 @@ def _cautions(scenario: Scenario) -> Iterator[str]:
     if longest is not None and scenario.seq_length > longest:
         yield f"{model.name} was trained for sequences of up to {longest:,} tokens; {scenario.seq_length:,} are priced"
     if (images := scenario.images) is not None and model.encoder is not None:
-        shown = f"{images.number} image{'s' if images.number > 1 else ''} of {images.width}x{images.height}"
         encoder = f"{(model.encoder.parameters + model.encoder.projector_parameters) / GIGA:.2f}B"
         trained = {"projector": "frozen but for its projector"}.get(images.trained, images.trained)
         taken = f"{scenario.image_tokens:,} of the {scenario.seq_length:,} tokens of a sequence"
-        yield f"{shown} take {taken}; their encoder of {encoder} parameters is {trained}"
+        yield f"{images.shown} take {taken}; their encoder of {encoder} parameters is {trained}"
     elif model.text_part:
         yield f"the text part of {model.name} alone is priced, not what reads images, sound or video"
 

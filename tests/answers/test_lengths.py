@@ -30,7 +30,7 @@ def estimate(**inputs: Any) -> simulator.Estimate:
     return simulator.estimate(**(ONE | {"global_batch_size": 8} | inputs))
 
 
-@pytest.mark.parametrize("batching", ["padded", "sorted", "packed", "packed_across"])
+@pytest.mark.parametrize("batching", ["padded", "sorted", "packed", "packed_across", "packed_dynamic"])
 def test_equal_lengths_are_a_sequence_length(batching: str) -> None:
     assert estimate(lengths=[4096] * 3, batching=batching) == estimate(seq_length=4096)
 
@@ -45,6 +45,22 @@ def test_attention_of_a_package_is_the_sum_over_its_samples() -> None:
     across = estimate(lengths=samples, batching="packed_across", cutoff=8000, global_batch_size=1)
     flops = across.throughput.model_flops_per_token - packed.throughput.model_flops_per_token
     assert flops == pytest.approx(3 * 4 * 4096 * 32 * (8000 - 2500))
+
+
+def test_short_samples_of_a_package_need_no_exchange() -> None:
+    inputs: dict[str, Any] = {"tp": 1, "cp": 8, "cutoff": 32768, "lora_rank": 8, "global_batch_size": 1}
+
+    def packed(batching: str, lengths: dict[int, int]) -> simulator.Estimate:
+        return estimate(**inputs, batching=batching, lengths=lengths)
+
+    # 4,096 tokens a rank: samples of 1,024 fill one, those of 32,768 all eight; both have half of the tokens.
+    mixed = {1024: 32, 32768: 1}
+    fixed, dynamic = (packed(batching, mixed) for batching in ("packed", "packed_dynamic"))
+    assert dynamic.memory == fixed.memory
+    rings = [each.throughput.parts_seconds["ring_attention"] for each in (fixed, dynamic)]
+    assert rings[1] == pytest.approx(rings[0] / 2)
+    assert dynamic.throughput.step_seconds < fixed.throughput.step_seconds
+    assert packed("packed_dynamic", {1024: 32}).throughput.parts_seconds["ring_attention"] == 0.0
 
 
 def test_a_package_run_for_real_has_the_scores_of_its_samples() -> None:

@@ -190,6 +190,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "host_weight_bytes": along("0 4", "host+"),
     "host_pinned_bytes": along("0 4", "host+"),
     "offload_parameters": on("state- device- host+ seconds+"),
+    "loads_on_host": along("none sharded always", "host+"),
     # A joint product has one dummy gradient, as large as those of its parts together.
     "fused_projections": on(f"{STATE} seconds-"),
     "shared_adapters": on("state- device- host- flop- seconds-"),

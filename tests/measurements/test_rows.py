@@ -118,11 +118,13 @@ def test_headers_are_strict(tmp_path: Path) -> None:
         ":1: unknown column 'step_time_msec', did you mean 'step_time_ms'?"
     )
     without = tuple(name for name in COLUMNS if name != "seq_length")
-    assert refusal(written(tmp_path, {}, header=without)).startswith(":1: missing column 'seq_length'; needed are")
+    assert refusal(written(tmp_path, {}, header=without)).startswith(
+        ":1: missing column 'seq_length'; `simulate calibrate --template`"
+    )
     assert refusal(written(tmp_path, {}, header=(*COLUMNS, "row"))) == ":1: column 'row' stands twice"
     empty = tmp_path / "empty.csv"
     empty.write_text("", encoding="utf-8")
-    assert refusal(empty).startswith(":1: missing column 'hardware'")
+    assert refusal(empty).startswith(":1: missing columns 'devices', 'global_batch_size', 'hardware'")
     for mark, said in ((";", "';'"), ("\t", "tabs")):
         empty.write_text(mark.join(COLUMNS) + "\n", encoding="utf-8")
         assert refusal(empty) == f":1: columns are separated by commas here, not by {said}"

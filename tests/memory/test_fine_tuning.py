@@ -10,6 +10,7 @@ import pytest
 import simulator
 from simulator import InputError
 from simulator.question.question import question_of
+from simulator.question.specs.catalogue import load_model
 from tests.cli.running import refusal
 
 GIB, MIB = 2.0**30, 2.0**20
@@ -86,38 +87,38 @@ def test_torchtune_s_own_figures_of_one_card(method: str, measured: float) -> No
     assert found.verdict == "fits"
 
 
-HIDDEN, LAYERS, WORDS = 4096, 36, 151_936
-LINEAR = LAYERS * (HIDDEN * (4096 + 2 * 1024) + 4096 * HIDDEN + 3 * HIDDEN * 12_288)
+QWEN = load_model("qwen3-8b")
+HIDDEN, LAYERS, WORDS = QWEN.hidden_size, QWEN.num_hidden_layers, QWEN.vocab_size
+LINEAR = LAYERS * HIDDEN * (2 * QWEN.query_width + 2 * QWEN.kv_width + 3 * QWEN.intermediate_size)
 TABLES = 2 * WORDS * HIDDEN
 WEIGHTS = LINEAR + TABLES
-ADAPTERS = LAYERS * 8 * ((HIDDEN + 4096) + (HIDDEN + 1024))
-"""Of Qwen3-8B: rank 8 on queries and values."""
 
 
 def by_hand(method: str, devices: int, tokens: int) -> float:
-    """Bytes at the loss: state, the layers' inputs, logits of 14 bytes (16 of an fp32 output layer); or of the step."""
-    wide = method == "qlora"
-    inputs = LAYERS * tokens * HIDDEN * (4 if wide else 2)
-    loss = tokens * WORDS * (16 if wide else 14)
+    """Bytes at the loss: state, the layers' inputs, logits of 14 bytes (12 of all weights); or in the step."""
     gathered = 2 * WORDS * HIDDEN if devices > 1 else 0
+    passing = LAYERS * tokens * HIDDEN * 2 + tokens * WORDS * (12 if method == "full" else 14) + gathered
+    sides = QWEN.query_width + QWEN.kv_width, HIDDEN + QWEN.query_width, HIDDEN + QWEN.intermediate_size
+    adapters = LAYERS * 8 * (2 * HIDDEN + QWEN.kv_width + sides[0] + sides[1] + 3 * sides[2])
     match method:
         case "full":
             # fp32 weights and two moments, in the step gradients and a temporary too; on one device autocast's copies.
-            casts = 2 * WEIGHTS if devices == 1 else gathered
-            return max(20 * WEIGHTS / devices, 12 * WEIGHTS / devices + casts + inputs + loss)
+            casts = 2 * WEIGHTS if devices == 1 else 0
+            return max(20 * WEIGHTS / devices, 12 * WEIGHTS / devices + casts + passing)
         case "lora":
             base = 2 * WEIGHTS if devices == 1 else 4 * WEIGHTS / devices
         case _:
-            base = (LINEAR * (0.5 + 4 / 64) + 4 * TABLES) / devices
-    return base + 18 * ADAPTERS / devices + gathered + inputs + loss
+            base = (LINEAR * (0.5 + 2 / 64) + 2 * TABLES) / devices
+    return base + 16 * adapters / devices + passing
 
 
 @pytest.mark.parametrize(
     ("method", "hardware", "devices", "tokens", "fits"),
     [
         ("qlora", "rtx-4090", 1, 2048, True),
-        ("qlora", "rtx-4090", 1, 8192, False),
+        ("qlora", "rtx-4090", 1, 12_288, False),
         ("qlora", "l40s", 1, 8192, True),
+        ("qlora", "rtx-4090", 4, 4096, True),
         ("lora", "rtx-4090", 1, 1024, True),
         ("lora", "rtx-4090", 1, 8192, False),
         ("lora", "l40s", 1, 8192, True),
@@ -128,7 +129,7 @@ def by_hand(method: str, devices: int, tokens: int) -> float:
         ("full", "h100-sxm-80g", 8, 4096, True),
     ],
 )
-def test_eleven_questions_as_a_hand_count_answers_them(
+def test_twelve_questions_as_a_hand_count_answers_them(
     method: Any, hardware: str, devices: int, tokens: int, fits: bool
 ) -> None:
     found = simulator.estimate(
@@ -136,17 +137,27 @@ def test_eleven_questions_as_a_hand_count_answers_them(
         method=method,
         hardware=hardware,
         devices=devices,
-        stack="peft",
         seq_length=tokens,
         micro_batch_size=1,
         global_batch_size=devices,
         recompute="full",
     )
     assert found.framework == "torch"
-    assert found.memory.allocated_bytes == pytest.approx(by_hand(method, devices, tokens), rel=0.08)
+    assert found.memory.allocated_bytes == pytest.approx(by_hand(method, devices, tokens), rel=0.1)
     assert found.memory.fit_probability is not None
     assert (found.memory.fit_probability > 0.5) is fits
     assert found.layout.zero_stage == (0 if devices == 1 else 3)
+
+
+def test_who_has_one_card_can_take_what_is_proposed() -> None:
+    """Adapters come before more cards, and the figure of a proposal is that of the question which asks for it."""
+    card: Any = {"model": "qwen3-8b", "hardware": "rtx-4090", "devices": 1, "seq_length": 2048, "global_batch_size": 16}
+    remedies = {each.change: each.estimate for each in simulator.rank(**card, method="full").remedies}
+    assert list(remedies)[:2] == ["--method lora", "--method qlora"]
+    best = remedies["--method lora"]
+    taken = simulator.estimate(**card, method="lora", micro_batch_size=best.layout.micro_batch_size, recompute="full")
+    assert best.memory.need_bytes == pytest.approx(taken.memory.need_bytes, rel=1e-9)
+    assert best.layout.devices == 1
 
 
 def test_a_method_is_a_rank_and_a_base() -> None:
@@ -180,3 +191,26 @@ def test_freed_blocks_end_where_the_device_is_full() -> None:
         assert memory.need_bytes <= memory.device_bytes
         assert memory.outside_parts_bytes["cached"] >= 0
     assert found[-1].outside_parts_bytes["cached"] == 0 < found[0].outside_parts_bytes["cached"]
+
+
+NEOX_13B = {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "model_type": "gpt_neox",
+    "hidden_size": 5120,
+    "intermediate_size": 20480,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "vocab_size": 50432,
+    "max_position_embeddings": 2048,
+    "rotary_pct": 0.25,
+    "tie_word_embeddings": False,
+    "hidden_act": "gelu",
+    "use_parallel_residual": False,
+}
+
+
+def test_between_steps_deepspeed_holds_its_bucket_at_stage_3() -> None:
+    """13 billion parameters on 8 devices held 25.3114 GiB after a step (deepspeedai/DeepSpeed, issue 3734)."""
+    run: Any = {"model": NEOX_13B, "hardware": "a100-sxm-80g", "devices": 8, "stack": "deepspeed", "seq_length": 512}
+    found = simulator.estimate(**run, zero_stage=3, micro_batch_size=1, global_batch_size=8, recompute="full")
+    assert found.memory.stages[0].state_bytes / GIB == pytest.approx(25.3114, rel=0.003)

@@ -1,13 +1,21 @@
-"""Memory while weights are built, before the first step (M30)."""
+"""Memory while weights are built or read, before the first step (M30, M32)."""
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from simulator.api import scenario_of as question_scenario
 from simulator.cost.pricing.estimate import Estimate
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import bare_estimate
+from simulator.show.report.text import host_text
 from tests.scenario.cases import layout_of, scenario_of
 
 PARAMETERS = 8.030e9
 """Of Llama 3.1 8B."""
+Asked = tuple[Scenario, Layout]
 
 
 def built(options: dict[str, str] | None = None, **sizes: object) -> Estimate:
@@ -35,3 +43,48 @@ def test_the_verdict_says_loading() -> None:
     scenario = scenario_of(model="llama3-70b", devices=128, profile="paddle", seq_length=1024, global_batch_size=128)
     found = bare_estimate(scenario, layout_of(scenario, zero_stage=3, recompute="full"))
     assert (found.verdict, found.memory.moment) == ("does_not_fit", "load")
+
+
+def _asked(stack: str, zero_stage: int, devices: int = 8, options: dict[str, str] | None = None) -> Asked:
+    sizes: Any = {"model": "qwen3-30b-a3b", "hardware": "h100-sxm-80g", "devices": devices, "framework": "torch"}
+    run: Any = {"seq_length": 512, "global_batch_size": 16, "lora_rank": 8, "options": options or {}}
+    scenario = question_scenario(**sizes, **run, stack=stack)
+    return scenario, layout_of(scenario, zero_stage=zero_stage, recompute="full")
+
+
+@pytest.mark.parametrize(
+    ("stack", "zero_stage", "devices", "copies"),
+    [
+        # Every rank reads the whole model: about 480 GB on a node of eight (a user of transformers 5.2 saw 500).
+        ("peft", 3, 8, 8),
+        ("peft", 3, 16, 8),
+        ("transformers", 0, 1, 1),
+        # A map of devices puts each file in its place, unless ZeRO 3 cuts the model.
+        ("llama-factory", 3, 8, 8),
+        ("llama-factory", 0, 8, 0),
+        ("torchtune", 3, 8, 0),
+    ],
+)
+def test_ranks_of_a_node_each_read_the_whole_model(stack: str, zero_stage: int, devices: int, copies: int) -> None:
+    memory = bare_estimate(*_asked(stack, zero_stage, devices)).memory
+    assert memory.host_bytes_per_node == pytest.approx(copies * 2.0 * 30.53e9, rel=0.001)
+    assert dict(memory.host_parts_bytes) == ({"loading": memory.host_bytes_per_node} if copies else {})
+
+
+def test_the_larger_of_loading_and_a_step_counts() -> None:
+    """A base of 4 bits goes to the device file by file; what offload keeps may be more than loading."""
+    assert bare_estimate(*_asked("peft", 3, options={"quantised_base": "true"})).memory.host_bytes_per_node == 0
+    scenario, layout = _asked("deepspeed", 3)
+    step = bare_estimate(replace(scenario, lora_rank=None), replace(layout, offload="optimizer_tensorwise"))
+    assert "loading" not in step.memory.host_parts_bytes
+    assert step.memory.host_bytes_per_node > 12 * 30.53e9
+
+
+def test_a_host_without_room_to_load_does_not_fit() -> None:
+    scenario, layout = _asked("peft", 3)
+    host = scenario.hardware.host_memory
+    assert host is not None
+    small = scenario.hardware.model_copy(update={"host_memory": host.model_copy(update={"value": "256 GB"})})
+    found = bare_estimate(replace(scenario, hardware=small), layout)
+    assert (found.verdict, found.memory.fits_host) == ("does_not_fit", False)
+    assert "(loading 454.96)" in str(host_text(found.memory))

@@ -11,7 +11,13 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.memory.state import device_parameters, optimizer_on_device, shard, training_state
+from simulator.cost.memory.state import (
+    device_parameters,
+    lasting_bucket,
+    optimizer_on_device,
+    shard,
+    training_state,
+)
 from simulator.cost.stages import stage_contents
 from simulator.question.frameworks.stacks import stacks_of
 from simulator.question.scenario.block import block_of
@@ -294,8 +300,10 @@ def test_live_parameters(options: dict[str, str], live: float, reduced: float) -
     """What ZeRO 3 holds gathered where passes turn, beside a layer's gradients and the buffer they are reduced from."""
     without, asked_for = asked(**ENGINE | {"live_parameters": "0"}), asked(**ENGINE | options)
     layer = state(without, zero_stage=2)["gathered"]
-    # ZeRO 3 has a copy of the bucket beside it; two buckets where a lower stage overlaps.
-    assert state(asked_for, zero_stage=3)["gathered"] == pytest.approx(2 * live + layer + 2 * 2 * reduced)
+    # ZeRO 3 keeps a bucket through the whole step, and copies it in the passes; two where a lower stage overlaps.
+    assert state(asked_for, zero_stage=3)["gathered"] == pytest.approx(2 * live + layer + 2 * reduced)
+    lasting = [float(lasting_bucket(Pricing(asked_for, block(asked_for, zero_stage=stage)))[0]) for stage in (3, 2)]
+    assert lasting == [2 * reduced, 0]
     assert state(asked_for, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * reduced)
     overlapped = asked(**ENGINE | options | {"reduction_buffers": "2"})
     assert state(overlapped, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * 2 * reduced)

@@ -409,6 +409,11 @@ def test_an_unknown_tokenizer_makes_no_model_of_equal_sizes(tmp_path: Path) -> N
     other = read(f"{BASE.replace('llama-2-7b-hf', 'somebody')} --add-qkv-bias", tmp_path)
     assert other.model is None
     assert "no-vocabulary" in rules(other)
+    named = read(BASE.replace("llama-2-7b-hf", "somebody"), tmp_path)
+    assert (named.model, "no-vocabulary" in rules(named)) == (None, True)
+    # A path that names nobody leaves the model of these sizes, and says whose vocabulary it is.
+    unsaid = read(BASE.replace("llama-2-7b-hf", "tokenizer"), tmp_path)
+    assert (unsaid.model, "vocabulary-assumed" in rules(unsaid)) == ("llama-2-7b", True)
     qwen = read(f"{BASE.replace('llama-2-7b-hf', 'qwen-7b')} --add-qkv-bias", tmp_path)
     assert qwen.model_fields["vocab_size"] == 151851
 

@@ -42,6 +42,12 @@ def test_processes(text: str, nodes: int, devices: int, tmp_path: Path) -> None:
     assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
 
 
+def test_a_job_has_the_nodes_that_its_submission_asks_for(tmp_path: Path) -> None:
+    job = f"#!/bin/bash\n#SBATCH -t 0:30:00 --exclusive --mem=0 --nodes=2 --ntasks-per-node=8\nsrun -l {TRAIN}\n"
+    (tmp_path / "job.sh").write_text(job, encoding="utf-8")
+    assert (read("sbatch job.sh", tmp_path).nodes, read("N=4; sbatch -N $N job.sh", tmp_path).nodes) == (2, 4)
+
+
 @pytest.mark.parametrize("flags", ["--use-mpi", "--rank $OMPI_COMM_WORLD_RANK --world-size 16 --dist-url tcp://a:1"])
 def test_one_of_many_processes_that_are_started_elsewhere(flags: str, tmp_path: Path) -> None:
     recipe = read(f"{TRAIN} {flags} --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", tmp_path)

@@ -44,7 +44,7 @@ def judged(folder: Path, name: str, text: str, **values: object) -> Checked:
         ("--freeze_backbone True --freeze_mlp True", None, "frozen"),
         ("--freeze_backbone True --freeze_llm True", 1, "projector"),
         ("--freeze_backbone True --freeze_mlp True --freeze_llm True --use_llm_lora 16", 16, "frozen"),
-        ("--freeze_backbone True --freeze_llm True --use_llm_lora 16 --use_backbone_lora 8", 16, "trained"),
+        ("--freeze_backbone True --freeze_llm True --use_llm_lora 16 --use_backbone_lora 8", 16, "lora8"),
     ],
 )
 def test_internvl_trains_what_is_not_frozen(flags: str, rank: int | None, training: str, tmp_path: Path) -> None:
@@ -82,9 +82,11 @@ SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qw
     [
         ("x.yaml", FACTORY_VL, "frozen"),
         ("x.yaml", f"{FACTORY_VL}freeze_vision_tower: false\n", "trained"),
+        ("x.yaml", f"{FACTORY_VL}freeze_vision_tower: false\n".replace(": full", ": lora"), "lora8"),
         ("x.yaml", f"{FACTORY_VL}freeze_multi_modal_projector: false\n", "projector"),
         ("x.sh", SWIFT_VL, "frozen"),
-        ("x.sh", f"{SWIFT_VL} --freeze_vit false", "trained"),
+        ("x.sh", f"{SWIFT_VL} --freeze_vit false", "lora8"),
+        ("x.sh", f"{SWIFT_VL} --freeze_vit false --tuner_type full", "trained"),
         ("x.sh", f"{SWIFT_VL} --freeze_aligner false", "projector"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_wheel_carries_the_specs_inside(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("llama3-8", "unknown model 'llama3-8', did you mean 'llama3-8b'?"),
         ("zzz", "unknown model 'zzz'; `simulate models` lists the shipped ones"),
         ("", "unknown model ''; `simulate models`"),
-        (".", "unknown model '.'; `simulate models`"),
+        (".", "unknown model '.', a folder without config.json; `simulate models`"),
         ("..", "unknown model"),
         ("../model_specs/llama3-8b", "a path must end in .yaml, .yml, .json, or a folder with config.json"),
         ("none.yaml", "none.yaml: no such file"),

@@ -12,7 +12,7 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.question.specs.documents import validated
 from simulator.question.specs.families.reading import model_of_config, read_config
-from simulator.question.specs.vision import Encoder, encoder_of, encoders
+from simulator.question.specs.vision import Encoder, Images, encoder_of, encoders
 from tests.cli.running import run
 
 # Patches and tokens of each size, by the functions of transformers 5.24.0 (smart_resize of qwen2_vl and glm4v,
@@ -34,6 +34,23 @@ def test_an_image_has_the_tokens_that_its_processor_makes(kind: str) -> None:
     for row in rows:
         stated = int(row["patches"]), int(row["tokens"])
         assert encoder(kind).image(int(row["width"]), int(row["height"])) == stated, row
+
+
+@pytest.mark.parametrize(
+    ("kind", "frames", "patches", "tokens"),
+    [
+        # `patchify` of qwen2_vl repeats the last of 33 frames; processing_internvl.py and processing_llava_onevision.py
+        # have 256 tokens a frame, and 14 x 14 with one behind all.
+        ("qwen2_5_vl", 32, 16 * 1024, 16 * 256),
+        ("qwen2_5_vl", 33, 17 * 1024, 17 * 256),
+        ("internvl", 5, 5 * 1025, 5 * 256),
+        ("llava_onevision", 8, 8 * 729, 8 * 196 + 1),
+    ],
+)
+def test_a_video_has_the_tokens_of_its_frames(kind: str, frames: int, patches: int, tokens: int) -> None:
+    video = encoder(kind).image(448, 448, frames)
+    assert video == (patches, tokens)
+    assert encoder(kind).attended_patches(video, frames) <= 1024
 
 
 def test_bounds_of_the_preprocessor_decide() -> None:
@@ -237,9 +254,17 @@ def test_images_cost_memory_and_time_on_the_first_stage(folder: Path) -> None:
         "seq_length": 8192,
     }
     text = simulator.estimate(**question)
-    frozen, projector, trained = (
-        simulator.estimate(**question, images=f"4x1024x1024@{state}") for state in ("frozen", "projector", "trained")
+    frozen, projector, adapters, trained = (
+        simulator.estimate(**question, images=f"4x1024x1024@{state}")
+        for state in ("frozen", "projector", "lora8", "trained")
     )
+    # Rank 8 at 32 layers: joint products, output, gate, up and down, each in and out.
+    rows = 8 * 32 * (4 * 1280 + 2 * 1280 + 3 * (1280 + 3420))
+    assert (encoder := simulator.load_model(str(folder)).encoder)
+    assert Images.read("4x1024x1024@lora8").trained_parameters(encoder) == rows + encoder.projector_parameters
+    before, after = (each.memory.stages[0].parts_bytes["encoder"] for each in (adapters, trained))
+    assert projector.memory.stages[0].parts_bytes["encoder"] < before < after
+    assert projector.throughput.step_seconds < adapters.throughput.step_seconds < trained.throughput.step_seconds
     parts = [each.memory.stages[0].parts_bytes for each in (frozen, projector, trained)]
     assert parts[0]["encoder"] == pytest.approx(2 * 676_550_144)
     assert parts[0]["encoder"] < parts[1]["encoder"] < parts[2]["encoder"]
@@ -278,6 +303,7 @@ def test_published_runs_with_images_are_judged_as_they_went(run: dict[str, str])
         ("4x1024", "write NUMBERxWIDTHxHEIGHT"),
         ("4x1024x1024@halved", "write NUMBERxWIDTHxHEIGHT"),
         ("9x1024x1024", "9 images of 1024x1024 take 11025 tokens, a sequence has 8192"),
+        ("2x448x448x64", "2 videos of 64 frames of 448x448 take 16384 tokens, a sequence has 8192"),
         ("1x4000x10", "one side is more than 200 times the other"),
     ],
 )

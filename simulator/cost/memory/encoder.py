@@ -39,12 +39,12 @@ def encoder_bytes(pricing: Pricing) -> StageArray | float:
     shards = [np.where(block.zero_stage >= stage, degree, 1.0) for stage in (1, 2, 3)]
     trained = images.trained_parameters(encoder)
     whole = encoder.parameters + encoder.projector_parameters
-    frozen = whole * (1 + scenario.framework.frozen_reference) - trained
+    frozen = images.frozen_parameters(encoder) + whole * scenario.framework.frozen_reference
     state = (frozen * element + trained * stored) / shards[2]
     state = state + trained * (
         gradient_bytes(scenario) / shards[1] + optimizer_bytes_per_parameter(scenario) / shards[0]
     )
-    patches = images_of_micro_batch(pricing) * encoder.image(images.width, images.height).patches
+    patches = images_of_micro_batch(pricing) * images.each(encoder).patches
     working, saved = encoder.widths
     if images.trains_encoder:
         full = pricing.recomputes("full")

@@ -1,4 +1,4 @@
-"""Memory of a node's host that a run takes: offloaded tensors and the buffers that they pass through (M25).
+"""Memory of a node's host: offloaded tensors and the buffers that they pass through (M25), or whole models (M32).
 
 `memory.state` and `memory.activations` have the sizes of what is offloaded, `memory.peak` the side of the device.
 """
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, derived
+from simulator.cost.dtypes import element_bytes
 from simulator.cost.memory.activations import in_flight, sent_bytes
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.state import device_parameters, local_count, model_totals, resident_optimizer, shard
-from simulator.cost.operations.sums import micro_batches
+from simulator.cost.operations.sums import micro_batches, total_parameters
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.optimizers import OPTIMIZERS
@@ -36,15 +37,17 @@ class HostMemory:
 
 
 def uses_host(pricing: Pricing) -> bool:
-    """Return whether any layout of a block offloads something to the host."""
+    """Return whether any layout of a block loads on the host, or offloads something to it."""
     profile = pricing.scenario.framework
+    if loading_bytes(pricing).any():
+        return True
     moved = pricing.offloads("optimizer", "optimizer_tensorwise", "activations").any()
     elsewhere = profile.offload_parameters or profile.swapped_attention or bool(profile.offloaded_modules)
     return bool(moved) or elsewhere or OPTIMIZERS[profile.optimizer].paged
 
 
 def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
-    """Return the bytes that a block of layouts holds on the hosts (M25)."""
+    """Return the bytes that a block of layouts holds on the hosts: of a step (M25), or of loading if more (M32)."""
     contents, profile = pricing.contents, pricing.scenario.framework
     state, offloaded = memory.state, _offloaded_parameters(pricing)
     first = pricing.block.zero_stage < 3
@@ -68,7 +71,30 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     by_node = {name: _on_nodes(pricing, size) for name, size in parts.items()}
     fullest = np.argmax(sum(by_node.values()), axis=0)
     at = fullest, np.arange(len(pricing))
-    return HostMemory({name: size[at] for name, size in by_node.items()}, _on_nodes(pricing, pinned)[at])
+    loading, in_step = loading_bytes(pricing), {name: size[at] for name, size in by_node.items()}
+    loads = loading > np.asarray(sum(in_step.values()))
+    return HostMemory(
+        {name: np.where(loads, 0.0, size) for name, size in in_step.items()} | {"loading": loads * loading},
+        np.where(loads, 0.0, _on_nodes(pricing, pinned)[at]),
+    )
+
+
+@derived
+def loading_bytes(pricing: Pricing) -> Array:
+    """Return the bytes on a node while its processes load the model, shape (n,): a whole one in each (M32).
+
+    `from_pretrained` merges all files on the host of every rank before ZeRO 3 cuts them; under FSDP ranks but the first
+    hold zeros of every tensor; without either the model is read there and moved, in the type of its files. A quantised
+    base goes to the device file by file (huggingface/transformers 5.2, modeling_utils.py, `_load_pretrained_model`,
+    `_move_missing_keys_from_meta_to_device`).
+    """
+    scenario, block = pricing.scenario, pricing.block
+    where = scenario.framework.loads_on_host
+    if where == "none" or scenario.framework.quantised_base:
+        return np.zeros(len(pricing))
+    processes = min(scenario.devices, max(device.devices_per_node for device in scenario.kinds_of_device))
+    whole = processes * element_bytes(scenario) * total_parameters(scenario.model)
+    return np.where((where == "always") | (block.zero_stage >= 3), whole, 0.0)
 
 
 def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindArray]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
+from simulator.cost.memory.state import lasting_bucket
 from simulator.cost.operations.blocks import into_products
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation, Weight, conditions_of, summed
@@ -88,9 +89,12 @@ def workspace_bytes(scenario: Scenario) -> float:
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:
-    """Return the bytes of masks, bias tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n)."""
+    """Return the bytes of masks, bias tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n).
+
+    DeepSpeed's buffer of reduced gradients is among them at ZeRO 3.
+    """
     others = _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
-    return others + _dummy_gradients(pricing)
+    return others + _dummy_gradients(pricing) + lasting_bucket(pricing)
 
 
 def _masks(pricing: Pricing) -> KindArray:

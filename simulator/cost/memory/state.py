@@ -631,14 +631,31 @@ def _gathered(pricing: Pricing) -> KindArray:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
         return held
-    if scenario.lora_rank is not None:
-        return held
-    buffer = element * (float(profile.reduction_parameters) or float(scenario.model.hidden_size) ** 2)
     # ZeRO 3 copies a bucket, rank by rank, before it scatters it (runtime/comm/coalesced_collectives.py); pipelines
     # reduce after the passes.
-    buffers = np.where(block.zero_stage >= 3, 2.0, float(profile.reduction_buffers))
+    copies = float(scenario.lora_rank is None)
+    buffers = np.where(block.zero_stage >= 3, copies, float(profile.reduction_buffers))
     during = (block.zero_stage >= 1) & (block.pipeline_parallel == 1)
-    return held + np.where(during, buffers * buffer, 0.0)
+    return held + np.where(during, buffers * _bucket_bytes(scenario), 0.0)
+
+
+def _bucket_bytes(scenario: Scenario) -> float:
+    """Return the bytes of one flat buffer that DeepSpeed reduces gradients from; adapters fill a part of it (M24)."""
+    profile = scenario.framework
+    return element_bytes(scenario) * (float(profile.reduction_parameters) or float(scenario.model.hidden_size) ** 2)
+
+
+def lasting_bucket(pricing: Pricing) -> Array:
+    """Return the bytes of the buffer that ZeRO 3 keeps from its start on, through every step, shape (n,) (M24).
+
+    ZeRO 1 and 2 make theirs when a backward pass begins and free them when it ends (DeepSpeed v0.19.6, runtime/zero/
+    stage3.py, `_setup_for_real_optimizer`; stage_1_and_2.py, `setup_buckets`, `_release_ipg_buffers`).
+    """
+    scenario, block = pricing.scenario, pricing.block
+    profile = scenario.framework
+    reduces = (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
+    engine = bool(profile.live_parameters or profile.step_parameters)
+    return np.where(reduces & engine, _bucket_bytes(scenario), 0.0)
 
 
 def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:

@@ -44,6 +44,22 @@ def micro_batches(pricing: Pricing) -> Array:
     return pricing.scenario.global_batch_size / (block.micro_batch_size * block.data_parallel)
 
 
+def context_ranks(pricing: Pricing) -> Array:
+    """Return the context-parallel ranks of a token, shape (n,): all, or the mean of those of its sample (T27).
+
+    Dynamic packing gives a sample the fewest ranks, a power of two, that hold it with `package / c` tokens each.
+    """
+    lengths, context = pricing.scenario.lengths, pricing.block.context_parallel
+    if lengths is None or lengths.batching != "packed_dynamic" or lengths.bound:
+        return context
+    tokens, shares = lengths.segments(1)
+    filled = np.outer(tokens, context) / lengths.package
+    ranks: Array = (tokens * shares / lengths.segments(1).mean) @ np.minimum(
+        2.0 ** np.ceil(np.log2(np.maximum(filled, 1.0))), context
+    )
+    return ranks
+
+
 @of_work
 def tokens_per_device(pricing: Pricing) -> Array:
     """Return T, the tokens of one micro batch on a device, `b s / cp` for every sequence in a sample, shape (n,)."""

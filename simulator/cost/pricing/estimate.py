@@ -112,9 +112,9 @@ class MemoryEstimate:
     surest: float = 1.0
     """Highest probability to fit, however much room is left: less where no run is like it."""
     host_bytes_per_node: float = 0.0
-    """Bytes of offload on the host of the fullest node, with buffers; the host's own needs are not counted."""
+    """Bytes of offload, or of loading if more, on the host of the fullest node; its own needs are not counted."""
     host_parts_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Its parts: optimizer, parameters, activations, gradient_buffers, parameter_buffers."""
+    """Its parts: optimizer, parameters, activations, gradient_buffers, parameter_buffers; or loading alone."""
     host_pinned_bytes: float = 0.0
     """Its pinned part: PyTorch rounds pinned blocks up to powers of two, so up to as much again is taken."""
     host_capacity_bytes: float | None = None

@@ -2,7 +2,7 @@
 
 A projection split by columns gathers its input over the tensor-parallel group; one split by rows scatters its output.
 `PARTS` names the parts of a step's time, and `PassSeconds` holds those of a pass through a layer. `timing.products` has
-the rates, `timing.collectives` the exchanges; `timing.step` sums layers over ranks.
+the rates, `timing.collectives` the exchanges; `timing.pipeline` sums layers over ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from simulator.cost.operations.record import Collective, CollectiveGroup, Hiding
 from simulator.cost.operations.sums import (
     Work,
     attended_tokens,
+    context_ranks,
     extent,
     inner_context,
     layer_work,
@@ -294,7 +295,10 @@ def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does e
     elif index and scenario.framework.overlap_tensor_gradients:
         alone, left = beside_weight_gradients(pricing, work, tensor, gemm)
         tensor, products = alone + left, products + left
-    ring, first_block = (exchange_seconds(pricing, work, name, index) for name in ("core_attention", "first_block"))
+    passed = (context_ranks(pricing) - 1.0) / np.maximum(block.context_parallel - 1.0, 1.0)
+    ring, first_block = (
+        passed * exchange_seconds(pricing, work, name, index) for name in ("core_attention", "first_block")
+    )
     context = (
         exposed(values.context_exposed, ring, attention)
         + exposed(values.context_exposed, first_block, attention / block.context_parallel)
@@ -372,7 +376,7 @@ def kernel_tokens(pricing: Pricing) -> Array:
     A kernel sees the tokens of a ring step, `s / c`; c - 1 of c steps have no causal mask, and short loops cost a third
     as much there: cuDNN 9.19 on H200 reaches 535, 587 and 619 TFLOP/s at 2k, 4k and 8k tokens, 630 at most.
     """
-    ring = pricing.block.context_parallel / inner_context(pricing)
+    ring = np.maximum(context_ranks(pricing) / inner_context(pricing), 1.0)
     return 3.0 * attended_tokens(pricing) / (ring + 2.0)
 
 
@@ -426,7 +430,7 @@ def ring_seconds(pricing: Pricing, work: Work) -> Array:
     )
     if not exchanged:
         return np.zeros(len(pricing))
-    steps = block.context_parallel / inner_context(pricing) - 1.0
+    steps = np.maximum(context_ranks(pricing) / inner_context(pricing) - 1.0, 0.0)
     queries = tokens_per_device(pricing) * scenario.model.query_width / block.tensor_parallel
     moved = scenario.coefficients.time.ring_bytes_per_query_element * queries
     return steps * moved / memory_rate(scenario)

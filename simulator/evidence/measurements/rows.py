@@ -20,6 +20,7 @@ from simulator.files import data_folder, write_file
 from simulator.question.frameworks.stacks import current_switches
 from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import FIELDS
+from simulator.question.specs.documents import read_limited
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import (
     RECOMPUTE_MODULES,
@@ -362,7 +363,7 @@ def read_rows(path: Path, stand_in: StandIn | None = None) -> tuple[MeasuredRow,
     Models, hardware and stand-ins named by a file beside the table are found there; `stand_in` reads the latter.
     Raises InputError with all problems of the file, each with its line and column.
     """
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(read_limited(path, _MAXIMUM_BYTES), newline=""), strict=True)
     rows: list[MeasuredRow] = []
     lines: dict[str, int] = {}
     problems: list[str] = []
@@ -412,22 +413,6 @@ def write_rows(path: Path, rows: Iterable[MeasuredRow]) -> None:
     write_file(path, rows_text(rows))
 
 
-def _text(path: Path) -> str:
-    try:
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
-        with path.open("rb") as stream:
-            data = stream.read(_MAXIMUM_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > _MAXIMUM_BYTES:
-        raise InputError(f"{path}: too large; at most {_MAXIMUM_BYTES} bytes")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
 def _header_problems(where: str, header: Sequence[str]) -> Iterator[str]:
     """Yield the problems of a header, one sentence each."""
     if len(header) == 1 and (mark := next((mark for mark in (";", "\t") if mark in header[0]), "")):
@@ -438,16 +423,18 @@ def _header_problems(where: str, header: Sequence[str]) -> Iterator[str]:
             yield f"{where}: unknown column '{name[:60]}'{did_you_mean(name, COLUMNS)}"
         elif header.count(name) > 1:
             yield f"{where}: column '{name}' stands twice"
-    for name in COLUMNS:
-        if name in _REQUIRED and name not in header and STAND_IN not in header:
-            yield f"{where}: missing column '{name}'; needed are {', '.join(sorted(_REQUIRED))}"
+    missing = [] if STAND_IN in header else [name for name in sorted(_REQUIRED) if name not in header]
+    if missing:
+        names = ", ".join(f"'{name}'" for name in missing)
+        yield f"{where}: missing column{'s' if missing[1:] else ''} {names}; `simulate calibrate --template` shows all"
 
 
 def read_cells(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return columns read from texts by name. Raises InputError naming the first unknown or malformed one."""
     for name in texts:
         if name not in COLUMNS:
-            raise InputError(f"--set {name[:60]}: no such column{did_you_mean(name, COLUMNS)}")
+            near = did_you_mean(name, COLUMNS) or "; `simulate calibrate --template` lists them"
+            raise InputError(f"--set {name[:60]}: no such column{near}")
     return {name: _READERS[name](f"--set {name}", name, text) for name, text in texts.items()}
 
 

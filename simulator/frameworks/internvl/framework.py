@@ -7,6 +7,7 @@ flag is absent. `transformers.read` interprets the words; models and their parts
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
@@ -41,11 +42,15 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     decoder = arguments.has("lora_rank") or not arguments.switch("decoder", "freeze_llm")
     # Gradients pass a frozen language model as they pass one with adapters.
     arguments.add_defaults([] if decoder else ["lora_rank=1"], launch.line)
-    adapted = arguments.integer("encoder", "use_backbone_lora", low=0)
-    encoder = bool(adapted) or not arguments.switch("encoder", "freeze_backbone")
+    frozen = arguments.switch("encoder", "freeze_backbone")
+    encoder = arguments.integer("encoder", "use_backbone_lora", low=0) or (None if frozen else 0)
     projector = not arguments.switch("projector", "freeze_mlp")
     run = purposed_run(arguments, kind, deepspeed=add_deepspeed(arguments, launch), padded=False)
-    return of_parts(arguments, run, encoder, projector, decoder)
+    if arguments.has("split_annotations", "use_custom_flash_attn"):
+        # internvl_chat_gpt_oss with transformers 4.55 and DeepSpeed: logits, their shifted copy, the log-softmax and
+        # its gradient are of 16 bits (modeling_internvl_chat.py, requirements.txt).
+        run = replace(run, options={"loss_bytes_per_logit": "8", **run.options})
+    return of_parts(arguments, run, encoder, projector=projector, decoder=decoder)
 
 
 FRAMEWORK: Final = Framework(

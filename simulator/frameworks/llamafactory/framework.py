@@ -87,9 +87,10 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
         note_unsharded(arguments)
     if not arguments.any_switch("packing", "packing", "neat_packing"):
         note_samples(arguments, "cutoff_len")
-    encoder = not arguments.switch("encoder", "freeze_vision_tower", default=True)
+    frozen = arguments.switch("encoder", "freeze_vision_tower", default=True)
     projector = not arguments.switch("projector", "freeze_multi_modal_projector", default=True)
-    run = of_parts(arguments, trainer_run(arguments, deepspeed=deepspeed), encoder, projector, decoder=True)
+    run = trainer_run(arguments, deepspeed=deepspeed)
+    run = of_parts(arguments, run, None if frozen else run.lora_rank or 0, projector=projector)
     note_fewer_bits(arguments, run)
     if not arguments.switch("precision", "fp8"):
         return run

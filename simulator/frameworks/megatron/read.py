@@ -82,8 +82,8 @@ _WHOLE: Final = ("padded-vocab-size", "pad-vocab-size-to")
 
 
 @functools.cache
-def _tokenizers() -> Mapping[str, Mapping[str, int]]:
-    tables: Mapping[str, Mapping[str, int]] = read_yaml(Path(__file__).with_name("tokenizers.yaml"))
+def _tokenizers() -> Mapping[str, Any]:
+    tables: Mapping[str, Any] = read_yaml(Path(__file__).with_name("tokenizers.yaml"))
     return tables
 
 
@@ -123,7 +123,21 @@ def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
         for name, entries in names.items():
             if name in text.lower() and not text.lower().endswith("qwen2tokenizer"):
                 return entries, PurePath(text).name
-    return _beside_weights(arguments)
+    return _of_model(arguments)
+
+
+_LETTERS: Final = re.compile(r"[a-z]+")
+
+
+def _names_another(arguments: Arguments, model: str) -> bool:
+    """Whether the tokenizer's name or path says that it is another than the model's."""
+    family = _LETTERS.match(model)
+    for flag in ("tokenizer-model", "tokenizer-name-or-path", "vocab-file"):
+        parts = PurePath(_text(arguments, flag).lower()).parts[-2:]
+        words = {word for part in parts for word in _LETTERS.findall(part)} - set(_tokenizers()["plain_words"].split())
+        if words and (family is None or not any(word.startswith(family[0]) for word in words)):
+            return True
+    return False
 
 
 def _text(arguments: Arguments, flag: str) -> str:
@@ -133,12 +147,15 @@ def _text(arguments: Arguments, flag: str) -> str:
     return text
 
 
-def _beside_weights(arguments: Arguments) -> tuple[int | None, str]:
-    """Return the vocabulary of the loaded weights, and their name.
+def _of_model(arguments: Arguments) -> tuple[int | None, str]:
+    """Return the vocabulary of the model that the tokenizer's name is of, else of the loaded weights, and its name.
 
-    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5); without known
-    weights the vocabulary is that of all tokenizers of the class.
+    Pai's patch takes the tokenizer from the weights, whatever its class (megatron_patch/tokenizer of a098ca5); without
+    known weights the vocabulary is that of all tokenizers of the class.
     """
+    known, _ = models.by_name(_text(arguments, "tokenizer-model"))
+    if known and known not in models.BY_NAME_ALONE:
+        return models.load_model(known).vocab_size, ""
     patched, weights = arguments.entry("patch-tokenizer-type"), arguments.entry("load")
     if patched is None:
         return None, ""
@@ -502,7 +519,9 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
     shape = {**fields, **({"vocab_size": count} if count else {})}
     model = models.by_shape(shape)
     unknown = arguments.has("patch-tokenizer-type") and model is not None and models.shares_sizes(model)
-    if model is not None and not count and (unknown or _has_other_parts(model, fields)):
+    if model is not None and not count:
+        unknown = unknown or _has_other_parts(model, fields) or _names_another(arguments, model)
+    if model is not None and not count and unknown:
         # Several models of equal sizes, or an unknown tokenizer: the vocabulary would be a guess.
         model = None
     multiple = padding(arguments, tensor_parallel)
@@ -516,7 +535,8 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
         return None, {**shape, "architecture": _architecture(shape)}
     own = models.load_model(model).vocab_size
     known = count if count and not own - _SPARE_ENTRIES <= count <= own else own
-    if assumed and known != own:
+    assumed = assumed if count else f"{model}, whose layers have these sizes,"
+    if assumed and (known != own or not count):
         message = f"vocabulary of {known} is what {assumed} has; the script does not say"
         arguments.remark("vocabulary-assumed", "note", message, "tokenizer-model", "tokenizer-type", fix=fix)
     shape["vocab_size"] = padded(known, multiple)
@@ -749,9 +769,9 @@ def _ends(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int,
         return ()
     inner = pipeline - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
-    if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
+    if not 0 <= inner <= 4096 or rest < 0 or (rest % inner if inner else rest):
         message = f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share"
         arguments.remark("no-even-share", "error", message, *names)
         return ()
     ends = (() if first is None else (first,)), (() if last is None else (last,))
-    return (*ends[0], *([rest // inner] * inner), *ends[1])
+    return (*ends[0], *([rest // max(inner, 1)] * inner), *ends[1])

@@ -1,9 +1,4 @@
-"""Runs of NeMo and Megatron-Bridge: keys of their files and logs, and an upper bound of what a vision tower adds.
-
-Shapes: `Qwen3VLVisionModel` of transformers 4.57, which Megatron-Bridge v0.6.0 builds of Megatron's layers
-(models/qwen_vl/modelling_qwen3_vl/vision_model.py). Images: `MockVLMSFTDatasetConfig` (data/builders/mock_vlm_sft.py),
-whose processor leaves 256 x 256 pixels as they are.
-"""
+"""Runs of NeMo and Megatron-Bridge: keys of their files and logs."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from simulator.errors import InputError
 from simulator.frameworks import models
@@ -24,68 +19,10 @@ from simulator.frameworks.flags import Flag, plain, table_of
 from simulator.frameworks.logs import StepLogForm, counts
 from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.megatron.read import read
-from simulator.frameworks.python import Instance
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.vision import Encoder, encoder_of
-
-_MOCK: Final = "MockVLMSFTDatasetConfig"
-_IMAGE_SIZE, _IMAGES = (256, 256), 1
-"""Default size in pixels and number of images per sample."""
-_WHOLE_BYTES, _SHARDED_BYTES = 6, 12
-"""Bytes per trained parameter: weight and gradient; then master copy and two moments, which replicas may shard."""
-
-
-class VisionTower(NamedTuple):
-    """Vision tower of one model."""
-
-    model: str
-    """Shipped spec of its decoder."""
-    encoder: Encoder
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the tower."""
-        return self.encoder.parameters + self.encoder.projector_parameters
-
-    def most_bytes(self, pixels: int, passes: int, replicas: int) -> float:
-        """Return the most bytes on a device: `passes` micro batches in flight, optimizer state over `replicas`.
-
-        In 16 bits a layer keeps ten tensors of the width and two wide ones.
-        """
-        sizes, (_, saved) = self.encoder.sizes, self.encoder.widths
-        patches, networks = pixels / sizes["p"] ** 2, sizes["d"] + 1
-        per_patch = 2 * sizes["L"] * (saved + 2 * sizes["h"]) + networks * (8 * sizes["h"] + sizes["o"])
-        return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * patches * per_patch
-
-
-@functools.cache
-def _towers() -> dict[str, VisionTower]:
-    table = read_yaml(Path(__file__).with_name("vision_towers.yaml"))
-    return {
-        hub: VisionTower(row["model"], encoder)
-        for hub, row in table.items()
-        if (encoder := encoder_of({"model_type": row["type"], "vision_config": {"out_hidden_size": row["width"]}}, {}))
-    }
-
-
-def tower_of(hub: str) -> VisionTower | None:
-    """Return the tower of a model by its name on Hugging Face; None without one."""
-    return _towers().get(hub)
-
-
-def sample_pixels(dataset: object) -> int | None:
-    """Return the pixels of a sample of Megatron-Bridge's mock images; None for other data, which only a run knows."""
-    if not isinstance(dataset, Instance) or not dataset.kind.endswith(_MOCK):
-        return None
-    size = dataset.fields.get("image_size", _IMAGE_SIZE)
-    images = dataset.fields.get("num_images", _IMAGES)
-    if not (isinstance(size, list | tuple) and len(size) == 2 and isinstance(images, int)):
-        return None
-    return int(size[0]) * int(size[1]) * images
-
 
 _SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
     ("model", "mm_cfg"): "models with a vision encoder are not modelled",

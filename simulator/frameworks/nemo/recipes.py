@@ -24,12 +24,11 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import Interpolation
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.nemo.read import VisionTower, read_filled, sample_pixels, tower_of, with_named_model
+from simulator.frameworks.nemo.read import read_filled, with_named_model
 from simulator.frameworks.python import Instance, Module, OpenValue, Outside, PythonFunction, PythonReader, RaisedError
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
-from simulator.question.units import GIGA
 
 _FUNCTIONS: Final = ("pretrain_recipe", "finetune_recipe")
 _FUSED_LOSS: Final = "cross_entropy_loss_fusion"
@@ -203,8 +202,6 @@ class PythonRecipe:
     device: str
     """Device in the recipe's name: `gb300`."""
     place: Place
-    sample_pixels: int | None = None
-    """Pixels per sample, for mock images."""
 
 
 _OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_size", "num_attention_heads")
@@ -311,7 +308,6 @@ def recipe_of(name: str, instance: Instance, place: Place) -> PythonRecipe:
         devices=int(setup["devices"]) if setup else None,
         device=setup["device"] if setup else "",
         place=place,
-        sample_pixels=sample_pixels(instance.fields.get("dataset")),
     )
 
 
@@ -415,8 +411,8 @@ def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
     A cut that counts embedding and loss as layers needs the number of layers.
     """
     if recipe.hub:
-        tower = tower_of(recipe.hub)
-        model = tower.model if tower else models.by_name(recipe.hub)[0]
+        # Megatron-Bridge v0.6.0, models/qwen_vl: what reads images is part of Qwen3.5.
+        model = models.by_name(recipe.hub.replace("Qwen3.5-", "Qwen3.5-VL-"))[0]
         if model is None or any(key.path == ("model", "num_layers") for key in recipe.keys):
             return recipe.keys, model
         layers = models.load_model(model).num_hidden_layers
@@ -460,23 +456,5 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> Recipe:
     if recipe.devices:
         arguments.devices = recipe.devices
         arguments.places["devices"] = recipe.place
-    tower = tower_of(recipe.hub)
-    return run if tower is None else _with_tower(arguments, run, tower, recipe)
-
-
-def _with_tower(arguments: Arguments, run: Recipe, tower: VisionTower, recipe: PythonRecipe) -> Recipe:
-    """Return the run with a bound for its vision tower; refused where only the run knows its images."""
-    if recipe.sample_pixels is None or run.layout is None:
-        message = f"{recipe.hub}: how many pixels a batch has is not in the recipe; its vision tower is not priced"
-        arguments.remark_line("not-modelled", "error", message, recipe.place.line)
-        return run
-    layout = run.layout
-    passes = layout.pipeline_parallel * (2 if layout.virtual_stages > 1 else 1)
-    replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
-    replicas = max((recipe.devices or 0) // replica, 1) if layout.zero_stage else 1
-    most = tower.most_bytes(layout.micro_batch_size * recipe.sample_pixels, passes, replicas)
-    message = (
-        f"the vision tower of {tower.parameters / GIGA:.2f}B parameters is not priced; room is left for its most bytes"
-    )
-    arguments.remark_line("not-modelled", "warning", message, recipe.place.line)
-    return replace(run, unpriced_bytes=most)
+    seeing = run.model is not None and models.load_model(run.model).encoder is not None
+    return replace(run, encoder_training="trained") if seeing else run

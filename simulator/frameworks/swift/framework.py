@@ -121,13 +121,13 @@ def _by_turns(arguments: Arguments, model: str | None) -> dict[str, str]:
     return {"foreach_optimizer": "false"} if 3 * trained <= total else {}
 
 
-def _trained(arguments: Arguments) -> tuple[bool, bool]:
-    """Return whether the encoder of images and its projector are trained, and take the words that say so."""
-    encoder = not arguments.switch("encoder", "freeze_vit", default=True)
+def _parts(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return the run with what it trains of an encoder of images; adapters are at its layers too."""
+    frozen = arguments.switch("encoder", "freeze_vit", default=True)
     projector = not arguments.switch("projector", "freeze_aligner", default=True)
     for name in ("freeze_vit", "freeze_aligner"):
         arguments.entries.pop(name, None)
-    return encoder, projector
+    return models.of_parts(arguments, run, None if frozen else run.lora_rank or 0, projector=projector)
 
 
 def _task(arguments: Arguments) -> dict[str, str]:
@@ -163,10 +163,10 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     for name in ("quant_bits", "quant_method", "fsdp", "use_liger_kernel"):
         if arguments.has(name):
             arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
-    task, trained = _task(arguments), _trained(arguments)
-    run = take_model(arguments, read(arguments, launch.environment), model)
-    run = _bounded(arguments, models.of_parts(arguments, run, *trained, decoder=True))
-    return replace(run, lora_rank=rank, options={**run.options, **task})
+    task = _task(arguments)
+    run = replace(take_model(arguments, read(arguments, launch.environment), model), lora_rank=rank)
+    run = _bounded(arguments, _parts(arguments, run))
+    return replace(run, options={**run.options, **task})
 
 
 def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
@@ -187,8 +187,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if arguments.has("optimizer"):
         arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
-    run = models.of_parts(arguments, trainer_run(arguments, deepspeed=deepspeed), *_trained(arguments), decoder=True)
-    run = _bounded(arguments, run)
+    run = _bounded(arguments, _parts(arguments, trainer_run(arguments, deepspeed=deepspeed)))
     note_fewer_bits(arguments, run)
     if launch.script.text == "rlhf":
         # arguments/rlhf_args.py: TRL's losses, over a copy of the model where all weights are trained.

@@ -301,14 +301,18 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     devices: tuple[str, str],
     *,
     recommended: bool = False,
+    adapters: bool = False,
 ) -> FrameworkProfile:
     """Return the profile of a question: on the `named` stack, else on the framework's first `usual` one.
 
     Else on the newest release for `devices`, their maker and family, where it has a recipe of this `case`: model,
     device and precision. A layout that is `recommended` runs with what is published for speed on such devices, recipe
-    or not: nobody books them for the framework's bare defaults.
+    or not: nobody books them for the framework's bare defaults. Runs that train `adapters` have the switches of most
+    such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers.
     """
     stack = stack_for(name, named, *usual)
+    if adapters:
+        options = {**usual_with_adapters(name, stack), **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
@@ -407,6 +411,20 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
         for row in rows
     )
     return tuple(each for each in values if each.share is None or each.share >= _LEAST_SHARE)
+
+
+@lru_cache(maxsize=16)
+def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
+    """Return the switches, as text, that more than half of runs with adapters set; empty if the stack decides one."""
+    rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
+    common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
+    texts = {name: text for row in common for name, text in _texts(row).items()}
+    decided = frozenset() if stack == DEFAULT else decided_by(stack) or frozenset(_SWITCHES)
+    return MappingProxyType(texts if decided.isdisjoint(texts) else {})
+
+
+def _texts(row: Mapping[str, str]) -> dict[str, str]:
+    return {row["switch"]: row["value"], **_others(row)}
 
 
 def _others(row: Mapping[str, str]) -> dict[str, str]:

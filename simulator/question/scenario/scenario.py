@@ -144,8 +144,9 @@ class Scenario(Workload):
             alone = "its encoder is not known" if model.text_part else "it reads text alone"
             raise InputError(f"images {images.number}x{images.width}x{images.height}: {model.name}: {alone}")
         if self.image_tokens > self.seq_length:
-            taken = f"{images.number} images of {images.width}x{images.height} take {self.image_tokens} tokens"
-            raise InputError(f"images: {taken}, a sequence has {self.seq_length}")
+            raise InputError(
+                f"images: {images.shown} take {self.image_tokens} tokens, a sequence has {self.seq_length}"
+            )
 
     @property
     def _release_case(self) -> ReleaseCase:
@@ -218,7 +219,7 @@ class Scenario(Workload):
         """Tokens of a sequence that stand for images."""
         if self.images is None or self.model.encoder is None:
             return 0
-        return self.images.number * self.model.encoder.image(self.images.width, self.images.height).tokens
+        return self.images.number * self.images.each(self.model.encoder).tokens
 
     @property
     def sample_tokens(self) -> float:

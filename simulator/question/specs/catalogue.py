@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from os import PathLike, fspath
@@ -81,7 +82,7 @@ def _vision_model(name: str) -> ModelSpec:
     decoder = load_model(row["decoder"]).model_copy(update=dict(row.get("fields", {})))
     text = {"hidden_size": decoder.hidden_size}
     encoder = encoder_of({"model_type": row["type"], "vision_config": row.get("vision", {}), "text_config": text}, {})
-    note = f"the text part of {name}: what reads images, sound or video is not priced."
+    note = f"the text part of {name}: what reads images is priced with --images, sound and video are not."
     return decoder.model_copy(update={"name": name, "aliases": (), "note": note, "encoder": encoder, "published": None})
 
 
@@ -109,7 +110,9 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
     file = shipped_file("hardware", name_or_path)
     if file is not None:
         return _shipped_hardware(file)
-    own = _own_file("hardware", name_or_path)
+    own, (head, _, network) = _own_file("hardware", name_or_path), name_or_path.partition("@")
+    if own is None and head != name_or_path and shipped_name("hardware", head):
+        return with_network(load_hardware(head), network)
     if own is None:
         raise InputError(_unknown("hardware", name_or_path))
     return validated(str(own), HardwareSpec, read_yaml(own))
@@ -171,16 +174,22 @@ def _own_file(kind: SpecKind, name_or_path: str) -> Path | None:
 
 def _unknown(kind: SpecKind, text: str) -> str:
     """Return the message about an unknown name, with the way on."""
+    other: SpecKind = "hardware" if kind == "model" else "model"
+    near = suggestion(kind, text) or (f", which is {other}" if shipped_name(other, text) else "")
+    path = Path(text[:200])
+    if text and os.path.exists(path):  # noqa: PTH110  false for what is no path
+        folder = f"a folder without {CONFIG_FILE}" if kind == "model" else "a folder, no spec"
+        near = near or f", {folder if path.is_dir() else 'a file, but no spec'}"
     if kind == "model" and is_hub_id(text):
         return (
-            f"model '{text}' is not shipped, and no folder with {CONFIG_FILE}; `hf download {text} {CONFIG_FILE}` puts "
-            "it into the cache of Hugging Face, where it is looked for"
+            f"model '{text}' is not shipped{near}, no folder with {CONFIG_FILE}; `hf download {text} {CONFIG_FILE}` "
+            "puts it into the cache of Hugging Face, where it is looked for"
         )
     if len(Path(text).parts) > 1:
         suffixes = (*_YAML, *([_JSON] if kind == "model" else []))
         folder = f", or a folder with {CONFIG_FILE}" if kind == "model" else ""
         return f"{kind} '{text[:200]}': a path must end in {', '.join(suffixes)}{folder}"
-    start = f"unknown {kind} '{text[:60]}'{suggestion(kind, text)}"
+    start = f"unknown {kind} '{text[:60]}'{near}"
     if kind == "model":
         return f"{start}; `simulate models` lists the shipped ones; others by the path of their {CONFIG_FILE} or YAML"
     return (

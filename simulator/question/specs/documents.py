@@ -315,7 +315,7 @@ def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
 
     def constant(text: str) -> float:
         if infinite:
-            return math.inf
+            return float(text)
         raise InputError(f"{file}: {text} is not a finite number")
 
     def number(text: str) -> float:
@@ -355,13 +355,19 @@ def standing_in(file: Path, text: str) -> Iterator[None]:
         _INSTEAD.reset(token)
 
 
+def require_regular(file: Path) -> None:
+    """Raise InputError for what is no regular file, and OSError where nobody may look."""
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
+    if not file.is_file():
+        link = "; a link is no file: download it first" if str(file).startswith(("https:", "http:")) else ""
+        raise InputError(f"{file}: no such file{link}")
+
+
 def _content(file: Path, maximum: int) -> bytes:
     """Return the first bytes of a regular file, one more than `maximum` at most."""
     try:
-        if file.exists() and not file.is_file():
-            raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
-        if not file.is_file():
-            raise InputError(f"{file}: no such file")
+        require_regular(file)
         with file.open("rb") as stream:
             return stream.read(maximum + 1)
     except (OSError, ValueError) as error:

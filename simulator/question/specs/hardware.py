@@ -55,7 +55,8 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
         key, _, value = word.partition("=")
         if key not in KEYS or key in stated:
             near = did_you_mean(key, list(KEYS))
-            raise InputError(f"hardware '{spec.name}@{word[:60]}': write each of {', '.join(KEYS)} once at most{near}")
+            allowed = f"each of {', '.join(KEYS)} once at most, such as network=50GB/s"
+            raise InputError(f"hardware '{spec.name}@{word[:60]}': write {allowed}{near}")
         stated[key] = value
     where = f"hardware '{spec.name}@{text[:100]}'"
     per_device = spec.links[-1].bandwidth_bytes_per_second

@@ -71,13 +71,27 @@ _POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
 """Letter in place of a decimal point in a name: `4p5`."""
 _GIGABYTES: Final = re.compile(r"-?\b(\d+)-?gi?b?$")
 """Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
-_BEGINNINGS: Final = re.compile(r"^(nvidia|geforce|tesla|amd|instinct|huawei|ascend|iluvatar)-?")
-"""Makers and series before a device's name."""
+_SERIES: Final = re.compile(r"^([a-z]{2,10})-(?=\d(?:\.\d)?-\d)")
+"""Series and version apart, as in `qwen-3-8b` and `llama-3.1-8b`."""
+_DASHED_POINT: Final = re.compile(r"(?<=\d)-(?=\d-\d+b)")
+"""Dash in place of a decimal point: `llama-3-1-8b`."""
+_BEGINNINGS: Final = re.compile(
+    r"^(nvidia|geforce|tesla|amd|instinct|huawei|ascend|iluvatar|standard|英伟达|华为|昇腾|天数智芯|天数)-?"
+)
+"""Makers and series before a device's name; a cloud's `Standard_`."""
+_SOCKET: Final = re.compile(r"-?sxm\d?(?![a-z0-9])")
+"""Socket in a device's name, of any generation: `A100-SXM4`, `H100SXM`."""
+_FORM: Final = re.compile(r"-(oam|gpu|hbm\d\w?|tensor-core|server|mig)$")
+"""Endings of a device's name that leave the device."""
+_NUMBER: Final = re.compile(r"^\d{1,4}\s?[x*×]\s?|\s?[x*×:]\s?\d{1,4}$")
+"""Number of devices beside a name: `8xH100`, `h100x8`."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _LETTERS: Final = re.compile(r"[a-z]*")
-_SAME_MAKER: Final = 0.75
-"""Smallest likeness of the letters before two devices' numbers for which both count as one maker's."""
+_SAME_MAKER: Final = 0.66
+"""Smallest likeness of the letters before two names' numbers for which both count as one maker's."""
+_PARAMETERS: Final = re.compile(r"\d+(?:\.\d+)?b(?![a-z])")
+"""Number of parameters in a model's name."""
 
 
 def shipped_name(kind: SpecKind, text: str) -> str | None:
@@ -91,11 +105,19 @@ def shipped_name(kind: SpecKind, text: str) -> str | None:
     known = known_names(kind)
     plain = _plain(kind, text)
     while plain not in known:
-        shorter = _ENDINGS.sub("", plain) if kind == "model" else _BEGINNINGS.sub("", plain)
+        shorter = _shorter(kind, plain)
         if shorter == plain:
             return None
         plain = shorter
     return known[plain]
+
+
+def _shorter(kind: SpecKind, plain: str) -> str:
+    """Return a name without one of its beginnings or endings, or spelt in the next likely way; else the same."""
+    if kind == "hardware":
+        return _FORM.sub("", _BEGINNINGS.sub("", plain, count=1))
+    ways = (_ENDINGS.sub("", plain), _DASHED_POINT.sub(".", plain), _SERIES.sub(r"\1", plain))
+    return next((way for way in ways if way != plain), plain)
 
 
 @lru_cache(maxsize=1)
@@ -169,26 +191,28 @@ def is_hub_id(name: str) -> bool:
 
 
 def suggestion(kind: SpecKind, text: str) -> str:
-    """Return `, did you mean 'x'?` for the nearest shipped name; of devices only for one of the same maker."""
-    plain = _plain(kind, text)
-    known = {**known_names(kind), **({name: name for name in vision_models()} if kind == "model" else {})}
-    if kind == "hardware":
-        from difflib import SequenceMatcher  # noqa: PLC0415  start-up time
+    """Return `, did you mean 'x'?` for the nearest shipped name of the same maker, a model's of the same size first."""
+    from difflib import SequenceMatcher  # noqa: PLC0415  start-up time
 
-        maker = _maker(plain)
-        known = {
-            word: name
-            for word, name in known.items()
-            if SequenceMatcher(None, maker, _maker(word)).ratio() >= _SAME_MAKER
-        }
-    return _QUOTED.sub(lambda quoted: f"'{known[quoted[1]]}'", did_you_mean(plain, known))
+    plain = _plain(kind, _NUMBER.sub("", text) if kind == "hardware" else text).rpartition("/")[2]
+    while plain not in known_names(kind) and (shorter := _shorter(kind, plain)) != plain:
+        plain = shorter
+    known = {**known_names(kind), **({name: name for name in vision_models()} if kind == "model" else {})}
+    maker = _maker(plain)
+    same = {
+        word: name for word, name in known.items() if SequenceMatcher(None, maker, _maker(word)).ratio() >= _SAME_MAKER
+    }
+    size = _PARAMETERS.search(plain)
+    sized = {word: name for word, name in same.items() if size is not None and size[0] in word}
+    near = did_you_mean(plain, sized) or did_you_mean(plain, same)
+    return _QUOTED.sub(lambda quoted: f"'{same[quoted[1]]}'", near)
 
 
 def _plain(kind: SpecKind, text: str) -> str:
     """Return a name as the table has it: lower case, dashes for blanks and underscores."""
-    plain = re.sub(r"[\s_]+", "-", text.strip().lower())
+    plain = re.sub(r"[\s_:]+", "-", text.strip().lower())
     if kind == "hardware":
-        return _GIGABYTES.sub(r"-\1g", plain)
+        return _GIGABYTES.sub(r"-\1g", _SOCKET.sub("-sxm", plain))
     owner, slash, name = plain.rpartition("/")
     return owner + slash + _POINT.sub(".", _LLAMA.sub("llama-", name))
 

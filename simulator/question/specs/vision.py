@@ -3,7 +3,7 @@
     >>> encoder_of({"model_type": "qwen2_5_vl", "vision_config": {}}, {}).image(1024, 1024)
     Image(patches=5476, tokens=1369)
 
-`families/encoders.yaml` has the encoders that are known, a row each; `memory.encoder` and `timing.step` price them.
+`families/encoders.yaml` has the encoders that are known, a row each; `memory.encoder` and `timing.pipeline` price them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Encoder(BaseModel):
     @property
     def _names(self) -> dict[str, int]:
         row, names = encoders()[self.kind], dict(self.sizes)
-        for name in ("i", "g", "t"):
+        for name in ("i", "g", "t", "k"):
             if name not in names:
                 names[name] = _evaluated(str(row.get(name, "1")), names)
         return names | {"m": names["h"] * names["g"] ** 2}
@@ -82,6 +82,12 @@ class Encoder(BaseModel):
     def projector_parameters(self) -> int:
         """Parameters between the encoder and the language model."""
         return self._value("projector")
+
+    @property
+    def adapted_widths(self) -> int:
+        """Rows and columns of the matrices of all layers: parameters of adapters per rank."""
+        gates = 2 + bool(encoders()[self.kind].get("gated"))
+        return self.layers * (6 * self.width + gates * (self.width + self._names["i"]))
 
     @property
     def layers(self) -> int:
@@ -99,20 +105,34 @@ class Encoder(BaseModel):
         wide, gated = self._names["i"], bool(encoders()[self.kind].get("gated"))
         return max(6.0 * self.width, 2.0 * self.width + (2 + gated) * wide), 8.0 * self.width + (2 + 2 * gated) * wide
 
-    def attended_patches(self, image: Image) -> float:
-        """Return the patches that a patch attends to, over the layers: of its image, its tile or its window."""
+    def attended_patches(self, image: Image, frames: int = 1) -> float:
+        """Return the patches that a patch attends to, over the layers: of its image, its frames, tile or window."""
         names, rule = self._names, encoders()[self.kind]["rule"]
-        whole = float((names["e"] // names["p"]) ** 2 if rule in ("tiles", "canvas", "anyres") else image.patches)
+        tiled = rule in ("tiles", "canvas", "anyres")
+        whole = (names["e"] // names["p"]) ** 2 if tiled else image.patches / -(-frames // names["t"])
         if "w" not in names:
             return whole
         inside = min((names["w"] // names["p"]) ** 2, whole)
         return (names["c"] * whole + (self.layers - names["c"]) * inside) / self.layers
 
-    def image(self, width: int, height: int) -> Image:
-        """Return the patches and tokens of an image. Raises InputError for a size that the model refuses."""
+    def image(self, width: int, height: int, frames: int = 1) -> Image:
+        """Return the patches and tokens of an image, or of a video. Raises InputError for what the model refuses."""
         if not (1 <= width <= _LARGEST and 1 <= height <= _LARGEST):
             raise InputError(f"images {width}x{height}: a side is from 1 to {_LARGEST} pixels")
-        return _RULES[encoders()[self.kind]["rule"]](self._names, width, height, encoders()[self.kind])
+        names, row = self._names, encoders()[self.kind]
+        if frames == 1:
+            return _RULES[row["rule"]](names, width, height, row)
+        side = names["e"] // names["p"] if "e" in names else 0
+        match row.get("video"):
+            case "merged":  # frames of a patch follow each other; the last one is repeated
+                image, times = self.image(width, height), -(-frames // names["t"])
+                return Image(image.patches * times, image.tokens * times)
+            case "tile":
+                patches, tokens = _tiled(names, 1)
+                return Image(frames * patches, frames * tokens)
+            case "pooled":  # two by two, and a mark at the end
+                return Image(frames * side**2, frames * (-(-side // 2)) ** 2 + 1)
+        raise InputError(f"images {width}x{height}x{frames}: how {self.kind} reads videos is not known")
 
 
 class Images(NamedTuple):
@@ -122,18 +142,22 @@ class Images(NamedTuple):
     width: int
     height: int
     trained: str = "frozen"
-    """`frozen`: neither encoder nor projector. `projector`: it alone. `trained`: both."""
+    """`frozen`: neither encoder nor projector. `projector`: it alone. `trained`: both. `lora8`: the projector, and
+    adapters of rank 8 at the matrices of the encoder's layers."""
     fills: bool = False
     """Whether they are as many as a sequence has room for, whatever its length."""
+    frames: int = 1
+    """Frames of each, of a video more than one."""
 
     @staticmethod
     def read(text: Any) -> Images:
-        """Return the images of a text such as 4x1024x768 or 4x1024x768@trained. Raises InputError."""
+        """Return the images of a text such as 4x1024x768@trained, or 1x448x448x32, a video. Raises InputError."""
         matched = _IMAGES.fullmatch(str(text).strip().lower().replace("×", "x"))
         if matched is None:
-            such = "such as 4x1024x768 or 1x448x448@trained"
-            raise InputError(f"images {quoted(text)}: write NUMBERxWIDTHxHEIGHT, {such}")
-        return Images(int(matched[1]), int(matched[2]), int(matched[3]), matched[4] or "frozen")
+            such = "such as 4x1024x768 or 1x448x448@trained (frozen, projector, trained, lora8)"
+            raise InputError(f"images {quoted(text)}: write NUMBERxWIDTHxHEIGHT or, of videos, ...xFRAMES, {such}")
+        number, width, height = (int(matched[group]) for group in (1, 2, 3))
+        return Images(number, width, height, matched[5] or "frozen", frames=int(matched[4] or 1))
 
     @staticmethod
     def filling(encoder: Encoder, tokens: int, trained: str) -> Images:
@@ -143,10 +167,25 @@ class Images(NamedTuple):
         side = _SIDES[most]
         return Images(tokens // encoder.image(side, side).tokens, side, side, trained, fills=True)
 
+    def each(self, encoder: Encoder) -> Image:
+        """Return the patches and tokens of one of them."""
+        return encoder.image(self.width, self.height, self.frames)
+
+    @property
+    def shown(self) -> str:
+        """What they are, in words: `4 images of 1024x1024`."""
+        kind, long = ("image", "") if self.frames == 1 else ("video", f"{self.frames} frames of ")
+        return f"{self.number} {kind}{'s' if self.number > 1 else ''} of {long}{self.width}x{self.height}"
+
+    @property
+    def rank(self) -> int:
+        """Rank of the encoder's adapters; 0 without."""
+        return int(self.trained.removeprefix("lora")) if self.trained.startswith("lora") else 0
+
     @property
     def trains_encoder(self) -> bool:
-        """Whether the encoder is trained."""
-        return self.trained == "trained"
+        """Whether the encoder is trained, or adapters of it are."""
+        return self.trained == "trained" or self.rank > 0
 
     @property
     def trains_projector(self) -> bool:
@@ -154,13 +193,21 @@ class Images(NamedTuple):
         return self.trained != "frozen"
 
     def trained_parameters(self, encoder: Encoder) -> int:
-        """Return the parameters of encoder and projector that are trained."""
-        return encoder.parameters * self.trains_encoder + encoder.projector_parameters * self.trains_projector
+        """Return the trained parameters of encoder, its adapters and projector."""
+        own = self.rank * encoder.adapted_widths if self.rank else encoder.parameters * self.trains_encoder
+        return own + encoder.projector_parameters * self.trains_projector
+
+    def frozen_parameters(self, encoder: Encoder) -> int:
+        """Return the parameters of encoder and projector that are not trained."""
+        own = encoder.parameters * (self.trained != "trained")
+        return own + encoder.projector_parameters * (not self.trains_projector)
 
 
 _SIDES: Final = (256, 448, 1024, 2048)
 """Sides of square images that may fill a sequence, in pixels."""
-_IMAGES: Final = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:@(frozen|projector|trained))?")
+_IMAGES: Final = re.compile(
+    r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:x([1-9][0-9]{0,4}))?(?:@(frozen|projector|trained|lora[1-9][0-9]{0,3}))?"
+)
 
 
 @lru_cache(maxsize=1)

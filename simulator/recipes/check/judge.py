@@ -227,7 +227,11 @@ def check_recipe(
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
             return _elsewhere(judged, recipe, nodes_remark(f"with {option} it passes", _on(devices, judged), missing))
-        if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED, WEIGHT_CACHE):
+        if (
+            bound is None
+            and judged.outcome in FIRM
+            and _is_bound(on_other, BOUND_DECIDES, LONGEST, UNDECIDED, WEIGHT_CACHE)
+        ):
             bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
         return _elsewhere(judged, recipe, nodes_remark(bound, _on(devices, judged), missing))
@@ -386,9 +390,13 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
-    """Yield the remark on the host memory that offload needs, and whether a node has it."""
+    """Yield the remark on the host memory that offload needs, and whether a node has it; on loading if it has not."""
     memory = estimate.memory
-    need = f"offload keeps {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
+    loads = "loading" in memory.host_parts_bytes
+    if loads and memory.fits_host is not False:
+        return
+    what = "loading takes" if loads else "offload keeps"
+    need = f"{what} {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
     if memory.host_bytes_per_node and memory.fits_host is not None:
         capacity = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
         severity: Severity = "note" if memory.fits_host else "error"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -120,6 +120,8 @@ HOSTS: Final = "hosts-assumed"
 """Rule of the remark on a launcher whose file of hosts is missing."""
 _COUNTS_MACHINES: Final = re.compile(r"(?i)\w*(?:node|world|slurm|gpus?|devices|nproc|npu|replica|ranks|hosts)\w*")
 """Names of variables that may hold a number of machines."""
+_PROBE: Final = "3"
+"""A value that shows whether a variable is a number of machines itself; few scripts have three of anything."""
 _FACTORS: Final = (2, 4, 8, 16, 32, 64, 128)
 _MOST_TRIED: Final = 14
 
@@ -135,12 +137,14 @@ def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, 
 
 
 def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
-    """Return recipes with a remark on each command that is assumed to print a number."""
+    """Return recipes with a remark on each command or variable that is assumed to count machines."""
     remarks = tuple(
-        Remark("devices-counted", "note", f"{name[:80]} is taken to print {text}", fix="--hardware NAME --nodes N")
+        Remark(COUNTED, "note", f"{name[:80]} is taken to be {text}", fix="--hardware NAME --nodes N")
         for name, text in values.items()
     )
-    return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
+    used = tuple(f"--set {name.removeprefix('$')}=" for name in values)
+    kept = (tuple(each for each in recipe.remarks if not each.message.startswith(used)) for recipe in recipes)
+    return tuple(replace(recipe, remarks=(*own, *remarks)) for recipe, own in zip(recipes, kept, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,8 @@ def unstated(recipe: Recipe, options: Question, reread: Reread) -> Unstated:
     hosts = any(remark.rule == HOSTS for remark in recipe.remarks) or any("ds_ssh" in command for command in counted)
     missing = Unstated(
         nodes=(recipe.nodes is None and not sized) or hosts,
-        devices_per_node=(recipe.devices_per_node is None and not sized) or bool(counted),
+        devices_per_node=(recipe.devices_per_node is None and not sized)
+        or any(not command.startswith("$") for command in counted),
         counted=bool(counted),
     )
     return missing if missing.nodes else _defaulted(recipe, options, missing, reread)
@@ -277,17 +282,33 @@ class Reading:
 
         The settings override `more`.
         """
-        from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
-
-        machines = machines or self.options
-        recipes = read_recipe(file, {**more, **self.settings}, self.environment, self.root, self.trainers)
+        machines, known = machines or self.options, {**more, **self.settings}
+        recipes = self._read(file, known)
         spec = cluster(machines.value("hardware"), None, None, machines.stated("calibration")).hardware
         devices = min(machines.stated("devices") or spec.devices_per_node, spec.devices_per_node)
-        values = counts(recipes, devices, machines.stated("nodes") or 1)
-        if not values:
+        nodes = machines.stated("nodes") or 1
+        counted = counts(recipes, devices, nodes)
+        numbers = {name: str(nodes) for name in self._numbers(file, recipes, known)}
+        if not (counted or numbers):
             return recipes
-        known = {**more, **self.settings, **values}
-        return with_counts(read_recipe(file, known, self.environment, self.root, self.trainers), values)
+        read = self._read(file, {**known, **counted, **numbers})
+        if numbers and machines.stated("nodes") is None and len(read) == len(recipes):
+            read = tuple(replace(recipe, nodes=before.nodes) for recipe, before in zip(read, recipes, strict=True))
+        return with_counts(read, {**counted, **{f"${name}": text for name, text in numbers.items()}})
+
+    def _read(self, file: str, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
+        from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
+
+        return read_recipe(file, settings, self.environment, self.root, self.trainers)
+
+    def _numbers(self, file: str, recipes: Sequence[Recipe], known: Mapping[str, str]) -> Iterator[str]:
+        """Yield the unset variables that are the number of nodes."""
+        every = (unknown for recipe in recipes for unknown in recipe.unknowns if "nodes" in unknown.affects)
+        for name in sorted({unknown.name for unknown in every if _COUNTS_MACHINES.fullmatch(unknown.name)} - {*known}):
+            with suppress(SimulateError):
+                others = self._read(file, {**known, name: _PROBE})
+                if any(str(other.nodes) == _PROBE for other in others):
+                    yield name
 
     def launches(self, file: str) -> Iterator[tuple[Recipe, Reread]]:
         """Yield each launch of a file with a function that reads it again. Raises as a reader does."""

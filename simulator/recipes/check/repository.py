@@ -470,7 +470,7 @@ def skeleton(results: Sequence[Checked], hardware: str, folder: Path) -> str:
 
 
 _SET: Final = re.compile(r"--set ('?)([^'=\n]{1,200})=")
-_OF_OPTIONS: Final = {"--nodes": "nodes", "--devices": "devices", "--model": "model", "--seq-length": "seq_length"}
+_OF_OPTIONS: Final = {f"--{name.replace('_', '-')}": name for name in _INPUTS}
 
 
 def _asked(result: Checked) -> Iterator[tuple[str, str]]:

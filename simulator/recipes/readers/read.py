@@ -36,6 +36,7 @@ from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
 from simulator.recipes.readers.cluster import add_words, cluster_of, job_script, make_shell
+from simulator.recipes.readers.devices import with_devices
 from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
@@ -117,10 +118,12 @@ def _read(
             with contextlib.suppress(NoRecipeError, NotShellError, UnsupportedError):
                 return _read_shell(path, script, settings, {**variables, **environment}, trainers)
             raise
+        recipe = with_devices(recipe, read_text(path))
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
         recipes, unused = formats.read_python_file(path, settings)
-        return tuple(_with_unused(recipe, settings, unused) for recipe in recipes)
+        text = read_text(path)
+        return tuple(_with_unused(with_devices(recipe, text), settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
     if path.name.lower() in _MAKEFILES or suffix == ".mk":
         return _read_shell(path, make_shell(text), settings, environment, trainers)
@@ -314,6 +317,7 @@ def _read_shell(
         else:
             charge(_LAUNCH_WORK)
             recipe = formats.with_network(_conditional(recipe, launch))
+            recipe = with_devices(recipe, read_text(path), {**launch.options, **launch.environment})
             remarks = (*_line_ends(text, file), *_script_remarks(script, file))
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
             recipes.append(_with_unused(recipe, settings, script.unused_settings))

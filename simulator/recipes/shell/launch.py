@@ -400,7 +400,7 @@ _MPIRUN: Final = {
     **dict.fromkeys(("--map-by", "-map-by"), "map"),
 }
 """Options that state how many processes are started."""
-_HEADER: Final = re.compile(r"#SBATCH[ \t]+(--?[A-Za-z][A-Za-z-]*)(?:[ \t]*=[ \t]*|[ \t]+|(?<=-[Nn])(?=\d))(\S+)")
+_HEADER: Final = re.compile(r"[ \t](--?[A-Za-z][A-Za-z-]*)(?:[ \t]*=[ \t]*|[ \t]+|(?<=-[Nn])(?=\d))([^\s-]\S*)")
 _VARIABLES: Final = {
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
     "tasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
@@ -489,19 +489,26 @@ def scheduled_variables(text: str) -> dict[str, Value]:
     submitted = (("#SBATCH", "SLURM_SUBMIT_DIR"), ("#PBS", "PBS_O_WORKDIR"))
     variables = {name: text_value(".", 0) for mark, name in submitted if mark in text} | _counted_hosts(text)
     for number, line in enumerate(text.split("\n"), start=1):
-        match = _HEADER.match(line)
-        if match is None:
-            continue
-        option, value = match.groups()
-        count = re.fullmatch(r"(?:gpu:(?:[\w.-]+:)?)?(\d{1,6})(?:\(.*)?", value, re.ASCII)
-        name = _SRUN.get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
-        if name and count:
-            variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+        for option, value in _HEADER.findall(line) if line.startswith("#SBATCH") else ():
+            count = re.fullmatch(r"(?:gpu:(?:[\w.-]+:)?)?(\d{1,6})(?:\(.*)?", value, re.ASCII)
+            name = _SRUN.get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
+            if name and count:
+                variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
     each, nodes = variables.get("SLURM_NTASKS_PER_NODE"), variables.get("SLURM_NNODES")
     if each is not None and nodes is not None:
         several = f"(x{nodes.text})" if nodes.text != "1" else ""
         variables["SLURM_TASKS_PER_NODE"] = text_value(each.text + several, each.line)
     return variables
+
+
+def submitted_variables(words: Sequence[Value], text: str) -> dict[str, Value]:
+    """Return the variables that Slurm sets in a job by its own lines, and by the options of `sbatch`, which count more.
+
+    words : the command up to the job's name
+    """
+    counts = _counts(words[1:], _SRUN)
+    stated = {variable: value for name, value in counts.items() for variable in _VARIABLES[name]}
+    return scheduled_variables(text) | stated
 
 
 _SELECT: Final = re.compile(

@@ -38,6 +38,7 @@ from simulator.recipes.shell.launch import (
     scheduled_variables,
     shell_text,
     started_by,
+    submitted_variables,
 )
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.state import SURROUNDINGS, Machine, NotFollowed, maybe, open_words
@@ -133,6 +134,8 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
         text, parameters = inner
         follow: Callable[[], Truth | None] = partial(walk.apart, partial(_shell, walk, text, parameters, line))
     elif place < len(argv):
+        if PurePath(argv[0].text).name == "sbatch" and (job := machine.text_of(argv[place], line)) is not None:
+            new |= submitted_variables(argv[:place], job.text)
         follow = partial(_start, walk, argv[place:], line)
     else:
         _note_unread_starter(machine, argv, line)

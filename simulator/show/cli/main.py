@@ -12,6 +12,7 @@ import atexit
 import errno
 import gc
 import os
+import re
 import sys
 import warnings
 from collections import UserDict
@@ -117,9 +118,8 @@ class MainCommand(Sectioned, click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             names = self.list_commands(ctx)
-            raise click.UsageError(
-                f"no such command {shown(name)}{did_you_mean(name, names)}; commands: {', '.join(names)}"
-            )
+            near = did_you_mean(name, names) or _meant(name)
+            raise click.UsageError(f"no such command {shown(name)}{near}; commands: {', '.join(names)}")
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -238,7 +238,9 @@ def _tell(message: str) -> None:
 
 def _usage_text(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
-        return f"no such option {shown(error.option_name)}{did_you_mean(error.option_name, error.possibilities or ())}"
+        return f"no such option {shown(error.option_name)}{_nearest_option(error)}"
+    if (extra := _EXTRA.fullmatch(error.message)) is not None:
+        return f"{error.message[:1].lower()}{error.message[1:]}{_meant(extra[1])}"
     if isinstance(error, click.BadParameter) and error.param is not None and error.ctx is not None:
         name = error.param.name or ""
         if error.ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT:
@@ -247,6 +249,40 @@ def _usage_text(error: click.ClickException) -> str:
             error.param_hint = name.upper()
     text = error.format_message()
     return text[:1].lower() + text[1:]
+
+
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
+"""Message of click on a word too many."""
+_IN_OFFERS = frozenset(("--nodes", "--devices", "--hardware", "--price-per-device-hour"))
+"""Options whose values stand in the offers of a plan."""
+
+
+def _nearest_option(error: click.NoSuchOption) -> str:
+    """Return what follows a wrong option: the one that frameworks' or others' name means, or whose option it is."""
+    wrong, command = error.option_name, None if error.ctx is None else error.ctx.command
+    own = [name for param in command.params for name in param.opts] if command else list(error.possibilities or ())
+    from simulator.question.specs.documents import read_table
+
+    rows = read_table(__file__, "other_names")
+    meant = next((row["option"] for row in rows if wrong.lstrip("-").replace("_", "-") in row["names"].split()), wrong)
+    if command is not None and command.name == "plan" and meant in _IN_OFFERS:
+        return "; write --offer NAME:NODES@PRICE"
+    if meant in own:
+        return f", did you mean '{meant}'?"
+    if any(meant in param.opts for param in (*question_options(), *layout_options(many=False))):
+        return f"; {'it' if meant == wrong else meant} is an option of rank and estimate"
+    return did_you_mean(wrong, own)
+
+
+def _meant(word: str) -> str:
+    """Return what follows a word too many: how a model, hardware or a file is named; else nothing."""
+    from simulator.question.specs.names import shipped_name
+
+    for kind in ("model", "hardware"):
+        if shipped_name(kind, word):
+            return f"; write --{kind} {word}"
+    is_file = os.path.isfile(word) or word.endswith((".sh", ".yaml", ".yml", ".json", ".toml"))  # noqa: PTH113  false for what is no path
+    return f"; `simulate check {word}` judges a recipe, `simulate explain {word}` says why" if is_file else ""
 
 
 _DEADLINE = "With --nodes auto and --train-tokens: days that the run may take."

@@ -146,8 +146,11 @@ def case_of_text(text: str, options: Question) -> Case:
     """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
     if text.lstrip().startswith("-"):
         return _case_of_options(options.over(_quoted_question(text)))
+    from simulator.question.specs.names import shipped_name
     from simulator.recipes.emit.write import case_of_file
 
+    if not os.path.exists(text) and shipped_name("model", text):  # noqa: PTH110  false for what is no path
+        raise click.UsageError(f"{shown(text)} is a model, not a file: write '--model {text}'")
     return case_of_file(text, options)
 
 
@@ -156,7 +159,7 @@ def _quoted_question(text: str) -> Question:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise click.UsageError(f"options '{text[:60]}': {error}") from error
+        raise click.UsageError(f"options {shown(text.strip())}: {error}") from error
     command = click.Command("options", params=[*open_options()], add_help_option=False)
     with command.make_context("options", words) as ctx:
         batch_in_sequences(ctx)

@@ -27,7 +27,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model, spec_t
 from simulator.question.specs.documents import sourced_parts
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.names import hardware_names, model_names
+from simulator.question.specs.names import hardware_names, model_names, vision_models
 from simulator.question.units import GIGA, TERA, to_days, to_gib
 from simulator.question.vocabulary import TuningMethod
 from simulator.show.report.presentation import BETWEEN, PROSE_WIDTH, Column, Presentation, fitting, joined, narrow_line
@@ -65,13 +65,18 @@ _NEVER_SPARED = frozenset(
 """Columns that are never left out."""
 _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
 """Order of leaving out other columns, the highest first; 1 by default."""
+_IMAGE = (1024, 1024)
+"""Pixels of the image whose tokens a listing of models has."""
 _WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published", "encoder"})
 
 
 def models_listing(name: str | None = None) -> SpecListing:
-    """Return one record for each shipped model, or for each number of one."""
+    """Return one record for each known model, those that read images behind, or for each number of one.
+
+    `image_tokens` are those of an image of 1024 x 1024 pixels.
+    """
     if name is None:
-        return SpecListing(records=[_model(load_model(each)) for each in model_names()])
+        return SpecListing(records=[_model(load_model(each)) for each in (*model_names(), *vision_models())])
     spec = load_model(name)
     notes = _notes(spec.sources, spec.note)
     records = list(_model_facts(spec))
@@ -90,6 +95,7 @@ def _model(model: ModelSpec) -> ListingRow:
         "vocab_size": model.vocab_size,
         "parameters_billions": round(total_parameters(model) / GIGA, 3),
         "active_billions": round(active_parameters(model, include_input_embedding=True) / GIGA, 3),
+        "image_tokens": None if model.encoder is None else model.encoder.image(*_IMAGE).tokens,
     }
 
 
@@ -121,7 +127,7 @@ def _encoder_facts(model: ModelSpec) -> Iterator[ListingRow]:
     derived = ("computed from the shape",), ("derived", "")
     yield _fact("encoder.parameters", str(model.encoder.parameters), "parameters", *derived)
     yield _fact("encoder.projector_parameters", str(model.encoder.projector_parameters), "parameters", *derived)
-    for width, height in ((448, 448), (1024, 1024), (1920, 1080)):
+    for width, height in ((448, 448), _IMAGE, (1920, 1080)):
         yield _fact(f"image {width}x{height}", str(model.encoder.image(width, height).tokens), "tokens", *derived)
 
 

@@ -299,7 +299,7 @@ _SHOWN_CHANGE, _SHOWN_GIB = 0.005, 0.05
 
 
 def host_text(memory: MemoryEstimate) -> str | None:
-    """Return the need of offload on a node's host, and whether it fits; None without offload."""
+    """Return the need of offload or loading on a node's host, and whether it fits; None without either."""
     if not memory.host_bytes_per_node:
         return None
     parts = sorted(memory.host_parts_bytes.items(), key=lambda part: -part[1])

@@ -1,0 +1,1 @@
+"""Megatron-LM-das: Megatron-LM with models that Megatron-Bridge builds, those that read images among them."""

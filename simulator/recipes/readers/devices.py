@@ -1,0 +1,125 @@
+"""Devices that a recipe's own words name: `--device npu`, `#SBATCH --gres=gpu:h100:8`, `gpu.product` of a node.
+
+`devices.yaml` lists the words; `question.recipe` has what they say, and `answers.cases` asks where they leave a choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.budget import charge
+from simulator.frameworks.values import PlainValue
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
+from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.documents import read_yaml
+from simulator.question.specs.names import shipped_name
+
+_DIRECTIVE: Final = re.compile(r"#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
+"""Beginning of a scheduler's own line, which is a comment to the shell."""
+_PAIR: Final = re.compile(
+    r"(?:(?P<name>[A-Za-z-][\w./-]*)[\"']?\s*[=:]\s*|(?P<option>--?[A-Za-z][\w-]*)\s+(?!-))[\"']?(?P<value>[^\s\"'#;{}\[\]]+)"
+)
+"""Name and value of a line: `--gres=gpu:h100:8`, `-p h100`, `accelerators: "A100:8"`, `export GPU_TYPE=h100`."""
+_COMMENT: Final = re.compile(r"(?:^|\s)(?:#|//\s).*")
+_COUNT: Final = re.compile(r":\d{1,4}$|^(?:gpu|npu):")
+_PARTS: Final = re.compile(r"[/:|&,_.-]")
+_LONGEST: Final = 400
+_LINE_WORK: Final = 10
+_Said = tuple[str, str, int]
+"""Name and value of a word, and its line."""
+
+
+@functools.cache
+def _patterns() -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str], re.Pattern[str]]:
+    table: dict[str, Any] = read_yaml(Path(__file__).with_name("devices.yaml"))
+    makers = {maker: re.compile("|".join(patterns)) for maker, patterns in table["makers"].items()}
+    return makers, re.compile("|".join(table["naming"])), re.compile("|".join(table["loose"]))
+
+
+def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue] | None = None) -> Recipe:
+    """Return the recipe with the devices that its words name: one shipped spec, or several that they leave open.
+
+    The words are those of the file's `text`, of the recipe's flags and of a launch's `environment`, by which a script's
+    branches for several makers are told apart; where these name no device, the file's name and its folder's. Words of
+    several makers say nothing.
+    """
+    if recipe.hardware is not None:
+        return recipe
+    run: list[_Said] = [(flag.name, flag.text, flag.place.line) for flag in recipe.flags]
+    run += [(name, value.text, value.line) for name, value in (environment or {}).items() if value.known]
+    run += [("", line, number) for number, line in enumerate(text.split("\n"), 1) if len(line) <= _LONGEST]
+    pairs = list(_pairs(text))
+    makers = _makers(run if environment is not None else run + pairs)
+    named = _named(run + pairs) or _named(_of_path(recipe, makers))
+    vendors = {load_hardware(name).vendor for name in named} or set(makers)
+    if len(vendors | set(makers)) != 1:
+        return recipe
+    (maker,) = vendors
+    specs = tuple(named) or tuple(name for name in hardware_names() if load_hardware(name).vendor == maker)
+    word, line = next(iter((named or makers).values()))
+    places = {**recipe.places, "hardware": Place(recipe.file, max(line, 1))}
+    hardware = specs[0] if len(named) == 1 else None
+    return replace(recipe, hardware=hardware, maker=maker, device_word=word, device_choice=specs, places=places)
+
+
+def _pairs(text: str) -> Iterator[_Said]:
+    """Yield the pairs of a file's lines that keys of clusters and options of schedulers may be, comments left out."""
+    for number, line in enumerate(text.split("\n"), 1):
+        charge(_LINE_WORK)
+        directive = _DIRECTIVE.match(line)
+        words = line[directive.end() :] if directive else line
+        for pair in _PAIR.finditer(_COMMENT.sub("", words)) if len(line) <= _LONGEST else ():
+            name = pair["name"] or pair["option"]
+            if directive is not None or len(name) > 2:
+                yield name.lstrip("-") if name.startswith("--") else name, pair["value"].rstrip(","), number
+
+
+def _makers(words: list[_Said]) -> dict[str, tuple[str, int]]:
+    """Return the makers whose devices words ask for, each with its first word and that one's line."""
+    makers: dict[str, tuple[str, int]] = {}
+    for name, value, line in words:
+        said = f"{name}={value}"
+        for maker in (maker for maker, pattern in _patterns()[0].items() if pattern.fullmatch(said.lower())):
+            makers.setdefault(maker, (said.lstrip("=")[:60], line))
+    return makers
+
+
+def _named(words: list[_Said]) -> dict[str, tuple[str, int]]:
+    """Return the shipped specs that words name, each with its first word and that one's line."""
+    _, naming, loose = _patterns()
+    named: dict[str, tuple[str, int]] = {}
+    for name, value, line in words:
+        among_others = loose.fullmatch(name.lower()) is not None
+        spec = _spec(value, loose=among_others) if among_others or naming.fullmatch(name.lower()) else None
+        if spec is not None:
+            named.setdefault(spec, (f"{name}={value}"[:60] if line else f"file name {value}"[:60], line))
+    return named
+
+
+def _of_path(recipe: Recipe, makers: Mapping[str, object]) -> list[_Said]:
+    """Return the file's name, else its folder's, as a word, where it names a device of the makers, if there are any."""
+    path = Path(recipe.file)
+    # MindSpeed's scripts end with the generation of Huawei's servers: `_A3`.
+    atlas = [f"atlas-800t-{word}" for word in _PARTS.split(path.stem) if "Huawei" in makers]
+    for word in (path.stem, path.parent.name, *atlas):
+        spec = _spec(word, loose=True)
+        if spec is not None and (not makers or load_hardware(spec).vendor in makers):
+            return [("image", word, 0)]
+    return []
+
+
+def _spec(value: str, *, loose: bool) -> str | None:
+    """Return the shipped spec that a value names, beside other words where `loose`; None for none or several."""
+    plain = _COUNT.sub("", _COUNT.sub("", value.strip("\"'")))
+    whole = shipped_name("hardware", plain)
+    if whole is not None or not loose:
+        return whole
+    words = [word for word in _PARTS.split(plain) if len(word) > 2 and not word.isalpha() and not word.isdigit()]
+    specs = {spec for word in words if (spec := shipped_name("hardware", word)) is not None}
+    return specs.pop() if len(specs) == 1 else None
