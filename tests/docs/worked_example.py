@@ -25,7 +25,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.timing.collectives import gather_seconds, shard_group
 from simulator.cost.timing.layers import PassSeconds, attention_backward_factor, head_seconds, sum_parts, table_seconds
-from simulator.cost.timing.pipeline import pieces_of
+from simulator.cost.timing.step import pieces_of
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout, default_cut

@@ -63,7 +63,11 @@ def test_the_interval_says_that_it_was_not_measured() -> None:
     hardware = documented.hardware.model_copy(update={"communicator_buffer": None})
     scenarios = (documented, replace(documented, hardware=hardware))
     wide, narrow = (
-        next(part.half_width for part in estimate.provenance.contributions if part[:2] == ("memory", "coefficients"))
+        next(
+            part.half_width
+            for part in estimate.provenance.contributions
+            if (part.figure, part.name) == ("memory", "coefficients")
+        )
         for estimate in (estimate_layout(one, layout_of(one, zero_stage=1)) for one in scenarios)
     )
     assert wide > narrow
@@ -78,7 +82,9 @@ def test_what_was_not_measured_counts_as_on_the_fullest_rank() -> None:
         estimate = estimate_layout(scenario, layout)
         assert estimate.memory.binding_stage == (0 if layout is even else 1)
         (half,) = (
-            part.half_width for part in estimate.provenance.contributions if part[:2] == ("memory", "coefficients")
+            part.half_width
+            for part in estimate.provenance.contributions
+            if (part.figure, part.name) == ("memory", "coefficients")
         )
         memory = estimate.memory
         halves.append(half / (memory.parts_bytes["outside_allocator"] / memory.device_bytes))

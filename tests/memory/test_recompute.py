@@ -7,7 +7,7 @@ import pytest
 
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.activations import StageActivations, recompute_plan, stage_activations
-from simulator.cost.timing.pipeline import pieces_of
+from simulator.cost.timing.step import pieces_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import (
     by_stage,

@@ -17,7 +17,7 @@ from simulator.cost.operations.sums import layer_work
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.layers import Parts, collective_seconds
-from simulator.cost.timing.pipeline import pieces_of
+from simulator.cost.timing.step import pieces_of
 from simulator.question.scenario.block import block_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search.build import estimate_layout

@@ -17,8 +17,8 @@ from simulator.cost.operations.sums import extent, routed_tokens
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.collectives import RankGroup, gather_seconds, once_seconds
 from simulator.cost.timing.layers import layer_seconds
-from simulator.cost.timing.pipeline import pipeline_seconds, stage_work, with_waits
 from simulator.cost.timing.products import expert_launches
+from simulator.cost.timing.step import pipeline_seconds, stage_work, with_waits
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from tests.scenario.cases import (
     ROUND,

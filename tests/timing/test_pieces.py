@@ -7,7 +7,7 @@ import pytest
 
 import simulator
 from simulator.cost.timing.collectives import RankGroup, all_to_all_seconds
-from simulator.cost.timing.pipeline import pieces_of
+from simulator.cost.timing.step import pieces_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.catalogue import load_model
 from tests.scenario.cases import ROUND, only, priced, pricing, scenario_of, small_dense

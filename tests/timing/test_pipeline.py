@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import activations_in_flight, in_flight
-from simulator.cost.timing.pipeline import PipelineSeconds, StageWork, pieces_of, pipeline_seconds, stage_work
+from simulator.cost.timing.step import PipelineSeconds, StageWork, pieces_of, pipeline_seconds, stage_work
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, only, priced, pricing, scenario_of, small_dense
 from tests.timing.pipeline_run import Run, order, run

@@ -12,7 +12,7 @@ from simulator.cost.pricing.price import price, size, timed
 from simulator.cost.schedule.orders import Interleaved, ZeroBubbleV
 from simulator.cost.schedule.schedule import PipelineWork, Schedule
 from simulator.cost.stages import stage_contents
-from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, run_fill_seconds
+from simulator.cost.timing.step import ChunkSeconds, StageWork, run_fill_seconds
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.scenario import Scenario

@@ -13,7 +13,7 @@ from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.stages import stage_contents
-from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, _run_by_pass
+from simulator.cost.timing.step import ChunkSeconds, StageWork, _run_by_pass
 from simulator.errors import InputError
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout

@@ -256,6 +256,9 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
         first += [Weight(name, 1, size, "expert_column", count, matmul=False) for name, size in sizes.items()]
         last += [Weight("expert_down_bias", 1, hidden, "expert_row", count, matmul=False)]
     inner = activation(conditions, "experts", "experts", float(width), "copies_tensor")
+    if conditions.framework.probabilities_in_experts and not _weighs_inside(conditions):
+        unweighted = Saved("experts_unweighted", element_bytes(conditions) * width, "copies_tensor")
+        inner = inner._replace(saved=(*inner.saved, unweighted))
     if conditions.framework.fp8_experts != "none":
         # Gate and up alone are saved; the product is recomputed with the output's gradient.
         inner = inner._replace(saved=tuple(tensor for tensor in inner.saved if tensor.name in _PROJECTED))
@@ -268,6 +271,18 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
         Operation(name=f"experts_{'_'.join(into)}", group="experts", weights=tuple(first)),
         inner._replace(temporary=(*inner.temporary, ends)),
         Operation(name="experts_down", group="experts", weights=tuple(last), moved=_biased(conditions)),
+    )
+
+
+def _weighs_inside(conditions: Conditions) -> bool:
+    """Return whether the activation's kernel weighs its output with the router's probabilities (M3).
+
+    Those of gated networks and of squared ReLU do. Other activations save what they put out for the gradient of the
+    probabilities (megatron-core d98e8a6, transformer/moe/experts.py, `bias_act_func`).
+    """
+    framework = conditions.framework
+    return framework.compiled or (
+        framework.fused_swiglu if conditions.model.gated else conditions.model.activation == "squared_relu"
     )
 
 
@@ -286,12 +301,13 @@ def _combine(conditions: Conditions) -> Operation:
     """Return the copies' way back to their tokens, weighted.
 
     The routing weights' gradient needs the experts' outputs if they are weighted here; if weighted inside the experts,
-    it needs only tensors that those save.
+    it needs only tensors that those save. `index_add_`, in place of `scatter_add_` where results repeat, keeps what it
+    adds (d98e8a6, transformer/moe/moe_utils.py, `unpermute`; PyTorch 2.13, derivatives.yaml).
     """
+    framework = conditions.framework
     hidden, element = float(conditions.model.expert_width), element_bytes(conditions)
-    outputs = (
-        () if conditions.framework.probabilities_in_experts else (Saved("expert_outputs", element * hidden, "copies"),)
-    )
+    weighted = framework.probabilities_in_experts and framework.deterministic != "all"
+    outputs = () if weighted else (Saved("expert_outputs", element * hidden, "copies"),)
     return Operation(
         name="combine",
         group="dispatch",

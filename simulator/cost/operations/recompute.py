@@ -74,7 +74,7 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
             names |= {"ffn_norm"} if kind.routed else set()
             frees = {f"{name}_{tensor}" for name in names for tensor in ("output", "statistics")}
         case "moe_act":
-            names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
+            names, frees = {"experts_activation"}, {"experts_silu", "experts_unweighted", "experts_product"}
         case "moe_gate_up":
             names, frees = {"experts_gate_up"}, {"experts_gate_up"}
         case "mla_up_proj":

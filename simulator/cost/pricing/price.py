@@ -13,8 +13,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.host import beyond_host
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import usable_bytes
-from simulator.cost.timing.pipeline import StageWork
-from simulator.cost.timing.step import StepSeconds, step_seconds
+from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario

@@ -2,7 +2,7 @@
 
 A projection split by columns gathers its input over the tensor-parallel group; one split by rows scatters its output.
 `PARTS` names the parts of a step's time, and `PassSeconds` holds those of a pass through a layer. `timing.products` has
-the rates, `timing.collectives` the exchanges; `timing.pipeline` sums layers over ranks.
+the rates, `timing.collectives` the exchanges; `timing.step` sums layers over ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Seconds of a step by part: passes, pipeline, exchanges of gradients, optimizer, and waits for the slowest.
 
-Where lengths differ, replicas wait for each other, and a pipeline for its longest micro batch. `timing.layers` prices a
-layer and has the records, `timing.pipeline` the passes over ranks, `timing.data_parallel` what gradients exchange;
-`question.scenario.lengths` has the lengths.
+Stages of a pipeline may work unequally; an encoder of images works on the ranks that hold the input table (T29). Where
+lengths differ, replicas wait for each other, and a pipeline for its longest micro batch. `timing.layers` prices a layer
+and has the records, `schedule.orders` the order of passes, `timing.data_parallel` what gradients exchange;
+`question.scenario.lengths` has the lengths, `question.specs.vision` the encoder's sizes, `memory.encoder` its bytes.
 """
 
 from __future__ import annotations
@@ -12,35 +13,365 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.cost.derived import Pricing, of_sizes
+from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
 from simulator.cost.dtypes import (
     HALF,
+    element_bytes,
     gradient_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
-from simulator.cost.memory.activations import sent_bytes
+from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
+from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.memory.state import DeviceParameters, device_parameters, orthogonal_flops, shard, state_by_class
-from simulator.cost.stages import over_layers
+from simulator.cost.operations.sums import micro_batches
+from simulator.cost.schedule.orders import schedule_of
+from simulator.cost.schedule.schedule import Schedule, kinds_of_pass, makespan_seconds
+from simulator.cost.stages import LayerCounts, over_layers
+from simulator.cost.timing.collectives import gather_seconds, neighbour_seconds, pipeline_group, tensor_group
 from simulator.cost.timing.data_parallel import data_parallel_seconds, on_own_devices, shard_seconds_per_byte
-from simulator.cost.timing.layers import Parts, passes_are_captured
-from simulator.cost.timing.pipeline import (
-    PipelineSeconds,
-    StageWork,
-    pace_parts,
-    pipeline_seconds,
-    stage_work,
-    with_waits,
+from simulator.cost.timing.layers import (
+    PARTS,
+    Parts,
+    PassSeconds,
+    head_seconds,
+    layer_seconds,
+    passes_are_captured,
+    projection_seconds,
+    repeated_seconds,
+    table_seconds,
 )
-from simulator.cost.timing.products import memory_rate, wide_gemm_rate
+from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
+from simulator.question.arrays import Index, largest
 from simulator.question.frameworks.profile import DTYPE_BYTES
-from simulator.question.scenario.block import Array, KindArray
+from simulator.question.scenario.block import Array, KindArray, Mask
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.optimizers import OPTIMIZERS
+
+
+def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
+    """Return the seconds of both passes over the images of a micro batch, each of shape (n,) (T29).
+
+    Products run at the rate of 16-bit ones, attention over all patches of an image or a tile, or of a window, and
+    elementwise work moves what a layer saves twice. A trained encoder's backward pass takes twice its forward one; a
+    frozen one has none, and its projector, where trained, its own. A frozen copy has a forward pass.
+    """
+    scenario, count = pricing.scenario, images_of_micro_batch(pricing)
+    images, encoder = scenario.images, scenario.model.encoder
+    if images is None or encoder is None:
+        return count, count
+    image = images.each(encoder)
+    scores = 4.0 * encoder.layers * encoder.width * encoder.attended_patches(image, images.frames)
+    moved = 2.0 * element_bytes(scenario) * encoder.layers * encoder.widths[1]
+    of_patch = 2.0 * encoder.parameters / wide_gemm_rate(scenario)
+    forward = image.patches * (of_patch + scores / attention_rate(scenario) + moved / memory_rate(scenario))
+    projector = 2.0 * encoder.projector_parameters * image.tokens / wide_gemm_rate(scenario)
+    passes = 1.0 if images.rank else 2.0 * images.trains_encoder
+    backward = passes * forward + 2.0 * projector * images.trains_projector
+    # Images that fill the longest sequence fill shorter ones too.
+    count = count * (scenario.sample_tokens / scenario.seq_length if images.fills else 1.0)
+    passes = 1.0 + scenario.framework.reference_forward
+    return count * passes * (forward + projector), count * backward
+
+
+MOST_PASSES = 200_000
+"""Largest number of passes that are run one by one; longer pipelines count unequal chunks as equal."""
+CYCLES = 3
+"""Cycles, of as many micro batches as ranks, that are run pass by pass where chunks are unequal."""
+
+
+class Pieces(NamedTuple):
+    """Seconds of the pieces of a pipeline rank, one figure for each of `Pricing.kinds_of_work`."""
+
+    seconds: tuple[PassSeconds, ...]
+    """In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection."""
+
+
+class ChunkSeconds(NamedTuple):
+    """Seconds of the passes through one chunk of every kind of rank, shape (kinds, n)."""
+
+    forward: KindArray
+    backward: KindArray
+    weights: KindArray
+    """Seconds of weight gradients in the backward pass; 0 where the schedule does not split it."""
+
+
+class StageWork(NamedTuple):
+    """Seconds per micro batch of every kind of pipeline rank, shape (kinds, n)."""
+
+    forward: KindArray
+    backward: KindArray
+    """Includes recompute."""
+    by_chunk: tuple[ChunkSeconds, ...] = ()
+    """Seconds of each chunk where passes are run one by one, else empty."""
+
+
+class Chunk(NamedTuple):
+    """A model chunk of every kind of rank, as far as its work differs."""
+
+    distinct: int
+    last: bool
+    """Whether it is a rank's last, which has the modules behind the layers."""
+    first: bool
+    """Whether it is a rank's first, which has the input table."""
+
+
+def groups_of(pricing: Pricing) -> range:
+    """Return the numbers of the node groups."""
+    return range(max(len(pricing.scenario.groups), 1))
+
+
+@derived
+def pieces_of(pricing: Pricing, group: int) -> Pieces:
+    """Price the pieces on the devices of one node group, once for a whole search."""
+    contents, each = pricing.contents, pricing.kinds_of_work.members[group]
+    projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
+    return Pieces(
+        seconds=(
+            *(layer_seconds(each, kind) for kind in contents.layer_kinds),
+            *(head_seconds(each), table_seconds(each)),
+            *projections,
+        ),
+    )
+
+
+@derived
+def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
+    """Return the seconds to recompute one layer of each kind in full, for each of `Pricing.kinds_of_work`."""
+    contents, each = pricing.contents, pricing.kinds_of_work.members[group]
+    return tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds)
+
+
+@derived
+def repeated_inside(pricing: Pricing, group: int) -> tuple[Array, ...]:
+    """Return the seconds that selective recompute adds to one layer of each kind, 0 elsewhere, each of shape (n,)."""
+    contents, each = pricing.contents, pricing.kinds_of_work.members[group]
+    inside = [np.zeros(len(pricing)) for _ in contents.layer_kinds]
+    for mode, modules, chosen in recomputed_inside(pricing):
+        # Listed layers are taken as spread evenly over the ranks.
+        shares = np.where(pricing.recomputes_by("list"), contents.listed_shares[:, None], 1.0)
+        for index, kind in enumerate(contents.layer_kinds):
+            again = shares[index] * pricing.spread_work(repeated_seconds(each, kind, mode, modules))
+            inside[index] = np.where(chosen, again, inside[index])
+    return tuple(inside)
+
+
+def piece_counts(pricing: Pricing, chunk: Chunk | None = None) -> LayerCounts:
+    """Return the pieces on every kind of rank, or in one of its chunks, shape (pieces, kinds, 1).
+
+    Pieces are layers by kind, output layers, input tables, prediction modules. Where the pipeline holds the model
+    twice, a micro batch passes through one of the copies.
+    """
+    contents = pricing.contents
+    heads, tables = contents.heads + contents.prediction_layers, contents.embeddings
+    if chunk is None:
+        ends = np.stack((heads, tables, contents.prediction_layers))
+        return np.concatenate((contents.with_prediction, ends)) / pricing.block.copies
+    layers = contents.chunks[chunk.distinct] + chunk.last * (contents.with_prediction - contents.layers)
+    ends = np.stack((chunk.last * heads, chunk.first * tables, chunk.last * contents.prediction_layers))
+    return np.concatenate((layers, ends))
+
+
+def stage_work(pricing: Pricing) -> StageWork:
+    """Return the work of every rank on its own kind of device: its layers, and the output layer on the last."""
+    contents, plan = pricing.contents, recompute_plan(pricing)
+    last = len(contents.chunk) - 1
+    chunks = [Chunk(int(distinct), place == last, place == 0) for place, distinct in enumerate(contents.chunk)]
+    runs = contents.unequal or (schedule_of(pricing).by_run and np.all(pricing.block.chunks == len(chunks)))
+    by_chunk = {
+        chunk: _with_recompute(pricing, chunk, plan.layers[chunk.distinct])
+        for chunk in (dict.fromkeys(chunks) if runs else ())
+    }
+    whole = _with_recompute(pricing, None, plan.on_rank / pricing.block.copies)
+    if pricing.scenario.images is not None:
+        forward, backward = (contents.embeddings * seconds for seconds in encoder_seconds(pricing))
+        whole = whole._replace(forward=whole.forward + forward, backward=whole.backward + backward)
+    return StageWork(whole.forward, whole.backward, tuple(by_chunk[chunk] for chunk in chunks) if by_chunk else ())
+
+
+def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.float64]) -> ChunkSeconds:
+    """Return the seconds of passes through a chunk or a rank that recomputes `full` layers by kind."""
+    contents, passes = pricing.contents, _passes(pricing, chunk)
+    if pricing.recomputes("none").all():
+        return passes
+    counts, backward = piece_counts(pricing, chunk), passes.backward
+    for group in groups_of(pricing):
+        on_group = (contents.group == group)[:, None]
+        inside = repeated_inside(pricing, group)
+        for kind, again in enumerate(repeated_whole(pricing, group)):
+            repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
+            backward = backward + on_group * repeated
+    return passes._replace(backward=backward)
+
+
+@of_sizes
+def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
+    """Return the seconds of passes through a chunk, or all chunks of a rank, without recompute."""
+    contents, counts = pricing.contents, piece_counts(pricing, chunk)
+    splits = chunk is not None and schedule_of(pricing).splits
+    total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
+    for group in groups_of(pricing):
+        on_group = (contents.group == group)[:, None]
+        for count, seconds in zip(counts, pieces_of(pricing, group).seconds, strict=False):
+            weights = np.broadcast_to(seconds.weight_seconds if splits else 0.0, seconds.forward_seconds.shape)
+            of_passes = (seconds.forward_seconds, seconds.backward_seconds, weights)
+            total = [
+                sums + count * on_group * pricing.spread_work(each) for sums, each in zip(total, of_passes, strict=True)
+            ]
+    return ChunkSeconds(*total)
+
+
+class PipelineSeconds(NamedTuple):
+    """Seconds of a step's pipeline, shape (n,)."""
+
+    pace: NDArray[np.intp]
+    """Index of the slowest kind of rank, which sets the pace."""
+    pace_seconds: Array
+    """Its seconds per micro batch."""
+    fill: Array
+    """Its idle time while the pipeline fills and drains; 0 where chunks are unequal, until `with_waits`."""
+    sends: Array
+    """Exposed sends of activations and gradients per step."""
+    micro_batches: Array
+
+
+def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
+    """Return a pipeline's seconds: `m max_i(w_i)`, the schedule's filling and draining, and sends (T18).
+
+    The slowest rank works on m micro batches and idles while the work of other ranks precedes its first and follows its
+    last (Narayanan et al. 2021, section 2.2, with unequal stages).
+    """
+    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
+    m = micro_batches(pricing)
+    per_rank = work.forward + work.backward
+    pace = np.argmax(per_rank, axis=0)
+    slowest = per_rank.max(axis=0)
+    whole = np.zeros(len(pricing))
+    for kind, ranks in enumerate(contents.ranks):
+        whole = whole + ranks * per_rank[kind]
+    schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
+    fill = np.zeros(len(pricing)) if _run_by_pass(work, ranks) else schedule.fill_seconds(whole - slowest, chunks)
+    hidden = scenario.framework.overlap_p2p & (chunks > 1)
+    exposed = np.where(hidden, scenario.coefficients.time.point_to_point_exposed, 1.0)
+    sends = (exposed * m + ranks - 1.0) * schedule.sends(ranks, chunks) * send_seconds(pricing)
+    return PipelineSeconds(pace, slowest, fill, sends, m)
+
+
+def _run_by_pass(work: StageWork, ranks: int) -> bool:
+    """Return whether the pipeline is run pass by pass: chunks are unequal, and passes are not too many."""
+    return 0 < 2 * len(work.by_chunk) * ranks * CYCLES * ranks <= MOST_PASSES
+
+
+def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, where: Mask) -> PipelineSeconds:
+    """Return the pipeline with idle time from a run pass by pass for layouts `where`; elsewhere a lower bound."""
+    if not _run_by_pass(work, pricing.block.pipeline_parallel) or not where.any():
+        return pipeline
+    fill, at = pipeline.fill.copy(), np.flatnonzero(where)
+    fill[at] = run_fill_seconds(schedule_of(pricing), pricing.contents.kind, work, pipeline.micro_batches, at)
+    return pipeline._replace(fill=fill)
+
+
+def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_batches: Array, at: Index) -> Array:
+    """Return the idle time of the pacing rank for the layouts `at`, from a run of the schedule pass by pass (T24).
+
+    `kind` is the kind of every rank. Ranks of unequal chunks wait for each other between filling and draining too. A
+    cycle has as many micro batches as ranks; beyond `CYCLES`, each adds what the last one added, and at least nothing.
+    Against runs of all micro batches it errs by up to 0.2 % for balanced chunks, 1 % for any.
+    """
+    ranks = float(len(kind))
+    cycles = np.ceil(np.maximum(micro_batches[at], schedule.min_micro_batches(len(kind))) / ranks)
+    pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
+    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward)]
+    first, alike = _alike([*figures, *(chunk.weights for chunk in work.by_chunk if schedule.splits)], pace, cycles, at)
+    cycles, pace, at = cycles[first], pace[first], at[first]
+    seconds = kinds_of_pass(
+        *(
+            np.stack([getattr(chunk, name).take(at, axis=-1) for chunk in work.by_chunk])
+            for name in ("forward", "backward", "weights")
+        )
+    )
+
+    def idle(run: int, now: Index) -> Array:
+        passes = run * len(kind)
+        waits: Array = makespan_seconds(schedule, seconds.take(now, axis=-1), kind, passes) - run * pace[now]
+        return waits
+
+    fill: Array = np.empty(len(first))
+    for run in range(1, CYCLES + 1):
+        now = np.flatnonzero(np.minimum(cycles, CYCLES) == run)
+        if len(now):
+            fill[now] = idle(run, now)
+    many = np.flatnonzero(cycles > CYCLES)
+    if len(many):
+        grown = np.maximum(fill[many] - idle(CYCLES - 1, many), 0.0)
+        fill[many] += (cycles[many] - CYCLES) * grown
+    return fill[alike]
+
+
+def _alike(figures: list[KindArray], pace: Array, cycles: Array, at: Index) -> tuple[Index, Index]:
+    """Return the first of every set of equal steps, and the set of each; steps may differ in offload or ZeRO alone."""
+    both = np.column_stack((pace, cycles)).view(np.complex128).ravel()
+    _, first, alike = np.unique(both, return_index=True, return_inverse=True)
+    same = at[first[alike]]
+    if all(np.array_equal(figure.take(same, axis=-1), figure.take(at, axis=-1)) for figure in figures):
+        return first, alike
+    every = np.arange(len(pace))
+    return every, every
+
+
+@of_sizes
+def send_seconds(pricing: Pricing) -> Array:
+    """Return the seconds of one activation send, over the slowest links of the node groups (T19).
+
+    With scattered sends each tensor-parallel rank sends a part, and the receiving ranks gather the parts.
+    """
+    scenario, block = pricing.scenario, pricing.block
+    activation, group = layer_input_bytes(pricing), pipeline_group(block)
+    held, sent = tensor_group(block), activation
+    gathered: Array | float = 0.0
+    if scenario.framework.scattered_sends:
+        whole = block.sequence_parallel == 0.0
+        sent = np.where(whole, activation / held.size, activation)
+        gathers = [gather_seconds(member, held, activation) for member in scenario.members]
+        gathered = np.where(whole, largest(gathers), 0.0)
+    slowest: Array = largest(neighbour_seconds(member, group, sent) for member in scenario.members)
+    return slowest + gathered
+
+
+def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
+    """Return the seconds per step by part on the pacing rank; with `recompute` they add up to `m` times its work."""
+    contents, counts = pricing.contents, piece_counts(pricing)
+    shape, columns = (len(contents.ranks), len(pricing)), np.arange(len(pricing))
+
+    def paced(by_kind: KindArray) -> Array:
+        return np.broadcast_to(by_kind, shape)[pipeline.pace, columns]
+
+    parts: Parts = dict.fromkeys((*PARTS, "recompute"), np.zeros(len(pricing)))
+    full = recompute_plan(pricing).on_rank / pricing.block.copies
+    for group in groups_of(pricing):
+        here = pipeline.micro_batches * (contents.group == group)[pipeline.pace]
+        pieces = pieces_of(pricing, group)
+        for count, seconds in zip(counts, pieces.seconds, strict=False):
+            times = here * paced(count)
+            for name in seconds.forward:
+                both = seconds.forward[name] + seconds.backward[name]
+                if both.any():
+                    parts[name] = parts[name] + times * pricing.spread_work(both)
+        if pricing.recomputes("none").all():
+            continue
+        both_ways = zip(repeated_whole(pricing, group), repeated_inside(pricing, group), strict=True)
+        for kind, (again, inside) in enumerate(both_ways):
+            repeated = paced(full[kind]) * pricing.spread_work(again) + paced(counts[kind]) * inside
+            parts["recompute"] = parts["recompute"] + here * repeated
+    if pricing.scenario.images is not None:
+        parts["encoder"] = pipeline.micro_batches * paced(contents.embeddings) * sum(encoder_seconds(pricing))
+    return parts
+
 
 _POINTS = 2**12
 """Points on which the work of a rank in a step is spread."""

@@ -68,7 +68,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         gradient_accumulation_steps=None if batch or "global_batch_size" in arguments.incomplete else 1,
         precision=precision,
         lora_rank=rank,
-        options={**(special.usual_dispatch(arguments) if own else {}), **part(targets, "option")},
+        options={**(special.usual_experts(arguments) if own else {}), **part(targets, "option")},
         layout=layout,
         unpriced_bytes=special.sharding_room(arguments, targets, stated.get("vocab_size"))
         + special.bias_room(arguments, targets),

@@ -493,6 +493,9 @@ def _set_by_environment(arguments: Arguments, targets: Targets, environment: Map
         targets["option.communicator_buffer_mib"] = size.text
     if waits is not None and waits.known and waits.text == "1":
         targets["option.blocking_launches"] = "true"
+    products = environment.get("CUBLAS_WORKSPACE_CONFIG")
+    if products is not None and products.known and products.text == ":4096:8":
+        targets["option.deterministic"] = "products"
 
 
 def _is_fused(arguments: Arguments, environment: Mapping[str, PlainValue]) -> bool:
@@ -565,6 +568,8 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
 
 def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
     """Set the dispatch of tokens to experts, and their imbalance, which a capacity limits."""
+    if arguments.switch("deterministic", "deterministic-mode"):
+        targets["option.deterministic"] = "all"
     kind = arguments.text("expert_dispatch", "moe-token-dispatcher-type")
     backend = arguments.text("expert_dispatch", "moe-flex-dispatcher-backend") or "deepep"
     if kind in ("alltoall", "alltoall_seq", "allgather"):
@@ -577,11 +582,16 @@ def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
         targets["option.expert_imbalance"] = factor
 
 
-def usual_dispatch(arguments: Arguments) -> dict[str, str]:
-    """Return the all-gather, default of `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0), unless set."""
+def usual_experts(arguments: Arguments) -> dict[str, str]:
+    """Return the switches of experts that Megatron-LM's defaults set (core_v0.6.0 to core_v0.19.0), unless set.
+
+    The dispatcher is the all-gather, and without `--moe-grouped-gemm` each expert is a module.
+    """
+    if not arguments.has("num-experts") or arguments.has("deepspeed"):
+        return {}
     stated = arguments.has("moe-token-dispatcher-type", "overlap-moe-expert-parallel-comm")
-    own = arguments.has("num-experts") and not arguments.has("deepspeed")
-    return {"expert_dispatch": "allgather"} if own and not stated else {}
+    grouped = arguments.switch("grouped_experts", "moe-grouped-gemm")
+    return ({} if stated else {"expert_dispatch": "allgather"}) | ({} if grouped else {"grouped_experts": "false"})
 
 
 def remark_contradictions(arguments: Arguments, layout: Layout) -> None:

@@ -3,7 +3,7 @@
     >>> encoder_of({"model_type": "qwen2_5_vl", "vision_config": {}}, {}).image(1024, 1024)
     Image(patches=5476, tokens=1369)
 
-`families/encoders.yaml` has the encoders that are known, a row each; `memory.encoder` and `timing.pipeline` price them.
+`families/encoders.yaml` has the encoders that are known, a row each; `memory.encoder` and `timing.step` price them.
 """
 
 from __future__ import annotations
