@@ -55,8 +55,7 @@ class Lazy:
 
 
 if TYPE_CHECKING:
-    from simulator.show.pages import answers as answer_pages
-    from simulator.show.pages import layouts as layout_pages
+    from simulator.show.pages import answers as pages
     from simulator.show.report import (
         as_json,
         calibration,
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
         ranking,
     )
 else:
-    answer_pages, layout_pages = Lazy("show.pages.answers"), Lazy("show.pages.layouts")
+    pages = Lazy("show.pages.answers")
     as_json, json_answers, json_lab = (
         Lazy("show.report.as_json"),
         Lazy("show.report.json_answers"),
@@ -127,37 +126,37 @@ _LISTING: Final[Mapping[str, AnswerWriter[SpecListing]]] = {
     "json": lambda: listing.listing_json,
     "jsonl": lambda: listing.listing_jsonl,
     "csv": lambda: listing.listing_csv,
-    "html": lambda: answer_pages.listing_page,
+    "html": lambda: pages.listing_page,
 }
 _ERRORS: Final[Mapping[str, AnswerWriter[Sequence[JudgedRun]]]] = {
     "json": lambda: calibration.accuracy_json,
     "csv": lambda: calibration.rows_csv,
-    "html": lambda: answer_pages.accuracy_page,
+    "html": lambda: pages.accuracy_page,
 }
 ANSWERS: Final[Mapping[str, Answer[Any]]] = {
     "ranking": Answer["Ranking"](
         lambda: ranking.ranking_table,
         lambda: as_json.ranking_json,
-        sliders=lambda: layout_pages.sliders_page,
+        sliders=lambda: pages.sliders_page,
         **_ESTIMATES,
-        html=lambda: layout_pages.ranking_page,
+        html=lambda: pages.ranking_page,
     ),
     "estimate": Answer["Estimate"](
         lambda: estimate.estimate_table,
         _json(lambda: as_json.EstimateJson),
         **_ESTIMATES,
-        html=lambda: layout_pages.estimate_page,
+        html=lambda: pages.estimate_page,
     ),
     "plan": Answer["Plan"](
         lambda: plan.plan_table,
         _json(lambda: json_answers.PlanJson),
         csv=lambda: plan.plan_csv,
-        html=lambda: answer_pages.plan_page,
+        html=lambda: pages.plan_page,
     ),
     "comparison": Answer["Comparison"](
         lambda: compare.compare_table,
         _json(lambda: json_answers.ComparisonJson),
-        html=lambda: answer_pages.compare_page,
+        html=lambda: pages.compare_page,
     ),
     "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json(lambda: json_answers.ExplanationJson)),
     "sweep": Answer["Sweep"](lambda: plan.sweep_table, _json(lambda: json_answers.SweepJson)),
@@ -171,7 +170,7 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
         github=lambda: check.check_github,
         junit=lambda: check.check_junit,
         sarif=lambda: check.check_sarif,
-        html=lambda: answer_pages.check_page,
+        html=lambda: pages.check_page,
     ),
     "accuracy": Answer["Sequence[JudgedRun]"](_sections(lambda: calibration.class_sections), **_ERRORS),
     "accuracy by row": Answer["Sequence[JudgedRun]"](_sections(lambda: calibration.row_sections), **_ERRORS),
@@ -179,7 +178,7 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
         _sections(lambda: calibration.own_sections),
         lambda: calibration.own_json,
         csv=lambda: calibration.own_csv,
-        html=lambda: answer_pages.own_page,
+        html=lambda: pages.own_page,
     ),
     "calibration": Answer["Sequence[Calibration]"](
         _sections(lambda: calibration.calibration_sections),

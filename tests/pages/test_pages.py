@@ -17,9 +17,9 @@ from simulator.api import plan
 from simulator.evidence.calibration.own import judged_runs
 from simulator.question.units import to_gib
 from simulator.search.space import Space
-from simulator.show.pages import layouts
+from simulator.show.pages import answers
 from simulator.show.pages import page as page_module
-from simulator.show.pages.answers import accuracy_page
+from simulator.show.pages.answers import accuracy_page, knobs_of
 from simulator.show.pages.figures import (
     MOST_PARTS,
     change_figure,
@@ -28,7 +28,6 @@ from simulator.show.pages.figures import (
     plan_figure,
     verdict_figure,
 )
-from simulator.show.pages.layouts import knobs_of
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import cluster_speed, grouped
 from tests.cli.running import TINY, refusal, run
@@ -182,7 +181,7 @@ def every_dot(data: dict[str, Any], feasible: int) -> list[int]:
 def test_beyond_the_panels_a_dot_shows_its_command(
     shown: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layouts, "MOST_PANELS", 50)
+    monkeypatch.setattr(answers, "MOST_PANELS", 50)
     page = written("rank", tmp_path)
     data = embedded(page)
     counts = json.loads(run(*COMMANDS["rank"], "--format", "json").stdout)["counts"]
@@ -202,8 +201,8 @@ def test_beyond_the_panels_a_dot_shows_its_command(
 
 
 def test_fewer_dots_than_layouts_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "MOST_PANELS", 20)
-    monkeypatch.setattr(layouts, "MOST_DOTS", 300)
+    monkeypatch.setattr(answers, "MOST_PANELS", 20)
+    monkeypatch.setattr(answers, "MOST_DOTS", 300)
     page = written("rank", tmp_path)
     shown = sum(len(trace["x"]) for trace in embedded(page)["figures"]["pareto"]["data"])
     feasible = json.loads(run(*COMMANDS["rank"], "--format", "json").stdout)["counts"]["feasible"]

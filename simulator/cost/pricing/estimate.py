@@ -218,8 +218,7 @@ class ThroughputEstimate:
     """Schedule that the speed is computed for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(NamedTuple):
     """One contribution to an interval; the squares of the half-widths add up."""
 
     figure: Literal["memory", "time"]
@@ -232,8 +231,7 @@ class Contribution:
     """What is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextMeasurement:
+class NextMeasurement(NamedTuple):
     """The measurement that would narrow the interval of the step time most."""
 
     run: str

@@ -21,12 +21,12 @@ from simulator.show.cli.options import (
     OUTPUT,
     QUESTION,
     SURE,
-    SWEPT,
     TOKENS,
     Option,
     Parsed,
     Sectioned,
     SpecName,
+    Whole,
     WordSet,
     amount,
     answer_options,
@@ -160,6 +160,20 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
     write_answer(ctx, "listing", listed, presentation(ctx))
 
 
+_SWEPT = (
+    *in_section(
+        "Work",
+        Option("--workers", "Processes on this machine; one for each core by default.", Whole(1, 4096)),
+        Option(
+            "--scheduler",
+            "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
+            metavar="ADDRESS",
+        ),
+        Option("--force", "Replace a table that answers other questions."),
+    ),
+    Option("--output", "Table to write, .csv; rows are appended as questions are answered.", metavar="FILE"),
+)
+"""Options of how a sweep is worked off."""
 _PASSED_ON = ("output", "workers", "scheduler", "force", "min_fit_probability")
 _GONE = ("--shard", "--merge")
 """Options of sweeps that were shared out by hand; named until 0.7, so that old scripts are told what to do."""
@@ -172,7 +186,7 @@ def sweep_command() -> click.Command:
         callback=_sweep,
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
-            *SWEPT,
+            *_SWEPT,
             SURE,
             output_format("sweep"),
             click.Option([_GONE[0]], hidden=True, help="Gone."),

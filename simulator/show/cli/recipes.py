@@ -18,20 +18,19 @@ import click
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.options import (
-    EMITTED,
-    GATES,
-    PATCHES,
-    RECIPE,
-    RECIPE_FILE,
-    REPLACED,
+    QUESTION,
     SURE,
-    WORDS,
     Option,
     Sectioned,
+    Setting,
+    Whole,
     Word,
+    WordSet,
     answer_options,
     batch_in_sequences,
+    in_section,
     layout_options,
+    percentage,
     question_options,
     shown,
 )
@@ -52,6 +51,51 @@ if TYPE_CHECKING:
     from simulator.answers.cases import Case
     from simulator.question.question import Question
 
+_REPLACED = Option(
+    "--model-field",
+    "Replace one number of the model; repeatable.",
+    Setting("such as num_hidden_layers=32"),
+    section=QUESTION,
+    multiple=True,
+)
+_RECIPE = in_section(
+    "Recipe",
+    Option(
+        "--set settings",
+        "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw, or a field of a recipe in Python, such as "
+        "model.tensor_model_parallel_size=4; repeatable.",
+        Setting("such as WORLD_SIZE=4; the answer names what is missing", empty=True),
+        multiple=True,
+    ),
+    Option("--root", "Folder that reading does not leave, by default the repository of each recipe.", metavar="FOLDER"),
+    Option("--from-environment", "Take such values from this environment too."),
+    Option(
+        "--base",
+        "Checkout of what a change is merged into: its .simulate.yaml and comments count, and what is new is shown.",
+        metavar="FOLDER",
+    ),
+)
+"""Options of how a recipe is read."""
+_GATES = in_section(
+    "What passes",
+    Option("--max-memory-fraction", "Share of the usable memory that may be needed.", percentage()),
+    Option("--min-fit-probability", "Least probability to fit.", percentage()),
+    Option(
+        "--fail-on",
+        "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable.",
+        WordSet(
+            (
+                *("does-not-fit", "refused", "starved", "depends", "longest-does-not-fit"),
+                *("stated-longest-does-not-fit", "cannot-tell", "not-modelled", "unreadable"),
+            )
+        ),
+        multiple=True,
+    ),
+    Option("--skip-non-recipes", "Pass over files that start no training."),
+    Option("--exit-zero", "Exit 0 where a recipe fails."),
+    Option("--baseline", "A stored --format json: what fails there fails no more.", metavar="FILE"),
+)
+"""Options of what passes a check."""
 _SIDES = (
     "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
     "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
@@ -183,10 +227,14 @@ def emit_command() -> click.Command:
         callback=_emit,
         params=[
             click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-            Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO)), section="Recipe"),
-            *EMITTED,
+            *in_section(
+                "Recipe",
+                Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO))),
+                Option("--rank", "Which layout of a ranking, best first.", Whole(1, 10_000), default=1),
+                Option("--force", "Write a layout that does not fit too."),
+            ),
             *open_options(without="framework"),
-            RECIPE_FILE,
+            Option("--output", "Write the recipe there.", metavar="FILE"),
         ],
         help=(
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
@@ -271,7 +319,7 @@ def open_options(*, without: str = "") -> list[click.Parameter]:
     """Return the options of an estimate without their defaults, and those that replace a number of the model."""
     return [
         *_open([param for param in question_options() if param.name != without]),
-        REPLACED,
+        _REPLACED,
         *_open(layout_options(many=False)),
     ]
 
@@ -295,12 +343,13 @@ def check_command() -> click.Command:
         callback=_check,
         params=[
             click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
-            *RECIPE,
+            *_RECIPE,
             *replaced,
-            *GATES,
+            *_GATES,
             *answer_options("verdicts"),
-            PATCHES,
-            *WORDS,
+            Option("--diff", "Print each change that helps as a patch of the recipe, the fastest first."),
+            Option("--init", "Write .simulate.yaml here, with each value that could not be known, once and empty."),
+            Option("--explain", "Say of each value of each recipe who said it, in place of the verdicts."),
         ],
         help=(
             "Judge launch scripts and configuration files before they are launched: do they fit, and would the "

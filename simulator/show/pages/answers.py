@@ -1,35 +1,65 @@
-"""Pages of a plan, a comparison, verdicts on recipes, and predictions beside measured runs.
+"""Pages of answers: an estimate with its curves, a ranking with a panel for each layout or with sliders, and others.
 
+    simulate rank --model llama3.1-8b --nodes 2 --format html --output rank.html
     simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
 
-Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed. `pages.layouts`
-has estimates and rankings, `pages.figures` the figures, `pages.page` the file.
+The others are of a plan, a comparison, verdicts on recipes, and predictions beside measured runs. Each takes the answer
+and its presentation, and raises UnsupportedError where plotly is not installed. Other questions that a page answers
+(another sequence length, each position of a slider) are priced here beforehand; the browser computes no figure.
+`pages.figures` has the figures, `pages.page` the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain, takewhile
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
+from itertools import chain, product, takewhile
+from math import prod
+from typing import Any, NamedTuple
 
+from simulator.answers.cases import case_of, priceable, question_model
 from simulator.answers.compare import Comparison, PartDifference
+from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.errors import one_line
+from simulator.answers.ranking import estimate_of, fastest
+from simulator.answers.ranking import feasible as feasible_layouts
+from simulator.answers.run import estimate_command
+from simulator.answers.timeline import timeline
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import SimulateError, one_line
 from simulator.evidence.calibration.own import JudgedRun, OwnError
 from simulator.question.coefficients import CoefficientKind
+from simulator.question.origin import ARGUMENT
+from simulator.question.question import Question
+from simulator.question.scenario.inputs import MOST_DEVICES, MOST_TOKENS
+from simulator.question.scenario.layout import MICRO_BATCH_SIZES
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks
+from simulator.search.space import Ranking, Space
 from simulator.show.pages.figures import (
+    MOST_RANKS,
+    Dot,
     Measured,
     PlotlyFigure,
     change_figure,
+    curve_figure,
     error_figure,
     memory_figure,
+    memory_over_step_figure,
+    pareto_figure,
+    peak_to_mfu,
     plan_figure,
+    step_figure,
+    timeline_figure,
     verdict_figure,
 )
-from simulator.show.pages.layouts import MEMORY_ABOUT, sources, spec_sources
-from simulator.show.pages.page import PageSection, Table, columns_table, page_html
+from simulator.show.pages.page import PageSection, Table, columns_table, figure_box, page_html
 from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
 from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
 from simulator.show.report.compare import (
@@ -45,7 +75,18 @@ from simulator.show.report.compare import (
     part_rows,
     priced_text,
 )
-from simulator.show.report.estimate import defaults_line, status_line
+from simulator.show.report.estimate import (
+    changes_cells,
+    changes_title,
+    defaults_line,
+    estimate_footer,
+    estimate_question,
+    longest_text,
+    memory_columns,
+    speed_rows,
+    speed_sentence,
+    status_line,
+)
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import (
     availability_lines,
@@ -55,7 +96,417 @@ from simulator.show.report.plan import (
     plan_columns,
 )
 from simulator.show.report.presentation import Presentation, Section
-from simulator.show.report.text import count_text, gib
+from simulator.show.report.ranking import (
+    equal_lines,
+    fastest_line,
+    miss_lines,
+    ranking_columns,
+    ranking_footer,
+    ranking_question,
+    remedies_cells,
+)
+from simulator.show.report.text import (
+    both_mfu_text,
+    caution_lines,
+    cluster_speed,
+    count_text,
+    gib,
+    grouped,
+    layout_text,
+    need_lines,
+    sharded_layout_text,
+    verdict_sentence,
+)
+
+MOST_PANELS = 10_000
+"""Most layouts with panels on a page, beside those of the ranking's table."""
+MOST_DOTS = 100_000
+"""Most layouts that a page shows as dots."""
+_SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
+STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
+MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
+
+Points = list[tuple[float, Estimate | None]]
+
+
+class Curve(NamedTuple):
+    """A question over the values of one input."""
+
+    axis: str
+    """Title of the axis: the input in words."""
+    values: Sequence[int]
+    price: Callable[[int], Estimate | None]
+    """Estimates a value; gives None or raises SimulateError where there is no estimate."""
+
+
+def estimate_page(estimate: Estimate, shown: Presentation) -> str:
+    """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
+    layout, explained = estimate.layout, shown.explanation
+    question = shown.question.with_layout(layout)
+    figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
+
+    def of_batch(size: int) -> Estimate | None:
+        priced = _estimated(question.with_layout(replace(layout, micro_batch_size=size)))
+        return None if priced.violations else priced
+
+    def of_length(length: int) -> Estimate:
+        return _estimated(question.changed(seq_length=length))
+
+    sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
+    curves = {
+        "sequence": Curve("sequence length", _around(estimate.seq_length), of_length),
+        "micro-batch": Curve("micro batch size", sizes, of_batch),
+    }
+    points = _priced(curves, shown)
+    usable = estimate.memory.capacity_bytes
+    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+    memory = columns_table(memory_columns(estimate, estimate.memory.stages, after_step=True))
+    step = Table(["part", "% of the peak"], [[name, f"{percent:.2f}"] for name, percent in peak_to_mfu(estimate)])
+    title = "Where the step goes, from peak to MFU"
+    sections = [
+        PageSection("Memory by stage", (), "memory", MEMORY_ABOUT, memory, folded=True),
+        PageSection(title, [f"{both_mfu_text(estimate.throughput)}."], "step", STEP_ABOUT, step, folded=True),
+        *(_explanation_sections(explained) if explained is not None else ()),
+        *_timeline_sections(estimate, figures),
+        *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
+        PageSection("Speed", table=Table(["figure", "value"], speed_rows(estimate, shown))),
+    ]
+    answer = verdict_sentence(estimate, colour=False)
+    speed = [] if estimate.verdict == "refused" else [f"{speed_sentence(estimate, shown)}"]
+    lead = " ".join(f"{line}." for line in (answer, *speed, sharded_layout_text(layout), *need_lines(estimate)))
+    lead = " ".join([lead, *caution_lines(estimate)])
+    notes = [*estimate_footer(estimate, replace(shown, verbosity=1)), *answer_sources(estimate, shown)]
+    return page_html(shown, estimate_question(estimate), lead, sections, figures, notes=notes)
+
+
+def ranking_page(ranking: Ranking, shown: Presentation) -> str:
+    """Return the page of a ranking. Raises UnsupportedError without plotly."""
+    title, whole = ranking_question(ranking), replace(shown, verbosity=1, colour=False)
+    estimates = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
+    if not estimates:
+        lead, *notes = [*miss_lines(ranking, whole), *ranking_footer(ranking, whole)]
+        return page_html(shown, title, lead, (), {}, notes=notes)
+    dots, panels = _dots(ranking, estimates, shown)
+    curves = dict(_ranking_curves(ranking, estimates[0], shown))
+    points = _priced(curves, shown)
+    usable = estimates[0].memory.capacity_bytes
+    figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
+    curves = {name: curve for name, curve in curves.items() if any(e for _, e in points[name])}
+    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+    how = "Press a number to see its panels; press a heading to sort."
+    about = "Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity."
+    choose = (
+        f'<p><label>Layout <input id="choose" type="number" min="1" max="{len(panels)}" value="1"></label> of '
+        f"{grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
+    )
+    remedies = _cells_table(*remedies_cells(ranking))
+    table = columns_table(ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %"))
+    sections = [
+        PageSection("Layouts", [how], table=table),
+        PageSection("Speed against memory", [_drawn(len(panels), ranking)], "pareto", about),
+        PageSection("One layout", html=choose),
+        *([PageSection("What would help", table=remedies)] if ranking.remedies else []),
+        *_curve_sections(curves, points, "the best layout of each; where none is likely enough to fit there is a gap"),
+    ]
+    lead = "; ".join(miss_lines(ranking, whole))
+    if ranking.estimates:
+        lead = " ".join([fastest_line(estimates[0], shown), *caution_lines(estimates[0]), *equal_lines(ranking)])
+    notes = [*ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
+    return page_html(shown, title, lead, sections, figures, layouts=panels, notes=notes)
+
+
+def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
+    """Yield the causes, the changes that help, the longest sequence."""
+    yield PageSection("Why", lines=[f"{cause}." for cause in explanation.causes])
+    if explanation.changes:
+        yield PageSection(changes_title(explanation), table=_cells_table(*changes_cells(explanation)))
+    yield PageSection("How long a sequence may be", [longest_text(explanation)])
+
+
+def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a terminal's table, whose first column is text, for a page."""
+    return Table([header.replace("\n", " ") for header in headers], rows)
+
+
+def _drawn(dots: int, ranking: Ranking) -> str:
+    """Return a sentence on how many of the layouts that fit are drawn, and which."""
+    feasible = ranking.counts.feasible
+    which = f"All {grouped(feasible)} layouts that fit"
+    if not feasible:
+        which = "Nothing fits: what is drawn comes nearest"
+    elif dots < feasible:
+        which = (
+            f"{grouped(dots)} of {grouped(feasible)} layouts that fit: all that no other beats in both, the fastest of "
+            "each split, and of the others an even share by speed"
+        )
+    return f"{which}; press a dot to see its panels."
+
+
+def _dots(
+    ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation
+) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
+    """Return dots by group (in the table, fitting, risky), and the panel of each dot.
+
+    Beyond `MOST_PANELS` a panel has text and command alone.
+    """
+    risky = [estimate for estimate in ranking.risky if estimate not in estimates]
+    known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
+    feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_PANELS, drawn=MOST_DOTS)
+    texts_of = partial(_panel_texts, has_experts=_has_experts(shown))
+    first = "recommended" if ranking.estimates else "nearest"
+    others = [priced for priced in feasible.estimates if (priced.layout, tuple(priced.options)) not in known]
+    groups: dict[str, list[Dot]] = {}
+    panels: list[dict[str, Any]] = []
+    for name, priced in ((first, estimates), ("fits", others), ("risky", risky)):
+        groups[name] = []
+        for estimate in priced:
+            groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
+            panels.append(_panel(estimate, texts_of(estimate, verdict_sentence(estimate, colour=False))))
+    tokens = cluster_speed(estimates[0]) * estimates[0].throughput.step_seconds
+    for drawn in feasible.others:
+        if (drawn.layout, tuple(drawn.query.chosen)) not in known:
+            groups["fits"].append(Dot(len(panels), drawn.device_bytes, tokens / drawn.step_seconds))
+            outline = replace(estimates[0], layout=drawn.layout, options=drawn.query.chosen)
+            panels.append(texts_of(outline, "fits; --format html of this command shows its panels"))
+    return groups, panels
+
+
+def _panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the panel of one layout: texts, and the figures of its memory and of its step."""
+    return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
+
+
+def _panel_texts(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
+    command = estimate_command(estimate, has_experts=has_experts)
+    return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
+
+
+def _has_experts(shown: Presentation) -> bool:
+    return question_model(shown.question).is_moe
+
+
+def _estimated(question: Question) -> Estimate:
+    return estimate_of(priceable(case_of(question)))
+
+
+def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Points]:
+    """Return the points of every curve; the estimate is None for a question without an answer."""
+    points: dict[str, Points] = {name: [] for name in curves}
+    questions = [(name, curve, value) for name, curve in curves.items() for value in curve.values]
+    for number, (name, curve, value) in enumerate(questions, start=1):
+        estimate = None
+        with suppress(SimulateError):
+            estimate = curve.price(value)
+        points[name].append((value, estimate))
+        if shown.progress is not None:
+            shown.progress(number, len(questions))
+    return points
+
+
+def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
+    """Yield curves of the best layout over sequence length, nodes and micro batch size."""
+    question, space = shown.question, shown.space or Space()
+
+    def best(changed: Question, space: Space = space) -> Estimate | None:
+        return fastest(changed, space=space).recommended
+
+    def of_length(length: int) -> Estimate | None:
+        return best(question.changed(seq_length=length))
+
+    yield "sequence", Curve("sequence length", _around(first.seq_length), of_length)
+    nodes = ranking.query.get("nodes")
+    if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
+        sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
+        yield "nodes", Curve("nodes", sizes, lambda size: best(question.changed(nodes=size)))
+    batches = space.micro_batch_size or MICRO_BATCH_SIZES
+
+    def of_batch(size: int) -> Estimate | None:
+        return best(question, replace(space, micro_batch_size=(size,)))
+
+    yield "micro-batch", Curve("micro batch size", batches, of_batch)
+
+
+def _around(length: int) -> tuple[int, ...]:
+    return tuple(sorted({*_SEQUENCES, length}))
+
+
+def _figure_cells(estimate: Estimate | None) -> list[str]:
+    """Return speed, memory and layout; dashes where there is no estimate."""
+    if estimate is None:
+        return ["-", "-", "-"]
+    return [grouped(cluster_speed(estimate)), gib(estimate.memory.device_bytes), layout_text(estimate.layout)]
+
+
+def _curve_sections(curves: Mapping[str, Curve], points: Mapping[str, Points], whose: str) -> Iterator[PageSection]:
+    text = f"Speed and memory of {whose}. The line is what a framework can use."
+    for name, curve in curves.items():
+        rows = [[f"{value:,.0f}", *_figure_cells(estimate)] for value, estimate in points[name]]
+        table = Table([curve.axis, "tokens/s", "GiB", "layout"], rows, frozenset({3}))
+        about = f"Curves of tokens per second and memory over {curve.axis}."
+        yield PageSection(f"Over {curve.axis}", [text], name, about, table, folded=True)
+
+
+def _timeline_sections(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> Iterator[PageSection]:
+    """Yield the schedule, of enough micro batches to see the pipeline fill, run and drain."""
+    if estimate.violations:
+        return
+    ranks = estimate.layout.pipeline_parallel
+    passes = timeline(estimate, 3 * ranks)
+    figures |= {"timeline": timeline_figure(passes), "memory-over-step": memory_over_step_figure(passes)}
+    count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in passes.passes.events[0])
+    every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
+    drawn = "all" if count == every else f"the first {count}"
+    text = f"Forward and backward passes of {drawn} of {grouped(every)} micro batches, then the pipeline drains."
+    about = "Bars by pipeline rank: when each forward and backward pass starts and ends."
+    yield PageSection("Pipeline timeline", [text], "timeline", about)
+    which = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
+    text = f"What devices{which} need while these passes run; the line is what a framework can use."
+    about = "Lines by pipeline rank: GiB that a device needs over the seconds of a step."
+    yield PageSection("Memory over the step", [text], "memory-over-step", about)
+
+
+def panel_boxes() -> str:
+    """Return the elements in which the script shows one layout."""
+    return (
+        '<p id="chosen" class="lead" aria-live="polite"></p><p id="chosen-verdict"></p><div class="panels" id="panels">'
+        f"{figure_box('memory', MEMORY_ABOUT, drawn=False)}{figure_box('step', STEP_ABOUT, drawn=False)}</div>"
+        '<pre id="chosen-command"></pre>'
+    )
+
+
+def answer_sources(estimate: Estimate, shown: Presentation) -> Iterator[str]:
+    """Yield the sources of the model and the hardware of a page."""
+    yield from sources("model", question_model(shown.question))
+    hardware = str(shown.question.stated("hardware") or estimate.hardware)
+    if ":" not in hardware:
+        yield from sources("hardware", load_hardware(hardware))
+
+
+def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
+    """Return the sources of all specs of the scenarios, each once."""
+    lines: dict[str, None] = {}
+    for scenario in scenarios:
+        lines |= dict.fromkeys(sources("model", scenario.model))
+        for hardware in scenario.kinds_of_device:
+            lines |= dict.fromkeys(sources("hardware", hardware))
+    return list(lines)
+
+
+def sources(kind: str, spec: Any) -> Iterator[str]:
+    """Yield the sources of a spec's numbers."""
+    if spec.note:
+        yield f"{kind} {spec.name}: {spec.note}"
+    for key, source in dict(spec.sources).items():
+        yield f"{kind} {spec.name}, source {key}: {source}"
+
+
+_NODES, _LENGTHS, _BATCHES = (0.5, 1, 2, 4), (0.5, 1, 2, 4), (0.5, 1, 2)
+"""Factors of an input, by position of its slider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """An input with the values of its slider, which begins at index `start`."""
+
+    name: str
+    label: str
+    values: tuple[Any, ...]
+    start: int
+
+    def text(self, value: Any) -> str:
+        """Return the text of a value beside the slider."""
+        return grouped(value) if isinstance(value, int) else str(value)
+
+
+Cells = dict[tuple[Any, ...], Estimate | None]
+"""Estimate of the best layout by the values of all knobs; None where none is likely enough to fit."""
+
+
+def sliders_page(ranking: Ranking, shown: Presentation) -> str:
+    """Return the page of sliders: the best layout of every combination of some inputs.
+
+    Raises UnsupportedError without plotly.
+    """
+    knobs = tuple(knobs_of(ranking))
+    cells = _priced_cells(knobs, shown)
+    panels = [_cell(values, estimate, knobs, shown) for values, estimate in cells.items()]
+    detailed = replace(shown, verbosity=1, colour=False)
+    best = ranking.estimates[0] if ranking.estimates else None
+    headers = [*(knob.label for knob in knobs), "tokens/s", "GiB", "layout"]
+    rows = [
+        [*(knob.text(value) for knob, value in zip(knobs, values, strict=True)), *_figure_cells(estimate)]
+        for values, estimate in cells.items()
+    ]
+    table = Table(headers, rows, frozenset({len(headers) - 1}))
+    every = "The fastest layout that is likely enough to fit; a dash where there is none."
+    sections = [
+        PageSection("Knobs", html=f'<div class="knobs">{"".join(_sliders(knobs))}</div>{panel_boxes()}'),
+        PageSection("Every position", [every], table=table, folded=True),
+    ]
+    lead = "Nothing fits as it was asked: turn the knobs." if best is None else fastest_line(best, detailed)
+    notes = [*ranking_footer(ranking, detailed), *(answer_sources(best, shown) if best is not None else ())]
+    return page_html(shown, ranking_question(ranking), lead, sections, {}, layouts=panels, notes=notes)
+
+
+def knobs_of(ranking: Ranking) -> Iterator[Knob]:
+    """Yield the inputs of a ranking's question that have a slider, with values around the question's."""
+    query = ranking.query
+    nodes, hardware = query.get("nodes"), str(query["hardware"])
+    if isinstance(nodes, int) and ":" not in hardware:
+        yield _knob("nodes", "nodes", nodes, _NODES, MOST_DEVICES // load_hardware(hardware).devices_per_node)
+    yield _knob("seq_length", "sequence length", query["seq_length"], _LENGTHS, MOST_TOKENS)
+    yield _knob("global_batch_size", "sequences a step", query["global_batch_size"], _BATCHES, MOST_TOKENS)
+    precision = str(query["precision"])
+    names = tuple(dict.fromkeys((precision, "fp8"))) if ranking.fp8 is not None else (precision,)
+    yield Knob("precision", "precision", names, 0)
+
+
+def _knob(name: str, label: str, value: object, factors: Sequence[float], most: int) -> Knob:
+    middle = value if isinstance(value, int) else 1
+    values = sorted({min(max(int(middle * factor), 1), most) for factor in factors})
+    return Knob(name, label, tuple(values), values.index(middle))
+
+
+def _priced_cells(knobs: Sequence[Knob], shown: Presentation) -> Cells:
+    """Price all combinations of values, the last knob varying fastest."""
+    cells: Cells = {}
+    total = prod(len(knob.values) for knob in knobs)
+    for values in product(*(knob.values for knob in knobs)):
+        turned = {knob.name: value for knob, value in zip(knobs, values, strict=True)}
+        question = shown.question.changed(ARGUMENT, **turned)
+        cells[values] = None
+        with suppress(SimulateError):
+            cells[values] = fastest(question, space=shown.space).recommended
+        if shown.progress is not None:
+            shown.progress(len(cells), total)
+    return cells
+
+
+def _cell(
+    values: Sequence[Any], estimate: Estimate | None, knobs: Sequence[Knob], shown: Presentation
+) -> Mapping[str, Any]:
+    """Return the panel of one combination of values."""
+    if estimate is None:
+        position = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
+        return {"title": "Nothing is likely enough to fit.", "verdict": position, "command": ""}
+    verdict = f"{speed_sentence(estimate, shown)}; {verdict_sentence(estimate, colour=False)}"
+    return _panel(estimate, _panel_texts(estimate, verdict, has_experts=_has_experts(shown)))
+
+
+def _sliders(knobs: Sequence[Knob]) -> Iterator[str]:
+    """Yield a slider for each knob with several values; its stride counts the cells between two positions."""
+    for number, knob in enumerate(knobs):
+        texts = [knob.text(value) for value in knob.values]
+        stride = prod(len(other.values) for other in knobs[number + 1 :])
+        if len(texts) > 1:
+            yield (
+                f'<label>{escape(knob.label)} <output>{escape(texts[knob.start])}</output><input type="range" min="0" '
+                f'max="{len(texts) - 1}" value="{knob.start}" data-stride="{stride}" '
+                f'data-values="{escape(json.dumps(texts))}"></label>'
+            )
+        else:
+            yield f"<span>{escape(knob.label)} <output>{escape(texts[0])}</output></span>"
+
 
 _MOST_FIGURES = 24
 """Most recipes whose memory a page shows by stage and part, failed ones first."""

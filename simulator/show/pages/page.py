@@ -1,6 +1,6 @@
 """Page as one HTML file that needs no network, of texts, figures and tables.
 
-`pages.layouts` and `pages.answers` compose them, `pages.figures` draws; template, style and script are in
+`pages.answers` composes them, `pages.figures` draws; template, style and script are in
 `pages/assets`. Panels of a ranking's layouts are stored deflated, and the script inflates them.
 """
 
