@@ -240,7 +240,7 @@ def configuration_path(launch: LaunchCommand, file: str, name: str, line: int) -
     """Return the path of a file that a launch names: in its folder, else beside the recipe. Raises InputError."""
     if path_set_by_user(name) is not None:
         return beside(file, name, line)
-    if launch.folder:
+    if launch.folder and not name.startswith(("/", "~")):
         try:
             return beside(file, _in_own_folder(file, f"{launch.folder}/{name}"), line)
         except AbsentFileError:

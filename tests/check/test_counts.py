@@ -97,6 +97,13 @@ RECIPES = {
         "  vocab_size: 50280\n  embedding_size: 50304\nglobal_train_batch_size: 64\n"
         "device_train_microbatch_size: 2\noptimizer:\n  name: adamw\nprecision: amp_bf16\n"
     ),
+    "nanotron.yaml": (
+        "model:\n  dtype: bfloat16\n  make_vocab_size_divisible_by: 2\n  model_config:\n    hidden_size: 1024\n"
+        "    intermediate_size: 4096\n    num_attention_heads: 8\n    num_hidden_layers: 10\n    vocab_size: 32001\n"
+        "    num_key_value_heads: 4\n    max_position_embeddings: 2048\noptimizer:\n  zero_stage: 1\n"
+        "parallelism:\n  dp: 2\n  tp: 2\n  pp: 2\n  context_parallel_size: 1\n"
+        "tokens:\n  micro_batch_size: 2\n  sequence_length: 2048\n  batch_accumulation_per_replica: 3\n"
+    ),
     "tune.yaml": (
         "tokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n  max_seq_len: 4096\nmodel:\n"
         "  _component_: torchtune.models.llama3_2.lora_llama3_2_1b\n  lora_rank: 64\nbatch_size: 4\ndtype: bf16\n"

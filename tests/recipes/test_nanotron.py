@@ -36,8 +36,8 @@ def test_a_plain_file_states_everything(tmp_path: Path) -> None:
     scenario, layout = result.case.scenario, result.case.layout
     assert (scenario.devices, scenario.global_batch_size, result.case.model.vocab_size) == (8, 2 * 3 * 4, 32002)
     assert (layout.data_parallel, layout.zero_stage, layout.sequence_parallel) == (4, 1, True)
-    # Buckets of 16 bits: ten layers of 3 and 12 squares of the width, and the table, over two ranks.
-    assert result.case.recipe.unpriced_bytes == 10 * 15 * 1024**2 + 32002 * 1024
+    # Buckets of 16 bits over two ranks: ten layers of 15 squares of the width and two norms, the table, the last norm.
+    assert result.case.recipe.unpriced_bytes == 10 * (15 * 1024**2 + 2 * 1024) + 32002 * 1024 + 1024
 
 
 def test_gradients_of_16_bits_leave_no_master_copy(tmp_path: Path) -> None:

@@ -48,6 +48,12 @@ def test_a_job_has_the_nodes_that_its_submission_asks_for(tmp_path: Path) -> Non
     assert (read("sbatch job.sh", tmp_path).nodes, read("N=4; sbatch -N $N job.sh", tmp_path).nodes) == (2, 4)
 
 
+def test_a_list_of_data_that_is_made_at_the_start_leaves_sizes_known(tmp_path: Path) -> None:
+    made = "python format.py > $W/{name}.sh\nsource $W/{name}.sh\nsrun -N $N --ntasks-per-node 8 "
+    assert read("N=4\n" + made.format(name="data_config") + TRAIN, tmp_path).nodes == 4
+    assert read("N=4\n" + made.format(name="config") + TRAIN, tmp_path).nodes is None
+
+
 @pytest.mark.parametrize("flags", ["--use-mpi", "--rank $OMPI_COMM_WORLD_RANK --world-size 16 --dist-url tcp://a:1"])
 def test_one_of_many_processes_that_are_started_elsewhere(flags: str, tmp_path: Path) -> None:
     recipe = read(f"{TRAIN} {flags} --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", tmp_path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import named_configuration
@@ -18,6 +19,8 @@ from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.take import Targets, part, read_optimizer, take
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
+from simulator.question.specs.documents import validated
+from simulator.question.specs.model import ModelSpec
 
 _SIZES: Final = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 _DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel")
@@ -77,7 +80,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
         precision="fp32" if whole else "bf16",
         options=options,
         layout=layout,
-        unpriced_bytes=_buckets(shape, layout) if replicas > 1 and not whole else 0.0,
+        unpriced_bytes=_buckets(arguments, shape, layout) if shape and replicas > 1 and not whole else 0.0,
     )
 
 
@@ -119,15 +122,11 @@ def _cut(arguments: Arguments, shape: dict[str, Any], stages: int) -> dict[str, 
     return {} if len(set(sizes)) == 1 else {"stage_layers": tuple(sizes)}
 
 
-def _buckets(shape: dict[str, Any], layout: Layout) -> float:
+def _buckets(arguments: Arguments, shape: dict[str, Any], layout: Layout) -> float:
     """Return the bytes of DistributedDataParallel's buckets of 16 bits, which are no views of the gradients."""
-    if not shape:
-        return 0.0
-    width, heads = shape["hidden_size"], shape["num_attention_heads"]
-    attention = 2 * width * width * (1 + shape["num_key_value_heads"] / heads)
-    layers = shape["num_hidden_layers"] * (attention + 3 * width * shape["intermediate_size"])
-    ends = shape["vocab_size"] * width * (1 if shape.get("tie_word_embeddings") else 2)
-    return float(2 * (layers / layout.pipeline_parallel + ends) / layout.tensor_parallel)
+    spec = validated(f"{arguments.file}: model", ModelSpec, {"name": "recipe", **shape})
+    ends = spec.vocab_size * spec.hidden_size if layout.pipeline_parallel > 1 else 0
+    return 2.0 * (total_parameters(spec) / layout.pipeline_parallel + ends) / layout.tensor_parallel
 
 
 FRAMEWORK: Final = Framework(

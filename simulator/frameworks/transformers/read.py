@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precision
 from simulator.frameworks.configuration import configuration
@@ -76,7 +77,14 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         lora_rank=rank,
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
+        unpriced_bytes=0.0 if deepspeed or rank is not None or layout.zero_stage else _buckets(model, options),
     )
+
+
+def _buckets(model: str | None, options: Mapping[str, str]) -> float:
+    """Return the bytes of DistributedDataParallel's buckets beside gradients (torch 2.9, `gradient_as_bucket_view`)."""
+    width = 2 if options.get("parameter_dtype") in ("bf16", "fp16") else 4
+    return float(width * total_parameters(models.load_model(model))) if model else 0.0
 
 
 def _eager(options: Mapping[str, str], rank: int | None) -> dict[str, str]:
