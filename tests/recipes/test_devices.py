@@ -9,6 +9,7 @@ from simulator.question.origin import OPTION
 from simulator.question.question import Question
 from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
+from tests.cli.running import refusal, run
 
 _LAUNCH = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 --num-attention-heads 16 "
@@ -100,3 +101,11 @@ def test_keys_of_clusters_count(tmp_path: Path) -> None:
     for label in ("nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3", "cloud.google.com/gke-accelerator: nvidia-gb200"):
         (tmp_path / "pod.yaml").write_text(pod.format(label, _LAUNCH.strip()))
         assert read_recipe(tmp_path / "pod.yaml")[0].hardware in {"h100-sxm-80g", "gb200-nvl72"}
+
+
+def test_an_answer_says_whose_devices_the_recipe_names(tmp_path: Path) -> None:
+    _read(tmp_path, "export ASCEND_RT_VISIBLE_DEVICES=0")
+    script = str(tmp_path / "work" / "run.sh")
+    assert "--hardware NAME, of ascend-910-32g" in refusal("explain", script)
+    assert "devices of Huawei; priced on h100-sxm-80g." in run("explain", script, "--hardware", "h100").stdout
+    assert "Huawei" not in run("explain", script, "--hardware", "910b").stdout
