@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.cases import Blocked, Case, case_of_recipe
+from simulator.answers.ranking import estimate_of
 from simulator.question.origin import OPTION
 from simulator.question.question import Question
 from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from tests.cli.running import refusal, run
+from tests.cli.running import refusal
 
 _LAUNCH = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 --num-attention-heads 16 "
@@ -104,8 +105,11 @@ def test_keys_of_clusters_count(tmp_path: Path) -> None:
 
 
 def test_an_answer_says_whose_devices_the_recipe_names(tmp_path: Path) -> None:
-    _read(tmp_path, "export ASCEND_RT_VISIBLE_DEVICES=0")
+    recipe = _read(tmp_path, "export ASCEND_RT_VISIBLE_DEVICES=0")
     script = str(tmp_path / "work" / "run.sh")
     assert "--hardware NAME, of ascend-910-32g" in refusal("explain", script)
-    assert "devices of Huawei; priced on h100-sxm-80g." in run("explain", script, "--hardware", "h100").stdout
-    assert "Huawei" not in run("explain", script, "--hardware", "910b").stdout
+    for hardware, said in (("h100-sxm-80g", True), ("ascend-910c", False)):
+        case = case_of_recipe(recipe, Question().changed(OPTION, hardware=hardware))
+        assert isinstance(case, Case)
+        cautions = " ".join(estimate_of(case).provenance.cautions)
+        assert ("devices of Huawei; priced on" in cautions) == said
