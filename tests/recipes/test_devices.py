@@ -87,6 +87,7 @@ def test_words_that_name_a_maker_ask_for_the_device(
 
 def test_names_of_files_count_where_no_word_does(tmp_path: Path) -> None:
     assert _read(tmp_path, "", "configs/MI300X/run.sh").hardware == "mi300x"
+    assert _read(tmp_path, "", "train_a10.sh").hardware is None
     assert _read(tmp_path, "#SBATCH --gres=gpu:h200:8", "configs/MI300X/run.sh").hardware == "h200-sxm"
     ascend = "export HCCL_CONNECT_TIMEOUT=1800"
     assert _read(tmp_path, ascend, "pretrain_A3.sh").hardware == "ascend-910c"
