@@ -574,6 +574,8 @@ def _options(question: Question, recipe: Recipe, layout: Layout, machines: Clust
 
 HARDWARE_ASSUMED = "hardware-assumed"
 """Rule of the remark that no hardware was named."""
+OF_DEVICES = (HARDWARE_ASSUMED, "other-devices")
+"""Rules of the remarks on devices; an answer says them first where the recipe's own words name them."""
 NODES_ASSUMED = "nodes-assumed"
 """Rule of the remark that no number of nodes is stated."""
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simulator.answers.cases import Case, scenario_of
+from simulator.answers.cases import OF_DEVICES, Case, scenario_of
 from simulator.answers.lengths import with_failing_length
 from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
@@ -46,7 +46,10 @@ def estimate_of(case: Case) -> Estimate:
     """Return the estimate of a case; without a recipe also the worth of its assumed switches."""
     if case.question.recipe is not None:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
-        return replace(estimate, question=case.question)
+        known = estimate.provenance
+        cautions = (remark.message for remark in case.remarks if remark.rule in OF_DEVICES and remark.place)
+        known = replace(known, cautions=(*cautions, *known.cautions))
+        return replace(estimate, question=case.question, provenance=known)
     scenario, release = case.scenario, None
     if scenario.framework.stack_assumed:
         release = scenario.framework

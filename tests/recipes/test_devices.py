@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.cases import Blocked, Case, case_of_recipe
+from simulator.answers.ranking import estimate_of
 from simulator.question.origin import OPTION
 from simulator.question.question import Question
 from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
+from tests.cli.running import refusal
 
 _LAUNCH = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 --num-attention-heads 16 "
@@ -85,6 +87,7 @@ def test_words_that_name_a_maker_ask_for_the_device(
 
 def test_names_of_files_count_where_no_word_does(tmp_path: Path) -> None:
     assert _read(tmp_path, "", "configs/MI300X/run.sh").hardware == "mi300x"
+    assert _read(tmp_path, "", "train_a10.sh").hardware is None
     assert _read(tmp_path, "#SBATCH --gres=gpu:h200:8", "configs/MI300X/run.sh").hardware == "h200-sxm"
     ascend = "export HCCL_CONNECT_TIMEOUT=1800"
     assert _read(tmp_path, ascend, "pretrain_A3.sh").hardware == "ascend-910c"
@@ -100,3 +103,14 @@ def test_keys_of_clusters_count(tmp_path: Path) -> None:
     for label in ("nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3", "cloud.google.com/gke-accelerator: nvidia-gb200"):
         (tmp_path / "pod.yaml").write_text(pod.format(label, _LAUNCH.strip()))
         assert read_recipe(tmp_path / "pod.yaml")[0].hardware in {"h100-sxm-80g", "gb200-nvl72"}
+
+
+def test_an_answer_says_whose_devices_the_recipe_names(tmp_path: Path) -> None:
+    recipe = _read(tmp_path, "export ASCEND_RT_VISIBLE_DEVICES=0")
+    script = str(tmp_path / "work" / "run.sh")
+    assert "--hardware NAME, of ascend-910-32g" in refusal("explain", script)
+    for hardware, said in (("h100-sxm-80g", True), ("ascend-910c", False)):
+        case = case_of_recipe(recipe, Question().changed(OPTION, hardware=hardware))
+        assert isinstance(case, Case)
+        cautions = " ".join(estimate_of(case).provenance.cautions)
+        assert ("devices of Huawei; priced on" in cautions) == said

@@ -33,6 +33,8 @@ _LONGEST: Final = 400
 _LINE_WORK: Final = 10
 _Said = tuple[str, str, int]
 """Name and value of a word, and its line."""
+_Named = Mapping[str, tuple[str, int]]
+"""First word that names a maker or spec, and its line, by that."""
 
 
 @functools.cache
@@ -53,10 +55,9 @@ def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue
         return recipe
     run: list[_Said] = [(flag.name, flag.text, flag.place.line) for flag in recipe.flags]
     run += [(name, value.text, value.line) for name, value in (environment or {}).items() if value.known]
-    run += [("", line, number) for number, line in enumerate(text.split("\n"), 1) if len(line) <= _LONGEST]
-    pairs = list(_pairs(text))
-    makers = _makers(run if environment is not None else run + pairs)
-    named = _named(run + pairs) or _named(_of_path(recipe, makers))
+    by_lines, by_keys, written = _written(text)
+    makers = {**_makers(run), **by_lines, **(by_keys if environment is None else {})}
+    named = {**_named(run), **written} or _named(_of_path(recipe, makers))
     vendors = {load_hardware(name).vendor for name in named} or set(makers)
     if len(vendors | set(makers)) != 1:
         return recipe
@@ -66,6 +67,14 @@ def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue
     places = {**recipe.places, "hardware": Place(recipe.file, max(line, 1))}
     hardware = specs[0] if len(named) == 1 else None
     return replace(recipe, hardware=hardware, maker=maker, device_word=word, device_choice=specs, places=places)
+
+
+@functools.lru_cache(maxsize=8)
+def _written(text: str) -> tuple[_Named, _Named, _Named]:
+    """Return the makers that whole lines of a file name, those of its keys, and the specs that its keys name."""
+    pairs = list(_pairs(text))
+    lines = [("", line, number) for number, line in enumerate(text.split("\n"), 1) if len(line) <= _LONGEST]
+    return _makers(lines), _makers(pairs), _named(pairs)
 
 
 def _pairs(text: str) -> Iterator[_Said]:
@@ -80,8 +89,8 @@ def _pairs(text: str) -> Iterator[_Said]:
                 yield name.lstrip("-") if name.startswith("--") else name, pair["value"].rstrip(","), number
 
 
-def _makers(words: list[_Said]) -> dict[str, tuple[str, int]]:
-    """Return the makers whose devices words ask for, each with its first word and that one's line."""
+def _makers(words: list[_Said]) -> _Named:
+    """Return the makers whose devices words ask for, each with its first word."""
     makers: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
         said = f"{name}={value}"
@@ -90,8 +99,8 @@ def _makers(words: list[_Said]) -> dict[str, tuple[str, int]]:
     return makers
 
 
-def _named(words: list[_Said]) -> dict[str, tuple[str, int]]:
-    """Return the shipped specs that words name, each with its first word and that one's line."""
+def _named(words: list[_Said]) -> _Named:
+    """Return the shipped specs that words name, each with its first word."""
     _, naming, loose = _patterns()
     named: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
@@ -107,7 +116,9 @@ def _of_path(recipe: Recipe, makers: Mapping[str, object]) -> list[_Said]:
     path = Path(recipe.file)
     # MindSpeed's scripts end with the generation of Huawei's servers: `_A3`.
     atlas = [f"atlas-800t-{word}" for word in _PARTS.split(path.stem) if "Huawei" in makers]
-    for word in (path.stem, path.parent.name, *atlas):
+    # Shorter words, such as `a10` and `h20`, number experiments too.
+    names = ("-".join(word for word in _PARTS.split(name) if len(word) > 3) for name in (path.stem, path.parent.name))
+    for word in (*names, *atlas):
         spec = _spec(word, loose=True)
         if spec is not None and (not makers or load_hardware(spec).vendor in makers):
             return [("image", word, 0)]

@@ -19,6 +19,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
@@ -261,10 +262,8 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     """Return what follows a wrong option: the one that frameworks' or others' name means, or whose option it is."""
     wrong, command = error.option_name, None if error.ctx is None else error.ctx.command
     own = [name for param in command.params for name in param.opts] if command else list(error.possibilities or ())
-    from simulator.question.specs.documents import read_table
-
-    rows = read_table(__file__, "other_names")
-    meant = next((row["option"] for row in rows if wrong.lstrip("-").replace("_", "-") in row["names"].split()), wrong)
+    rows = [line.split(",") for line in Path(__file__).with_name("other_names.csv").read_text("utf-8").splitlines()]
+    meant = next((option for option, names in rows if wrong.lstrip("-").replace("_", "-") in names.split()), wrong)
     if command is not None and command.name == "plan" and meant in _IN_OFFERS:
         return "; write --offer NAME:NODES@PRICE"
     if meant in own:

@@ -325,7 +325,7 @@ def open_options(*, without: str = "") -> list[click.Parameter]:
 
 
 _OVER_A_RECIPE = {
-    "hardware": "Devices to price on, which no recipe names: shipped hardware or own YAML.",
+    "hardware": "Devices to price on, in place of those that the recipe names: shipped hardware or own YAML.",
     "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
     "devices": "Devices, instead of nodes.",
 }
