@@ -136,7 +136,7 @@ class FewestNodes:
     deadline_days: float | None
     """Longest duration of the run in days; None without a deadline."""
     counts: tuple[NodeCount, ...] = ()
-    """The ranked number of nodes and its first doublings, within the limit, each with its fastest layout."""
+    """The ranked number of nodes and the next powers of two, within the limit, each with its fastest layout."""
 
     @property
     def knee(self) -> NodeCount | None:
