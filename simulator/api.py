@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from simulator.answers import cases, ranking
 from simulator.answers.availability import Availability
@@ -24,10 +24,10 @@ from simulator.answers.plan import Offer, Plan
 from simulator.answers.plan import plan as plan_of
 from simulator.answers.saved import saved_case
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.errors import InputError, UnsupportedError, check_kind, did_you_mean
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question, question_of
-from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, check_count
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
@@ -41,6 +41,19 @@ from simulator.search.query import MIN_FIT_PROBABILITY, Ranking
 from simulator.search.rank import Progress
 from simulator.search.space import Space
 
+_KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
+    **dict.fromkeys(("files", "root"), ((str, PathLike), "a path")),
+    **dict.fromkeys(("deadline_days", "budget", "min_fit_probability"), ((int, float), "a number")),
+    **dict.fromkeys(("precisions", "fail_on"), ((list, tuple, set, frozenset, str), "a list of words")),
+    "layout": ((Layout,), "a Layout"),
+    "space": ((Space,), "a Space"),
+    "target": ((str,), "a word"),
+    "availability": ((Availability,), "an Availability"),
+    "progress": ((Callable,), "a function"),
+    "offers": ((Offer, str), "a list of offers"),
+    "settings": ((Mapping,), "a mapping"),
+}
+"""Types of arguments that are no inputs of a question, with their words; of lists those of their members."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -77,6 +90,10 @@ def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], C
                 whole.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}(): {error}") from None
+            for name, value in whole.bind(*args, **kwargs).arguments.items():
+                if name in _KINDS and (value is not None or parameters[name].default is not None):
+                    for each in value if isinstance(value, list | tuple) and name in ("files", "offers") else (value,):
+                        check_kind(name, each, *_KINDS[name])
             return function(*args, **kwargs)
 
         called_by_name.__dict__["__signature__"] = whole
@@ -309,6 +326,8 @@ def from_json(text: str, *, rank: int = 1) -> Estimate:
 
     Raises InputError for text that holds none, and where it no longer gives the written figures.
     """
+    check_kind("text", text, str, "the JSON of an answer")
+    check_count("rank", rank)
     return ranking.estimate_of(saved_case("JSON", text, rank, Question()))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.cost.derived import Alike, Pricing, alike
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
-from simulator.errors import InputError
+from simulator.errors import InputError, check_kind
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.complete import default_chunks
@@ -48,7 +48,9 @@ class Space(Axes):
     def __post_init__(self) -> None:
         """Refuse values that no layout has. Raises InputError naming the axis."""
         for setting in SETTINGS:
-            for value in getattr(self, setting.name) or ():
+            values = getattr(self, setting.name) or ()
+            check_kind(setting.name, values, (list, tuple, set, range, str), "a list of values")
+            for value in values:
                 setting.check(value)
         for layers in self.stage_layers:
             check_count("stage_layers", layers)
