@@ -22,7 +22,7 @@ from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import FailingOutcome, Gates
 from simulator.answers.plan import Offer, Plan
 from simulator.answers.plan import plan as plan_of
-from simulator.answers.saved import saved_case
+from simulator.answers.saved import saved_case, saved_search
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError, check_kind, did_you_mean
 from simulator.question.origin import ARGUMENT
@@ -31,6 +31,7 @@ from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, check_count
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
+from simulator.question.specs.documents import parse_json
 from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.judge import check_files, with_bounds
@@ -321,14 +322,27 @@ def explain(
     return with_bounds(explain_case(case, min_fit_probability), case)
 
 
-def from_json(text: str, *, rank: int = 1) -> Estimate:
-    """Return the estimate in the JSON of an answer, or the `rank`-th of its estimates, priced again.
+def from_json(text: str, *, rank: int | None = None) -> Estimate | Ranking | Comparison | Explanation:
+    """Return the answer in its JSON, asked again: an estimate, a ranking, a comparison or an explanation.
 
-    Raises InputError for text that holds none, and where it no longer gives the written figures.
+    Of a plan, of verdicts and with `rank` it is the `rank`-th of its estimates. Raises InputError for text that holds
+    none, and where an estimate no longer gives the written figures.
     """
     check_kind("text", text, str, "the JSON of an answer")
-    check_count("rank", rank)
-    return ranking.estimate_of(saved_case("JSON", text, rank, Question()))
+    if rank is not None:
+        check_count("rank", rank)
+    value = parse_json("JSON", text)
+    keys = value.keys() if rank is None and isinstance(value, dict) else ()
+
+    def again(number: int) -> Estimate:
+        return ranking.estimate_of(saved_case("JSON", text, number, Question()))
+
+    if "estimates" in keys:
+        question, space, others = saved_search(value)
+        return ranking.rank(question, space=space, **others)
+    if "longest_sequence" in keys:
+        return explain(again(1))
+    return compare(again(1), again(2)) if {"first", "second"} <= set(keys) else again(rank or 1)
 
 
 @spelled(OpenFields, over=True)
