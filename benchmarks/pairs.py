@@ -17,6 +17,8 @@ from simulator.answers.ranking import estimate_of, query_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.measurements.question import measured_tokens_per_second_per_device, row_question
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows
+from simulator.question.frameworks.stacks import DEFAULT
+from simulator.question.question import SEARCH, Question
 from simulator.search.build import estimates_of
 from simulator.search.rank import best_of
 from simulator.search.space import MIN_FIT_PROBABILITY
@@ -41,7 +43,7 @@ def table() -> Iterator[str]:
     yield from (HEAD, "|---|---|---|---|---|---|")
     for name, number in PAIRS:
         row = measured(name, number)
-        query = query_of(replace(row_question(row), layout={}), min_fit_probability=MIN_FIT_PROBABILITY)
+        query = query_of(replace(switched(row), layout={}), min_fit_probability=MIN_FIT_PROBABILITY)
         best = best_of(query)
         recommended = "nothing | -" if best is None else figures(estimates_of([best])[0])
         yield f"{published_cells(row)} {recommended} |"
@@ -52,9 +54,15 @@ def measured(name: str, number: int) -> MeasuredRow:
     return next(row for row in read_rows(TABLES / f"{name}.csv") if row.key.endswith(f":{number}"))
 
 
+def switched(row: MeasuredRow) -> Question:
+    """Return the question of a row under its own switches: a search would add those published for the device."""
+    question = row_question(row)
+    return question if question.stated("stack") else question.changed(SEARCH, stack=DEFAULT)
+
+
 def published_cells(row: MeasuredRow) -> str:
     """Return the cells of the published layout: question, layout, measured and predicted speed."""
-    own = estimate_of(priceable(case_of(row_question(row))))
+    own = estimate_of(priceable(case_of(switched(row))))
     speed = measured_tokens_per_second_per_device(row)
     question = f"{row.model}, {row.devices} {row.hardware}, {row.precision}"
     layout, predicted = figures(own).split(" | ")

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from simulator.answers import cases, ranking
 from simulator.answers.cases import Case, case_of, case_of_estimate, priceable
@@ -21,15 +21,16 @@ from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import FailingOutcome, Gates
 from simulator.answers.plan import Availability, Offer, Plan
 from simulator.answers.plan import plan as plan_of
-from simulator.answers.run import saved_case
+from simulator.answers.run import saved_case, saved_search
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.errors import InputError, UnsupportedError, check_kind, did_you_mean
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question, question_of
-from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, check_count
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
+from simulator.question.specs.documents import parse_json
 from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.judge import check_files, with_bounds
@@ -39,6 +40,19 @@ from simulator.recipes.emit.write import emit as write_recipe
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
 
+_KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
+    **dict.fromkeys(("files", "root"), ((str, PathLike), "a path")),
+    **dict.fromkeys(("deadline_days", "budget", "min_fit_probability"), ((int, float), "a number")),
+    **dict.fromkeys(("precisions", "fail_on"), ((list, tuple, set, frozenset, str), "a list of words")),
+    "layout": ((Layout,), "a Layout"),
+    "space": ((Space,), "a Space"),
+    "target": ((str,), "a word"),
+    "availability": ((Availability,), "an Availability"),
+    "progress": ((Callable,), "a function"),
+    "offers": ((Offer, str), "a list of offers"),
+    "settings": ((Mapping,), "a mapping"),
+}
+"""Types of arguments that are no inputs of a question, with their words; of lists those of their members."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -75,6 +89,10 @@ def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], C
                 whole.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}(): {error}") from None
+            for name, value in whole.bind(*args, **kwargs).arguments.items():
+                if name in _KINDS and (value is not None or parameters[name].default is not None):
+                    for each in value if isinstance(value, list | tuple) and name in ("files", "offers") else (value,):
+                        check_kind(name, each, *_KINDS[name])
             return function(*args, **kwargs)
 
         called_by_name.__dict__["__signature__"] = whole
@@ -302,12 +320,27 @@ def explain(
     return with_bounds(explain_case(case, min_fit_probability), case)
 
 
-def from_json(text: str, *, rank: int = 1) -> Estimate:
-    """Return the estimate in the JSON of an answer, or the `rank`-th of its estimates, priced again.
+def from_json(text: str, *, rank: int | None = None) -> Estimate | Ranking | Comparison | Explanation:
+    """Return the answer in its JSON, asked again: an estimate, a ranking, a comparison or an explanation.
 
-    Raises InputError for text that holds none, and where it no longer gives the written figures.
+    Of a plan, of verdicts and with `rank` it is the `rank`-th of its estimates. Raises InputError for text that holds
+    none, and where an estimate no longer gives the written figures.
     """
-    return ranking.estimate_of(saved_case("JSON", text, rank, Question()))
+    check_kind("text", text, str, "the JSON of an answer")
+    if rank is not None:
+        check_count("rank", rank)
+    value = parse_json("JSON", text)
+    keys = value.keys() if rank is None and isinstance(value, dict) else ()
+
+    def again(number: int) -> Estimate:
+        return ranking.estimate_of(saved_case("JSON", text, number, Question()))
+
+    if "estimates" in keys:
+        question, space, others = saved_search(value)
+        return ranking.rank(question, space=space, **others)
+    if "longest_sequence" in keys:
+        return explain(again(1))
+    return compare(again(1), again(2)) if {"first", "second"} <= set(keys) else again(rank or 1)
 
 
 @spelled(OpenFields, over=True)

@@ -70,6 +70,12 @@ class AbsentFileError(InputError):
     """Error of a file that a recipe names and that is missing, or lies outside the folders that are read."""
 
 
+def check_kind(name: str, value: object, kinds: type | tuple[type, ...], text: str) -> None:
+    """Raise InputError unless a value is of some types, which `text` says in words."""
+    if not isinstance(value, kinds):
+        raise InputError(f"{name} {str(value)[:60]!r}: must be {text}, not {type(value).__name__}")
+
+
 class UnsupportedError(SimulateError):
     """Error of a sound input that the simulator cannot price."""
 

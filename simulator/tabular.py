@@ -49,7 +49,7 @@ class Tabular:
         return DataFrame(list(self.rows()))
 
     def to_json(self) -> str:
-        """Return the answer as `--format json` writes it; `simulator.from_json` prices it again.
+        """Return the answer as `--format json` writes it; `simulator.from_json` asks it again.
 
         Raises UnsupportedError for rows that are no answer of a command.
         """

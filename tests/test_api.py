@@ -443,7 +443,14 @@ def test_a_sequence_is_no_longer_than_the_models_positions() -> None:
     assert not simulator.estimate(model="llama-2-7b", seq_length=4096, tp=1).provenance.cautions
 
 
-def test_every_answer_is_json_and_an_estimate_is_read_back() -> None:
+def _without_times(value: Any) -> Any:
+    """The figures of an answer's JSON: without who said what, and what the search took."""
+    if isinstance(value, dict):
+        return {name: _without_times(each) for name, each in value.items() if name not in {"elapsed_s", "question"}}
+    return [_without_times(each) for each in value] if isinstance(value, list) else value
+
+
+def test_every_answer_is_json_and_is_asked_again() -> None:
     question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "tensor_parallel": 2}
     estimate = simulator.estimate(**question, optimizer="adamw", stack="default")
     answers = [
@@ -456,10 +463,17 @@ def test_every_answer_is_json_and_an_estimate_is_read_back() -> None:
     for answer in answers:
         assert json.loads(answer.to_json())["schema_version"] == "2"
     again = simulator.from_json(estimate.to_json())
+    assert isinstance(again, simulator.Estimate)
     assert (again.memory, again.throughput, again.layout) == (estimate.memory, estimate.throughput, estimate.layout)
     second = simulator.from_json(answers[1].to_json(), rank=2)
     assert isinstance(answers[1], simulator.Ranking)
+    assert isinstance(second, simulator.Estimate)
     assert second.layout == answers[1].estimates[1].layout
+    for answer in answers[1:4]:
+        read = simulator.from_json(answer.to_json())
+        assert type(read) is type(answer)
+        written, first = ({**json.loads(each.to_json()), "question": {}, "names": []} for each in (read, answer))
+        assert _without_times(written) == _without_times(first)
     with pytest.raises(InputError, match="JSON"):
         simulator.from_json("{}")
 
@@ -470,3 +484,41 @@ def test_python_and_the_command_line_emit_the_same_without_a_layout() -> None:
         written = simulator.emit(model="llama3.1-8b", hardware="h100-sxm-80g", target=target)
         asked = ("emit", "--model", "llama3.1-8b", "--hardware", "h100-sxm-80g", "--framework", target)
         assert run(*asked).stdout == written
+
+
+LOOSE: Any = simulator
+"""The package as a program without types calls it."""
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: LOOSE.estimate(model="llama3.2-1b", hardware=True),
+            "hardware 'True': must be a name or a path, not bool",
+        ),
+        (lambda: LOOSE.estimate(model="llama3.2-1b", options=["a"]), "options .*: must be a mapping, not list"),
+        (lambda: LOOSE.estimate(model="llama3.2-1b", calibration=1), "calibration '1': must be a name or a path"),
+        (
+            lambda: LOOSE.estimate(model="llama3.2-1b", stage_layers=["x", 1]),
+            "stage_layers 'x': must be a list of whole",
+        ),
+        (lambda: LOOSE.estimate(model="llama3.2-1b", optimizer=1.5), "optimizer '1.5': must be a word"),
+        (lambda: LOOSE.estimate(model="llama3.2-1b", layout={}), "layout '{}': must be a Layout"),
+        (
+            lambda: LOOSE.rank(model="llama3.2-1b", space=LOOSE.Space(tensor_parallel=2)),
+            "tensor_parallel '2': must be a list",
+        ),
+        (lambda: LOOSE.rank(model="llama3.2-1b", progress=1), "progress '1': must be a function"),
+        (lambda: LOOSE.plan(model="x", train_tokens=1, offers=[None]), "offers 'None': must be a list of offers"),
+        (lambda: LOOSE.plan(model="x", train_tokens=1, offers=["h20:1"], budget="1k"), "budget '1k': must be a number"),
+        (lambda: LOOSE.check(b"x"), "files .*: must be a path, not bytes"),
+        (lambda: LOOSE.from_json(b"{}"), "text .*: must be the JSON of an answer"),
+        (lambda: LOOSE.load_model(None), "model 'None': must be a name or a path"),
+        (lambda: LOOSE.Offer(hardware="h20", nodes=1), "nodes '1': must be a list of whole numbers"),
+        (lambda: LOOSE.sweep({"model": "llama3.2-1b"}, output=1), "output '1': must be a path"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_words(call: Any, says: str) -> None:
+    with pytest.raises(simulator.InputError, match=f"^(offer h20: )?{says}"):
+        call()

@@ -16,7 +16,7 @@ from simulator.answers import ranking
 from simulator.answers.run import SECONDS_PER_HOUR, TrainingRun, estimate_command, run_of
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import InputError, UnsupportedError, check_kind
 from simulator.question.origin import ARGUMENT, Origin
 from simulator.question.question import Question
 from simulator.question.scenario.inputs import check_count
@@ -137,6 +137,7 @@ class Offer:
 
     def __post_init__(self) -> None:
         """Raise InputError for an offer that cannot be booked."""
+        check_kind(f"offer {self.hardware}: nodes", self.nodes, (list, tuple), "a list of whole numbers")
         for nodes in self.nodes:
             check_count(f"offer {self.hardware}: nodes", nodes)
         if not self.nodes:
@@ -144,6 +145,7 @@ class Offer:
         if len(self.nodes) > MOST_SIZES:
             raise InputError(f"offer {self.hardware}: {len(self.nodes)} numbers of nodes; at most {MOST_SIZES}")
         price = self.price_per_device_hour
+        check_kind(f"offer {self.hardware}: price", 0 if price is None else price, (int, float), "a number")
         if price is not None and not (math.isfinite(price) and price >= 0):
             raise InputError(f"offer {self.hardware}: price {price!r} must be 0 or more")
 

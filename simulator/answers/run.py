@@ -26,7 +26,7 @@ from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.search.build import bare_estimate
-from simulator.search.space import Remedy
+from simulator.search.space import Remedy, Space
 
 _BELONGS_TO = {
     "recompute_modules": "selective",
@@ -213,6 +213,23 @@ def saved_case(file: str, text: str | None, rank: int, options: Question) -> Cas
     if options == Question():
         _compare(file, case, stated)
     return case
+
+
+def saved_search(value: Mapping[str, Any]) -> tuple[Question, Space | None, dict[str, Any]]:
+    """Return question, space and other arguments of a ranking. Raises InputError for content that is none."""
+    try:
+        inputs, fields, layout, switches = (
+            _inputs(value["question"][group], settings)
+            for group, settings in zip(_GROUPS, (BY_INPUT, None, BY_NAME, None), strict=True)
+        )
+        space = value["query"]["space"]
+        axes: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in space.items()}
+        least = {"min_fit_probability": _figure(value["query"]["min_fit_probability"])}
+        others = least | {"top": max(len(value["estimates"]), 1)}
+        question = Question(inputs=inputs, model_fields=fields, layout=layout, switches=switches)
+        return question, None if layout else Space(**axes), others
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"JSON: is no ranking of `simulate --format json`: {error}") from error
 
 
 def is_answer(path: str) -> bool:

@@ -38,7 +38,7 @@ from typing import Any, Literal, get_args
 from simulator._version import __version__
 from simulator.answers.ranking import fastest, space_of
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, SimulateError, UnsupportedError, did_you_mean, one_line, short_line
+from simulator.errors import InputError, SimulateError, UnsupportedError, check_kind, did_you_mean, one_line, short_line
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.files import DATA_FOLDERS, data_folder, write_file, writing
 from simulator.question.frameworks.stacks import framework, stack_for
@@ -307,6 +307,7 @@ def sweep(  # noqa: PLR0913  questions, and how they are worked through
     says why. Raises InputError for what is wrong and UnsupportedError for what is missing here.
     """
     began = time.monotonic()
+    check_kind("output", output or "", (str, Path), "a path")
     known = read_questions(Path(questions)) if isinstance(questions, str | Path) else questions_of(questions)
     check_share("min_fit_probability", min_fit_probability)
     check_workers(workers, scheduler)

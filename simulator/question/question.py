@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, Final
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, check_kind, did_you_mean
 from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, current_switches, framework_of, usual_rank
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
@@ -217,8 +217,21 @@ def question_of(
     )
 
 
+_KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    **dict.fromkeys(("hardware", "calibration"), ((str, PathLike), "a name or a path")),
+    **dict.fromkeys(("options", "model_fields"), ((Mapping,), "a mapping")),
+    **dict.fromkeys(("stage_layers", "chunk_layers"), ((list, tuple, range), "a list of whole numbers")),
+    "optimizer": ((str,), "a word"),
+}
+"""Types of inputs that no setting checks, with their words."""
+
+
 def _plain(name: str, value: Any) -> Any:
     """Return a path as text, and a text such as `8k` of an input that counts as its number. Raises InputError."""
+    if name in _KINDS:
+        check_kind(name, value, *_KINDS[name])
+        for layers in value if "layers" in name else ():
+            check_kind(name, layers, int, "a list of whole numbers")
     if name == "lengths":
         return Lengths.read(fspath(value) if isinstance(value, PathLike) else value)
     if isinstance(value, PathLike):

@@ -125,7 +125,7 @@ def fewest_nodes(
         if best is not None and best.step_seconds <= within:
             if progress is not None:
                 progress(len(counts), len(counts))
-            return FewestNodes(nodes, nodes, fitting, most, deadline_days, tuple(_doubled(query, best, most)))
+            return FewestNodes(nodes, nodes, fitting, most, deadline_days, tuple(_larger(query, best, most)))
         if best is None and candidates(sized.scenario, sized.space):
             nearest = nodes
     if fitting is not None:  # the largest is the fastest, or close to it
@@ -133,18 +133,18 @@ def fewest_nodes(
     return FewestNodes(None, nearest, fitting, most, deadline_days)
 
 
-_DOUBLINGS = 5
+_SIZES = 5
 """Numbers of nodes that are shown, the fewest first."""
 
 
-def _doubled(query: Query, fewest: PricedLayout, most: int) -> Iterator[NodeCount]:
-    """Yield the nodes of a layout and their doublings up to `most`, each with its fastest layout, where one fits."""
+def _larger(query: Query, fewest: PricedLayout, most: int) -> Iterator[NodeCount]:
+    """Yield the nodes of a layout and the powers of two above, up to `most`, each with its fastest layout that fits."""
     per_node = query.scenario.hardware.devices_per_node
     nodes, best = fewest.layout.devices // per_node, fewest
-    for _ in range(_DOUBLINGS):
+    for _ in range(_SIZES):
         rate = query.scenario.tokens_per_step / best.step_seconds / (nodes * per_node)
         yield NodeCount(nodes, best.layout, rate)
-        nodes *= 2
+        nodes = 1 << nodes.bit_length()
         larger = best_of(on_nodes(query, nodes)) if nodes <= most and nodes * per_node <= MOST_DEVICES else None
         if larger is None:
             return

@@ -18,7 +18,7 @@ from simulator.cost.derived import Alike, Pricing, alike
 from simulator.cost.pricing.estimate import Estimate, Violation
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
-from simulator.errors import InputError
+from simulator.errors import InputError, check_kind
 from simulator.question.arrays import Index
 from simulator.question.question import Question
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -55,7 +55,9 @@ class Space(Axes):
     def __post_init__(self) -> None:
         """Refuse values that no layout has. Raises InputError naming the axis."""
         for setting in SETTINGS:
-            for value in getattr(self, setting.name) or ():
+            values = getattr(self, setting.name) or ()
+            check_kind(setting.name, values, (list, tuple, set, range, str), "a list of values")
+            for value in values:
                 setting.check(value)
         for layers in self.stage_layers:
             check_count("stage_layers", layers)
@@ -525,7 +527,7 @@ class FewestNodes:
     deadline_days: float | None
     """Longest duration of the run in days; None without a deadline."""
     counts: tuple[NodeCount, ...] = ()
-    """The ranked number of nodes and its first doublings, within the limit, each with its fastest layout."""
+    """The ranked number of nodes and the next powers of two, within the limit, each with its fastest layout."""
 
     @property
     def knee(self) -> NodeCount | None:

@@ -159,3 +159,14 @@ def test_quiet_keeps_what_to_book() -> None:
     plan = SCREENS["plan"][0].split()
     assert run(*plan, "-q", env=SCREEN).stdout.startswith("Book: ")
     assert run("rank", "--model", "llama3.1-8b", "-q", env=SCREEN).stdout.lstrip().startswith("#")
+
+
+def test_a_comparison_with_what_is_refused_names_the_rule_and_has_no_figures_of_it(tmp_path: Path) -> None:
+    sides = [f"--model qwen2.5-7b --hardware h20 --tp {size}" for size in (4, 8)]
+    shown = screen("compare", *sides)
+    assert "B: refused: 28 attention heads do not divide by tensor parallel 8" in shown
+    assert re.search(r"^tokens/s +[0-9,]+ +-$", shown, re.MULTILINE)
+    assert not re.search("faster|slower", shown)
+    page = tmp_path / "page.html"
+    assert run("compare", *sides, "--output", str(page)).exit_code == 0
+    assert "B: heads: 28 attention heads" in page.read_text(encoding="utf-8")

@@ -27,13 +27,13 @@ def test_a_ranking_on_the_fewest_nodes_is_that_of_their_number() -> None:
     assert late.estimates
 
 
-def test_doublings_stand_beside_the_fewest_nodes_and_the_knee_is_named() -> None:
+def test_powers_of_two_stand_beside_the_fewest_nodes_and_the_knee_is_named() -> None:
     """Each number has the fastest layout of its own ranking; the knee is the fewest within 5 % of the best speed."""
     fewest = simulator.rank(**QUESTION, nodes="auto:8", top=1).fewest
     assert fewest is not None
     assert fewest.nodes is not None
-    doublings = [fewest.nodes * 2**power for power in range(5)]
-    assert [count.nodes for count in fewest.counts] == [nodes for nodes in doublings if nodes <= 8]
+    larger = [nodes for nodes in (1, 2, 4, 8) if nodes > fewest.nodes]
+    assert [count.nodes for count in fewest.counts] == [fewest.nodes, *larger]
     for count in fewest.counts:
         best = simulator.rank(**QUESTION, nodes=count.nodes, top=1).estimates[0]
         assert count.layout == best.layout

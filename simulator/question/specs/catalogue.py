@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import InputError
+from simulator.errors import InputError, check_kind
 from simulator.question.specs.documents import read_limited, read_yaml, validated
 from simulator.question.specs.hardware import BOOKED, HardwareSpec, with_network
 from simulator.question.specs.model import ModelSpec
@@ -56,6 +56,7 @@ def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
     configuration is in the local cache. Nothing is fetched or executed. Raises
     InputError, or UnsupportedError for a configuration of unknown make.
     """
+    check_kind("model", name_or_path, (str, PathLike), "a name or a path")
     name_or_path = fspath(name_or_path)
     shipped = shipped_file("model", name_or_path)
     if shipped is not None:
@@ -103,6 +104,7 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
 
     The part behind `@` replaces its network, see `network`. Raises InputError.
     """
+    check_kind("hardware", name_or_path, (str, PathLike), "a name or a path")
     name_or_path = fspath(name_or_path)
     booked = BOOKED.fullmatch(name_or_path)
     if booked is not None:

@@ -74,6 +74,7 @@ from simulator.show.report.compare import (
     input_rows,
     part_rows,
     priced_text,
+    refused_rules,
 )
 from simulator.show.report.estimate import (
     changes_cells,
@@ -550,13 +551,19 @@ def compare_page(comparison: Comparison, shown: Presentation) -> str:
     sections = [
         PageSection("Figures", table=Table(FIGURES, figure_rows(comparison, colour=False))),
         PageSection("A and B", lines=[f"{letter}: {name} - {priced_text(priced)}" for letter, name, priced in both]),
+    ]
+    notes = (*compare_notes(comparison, shown), *spec_sources(shown.scenarios))
+    if broken := refused_rules(comparison):
+        rules = [f"{each.rule}: {each.message}; {each.fix}" for each in broken]
+        sections.append(PageSection("Rules broken", lines=rules))
+        return page_html(shown, "A against B", headline(comparison), sections, {}, notes=notes)
+    sections += [
         PageSection(title, text=idle, table=inputs if inputs.rows else None),
         _parts(
             "Memory of the fullest device, from A to B", "memory", comparison.memory, part_rows(comparison.memory, gib)
         ),
         _parts(f"Time of one step, {unit}, from A to B", "step", comparison.step, seconds),
     ]
-    notes = (*compare_notes(comparison, shown), *spec_sources(shown.scenarios))
     return page_html(shown, "A against B", headline(comparison), sections, figures, notes=notes)
 
 

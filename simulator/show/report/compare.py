@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from simulator.answers.compare import Comparison, InputDifference, PartDifference
-from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.show.report.estimate import brief_layout, provenance_lines
+from simulator.cost.pricing.estimate import Estimate, Interval, Violation
+from simulator.show.report.estimate import brief_layout, provenance_lines, rules_block
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.text import (
     amount,
@@ -50,8 +51,10 @@ def compare_table(comparison: Comparison, shown: Presentation) -> str:
         shown.prose(_sides(comparison, full=full)),
         shown.prose([headline(comparison), *_not_said(comparison, full=full)]),
         shown.grid(FIGURES, figure_rows(comparison, colour=shown.colour, full=full)),
-        shown.titled("Inputs that differ, and what each does to A alone", _inputs(comparison, shown)),
     ]
+    if broken := refused_rules(comparison):
+        return joined([*blocks, rules_block(broken, "what is wrong", shown)])
+    blocks.append(shown.titled("Inputs that differ, and what each does to A alone", _inputs(comparison, shown)))
     grown, shrunk = (sum(max(sign * part.difference, 0.0) for part in comparison.memory) for sign in (1, -1))
     if comparison.causes and (full or grown >= _MATTERS * shrunk):
         causes = comparison.causes if full else comparison.causes[:_MOST_CAUSES]
@@ -82,9 +85,24 @@ def comparison_unit(comparison: Comparison) -> tuple[str, float]:
     return step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
 
 
+def refused_rules(comparison: Comparison) -> list[Violation]:
+    """Return the rules that a refused side breaks, under its letter: what is refused has no figures to compare."""
+    sides = zip("AB", (comparison.first, comparison.second), strict=True)
+    return [
+        replace(violation, rule=f"{letter}: {violation.rule}")
+        for letter, priced in sides
+        for violation in priced.violations
+        if priced.verdict == "refused"
+    ]
+
+
 def headline(comparison: Comparison) -> str:
     """Return the difference of B from A in words."""
     a, b = comparison.first, comparison.second
+    first, second = (verdict_text(priced.verdict, colour=False) for priced in (a, b))
+    ends = f"both: {first}" if first == second else f"A: {first}, B: {second}"
+    if broken := refused_rules(comparison):
+        return f"{ends[0].upper()}{ends[1:]}: {broken[0].message}."
     speeds = cluster_speed(a), cluster_speed(b)
     ratio = speeds[1] / speeds[0] - 1.0 if speeds[0] > 0 else 0.0
     faster = f"{percent(abs(ratio))} % {'faster' if ratio > 0 else 'slower'}" if ratio else "as fast"
@@ -93,8 +111,6 @@ def headline(comparison: Comparison) -> str:
         faster += f" ({low:+.1f} to {high:+.1f} %)"
     memory = b.memory.device_bytes - a.memory.device_bytes
     needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
-    first, second = (verdict_text(priced.verdict, colour=False) for priced in (a, b))
-    ends = f"both: {first}" if first == second else f"A: {first}, B: {second}"
     verb = "may be" if comparison.step_half_width and comparison.differ is False else "is"
     return f"B {verb} {faster} and needs {needs}; {ends}."
 
@@ -132,7 +148,7 @@ def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> l
     unit, per_second = comparison_unit(comparison)
 
     def row(name: str, cell: Callable[[Estimate], str]) -> list[str]:
-        return [name, *map(cell, pair)]
+        return [name, *("-" if e.verdict == "refused" and name != "verdict" else cell(e) for e in pair)]
 
     def ends(interval: Interval | None, text: Callable[[float], str]) -> str:
         return "-" if interval is None else f"{text(interval.low)} to {text(interval.high)}"
@@ -151,12 +167,15 @@ def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> l
             row(f"90 % interval {unit}", lambda e: ends(e.throughput.interval_seconds, in_unit)),
         ]
     else:
-        steps = [(e.throughput.step_seconds, e.throughput.interval_seconds) for e in pair]
-        step = (ranged(value, interval, lambda value: amount(value * per_second)) for value, interval in steps)
+
+        def step(priced: Estimate) -> str:
+            speed = priced.throughput
+            return ranged(speed.step_seconds, speed.interval_seconds, lambda value: amount(value * per_second))
+
         rows += [
             row("GiB (90 %)", lambda e: ranged(e.memory.device_bytes, e.memory.interval_bytes, gib)),
             row("fit %", fit_text),
-            [f"step {unit} (90 %)", *step],
+            row(f"step {unit} (90 %)", step),
         ]
     tokens = row("tokens/s", lambda e: grouped(cluster_speed(e)))
     mfu = row("MFU %", lambda e: mfu_text(e.throughput.mfu))

@@ -420,7 +420,8 @@ def rules_block(broken: Sequence[Violation], header: str, shown: Presentation) -
     beside = max(len(row[0]) for row in rows) + 2 * BETWEEN
     room = 2 * PROSE_WIDTH if shown.width is None else max(shown.width - beside, 2 * _NARROWEST)
     whole = sum(max(len(row[column]) for row in rows) for column in (1, 2))
-    lengths = {} if whole <= room else {header: 3 * room // 5, "fix": 2 * room // 5}
+    fix = max(2 * room // 5, *(len(word) for row in rows for word in row[2].split()))  # an option stays whole
+    lengths = {} if whole <= room else {header: max(room - fix, _NARROWEST), "fix": fix}
     return shown.grid(["rule", header, "fix"], rows, range(3), lengths)
 
 

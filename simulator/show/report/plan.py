@@ -207,7 +207,7 @@ def plan_columns(plan: Plan) -> Iterator[Column]:
     if len({c.precision for c in plan.priced}) > 1:
         yield column("precision", lambda c: c.precision, is_text=True)
     yield column("layout", of(lambda e: layout_text(e.layout)), 90, is_text=True)
-    yield column("known", of(lambda e: e.provenance.status), 8, is_text=True)
+    yield column("known", of(lambda e: e.provenance.status), 12, is_text=True)
     yield column("memory\nGiB", of(lambda e: gib(e.memory.device_bytes)), 80)
     yield column("fit\n%", of(fit_text), 70)
     yield column(f"step\n{unit}", of(lambda e: amount(e.throughput.step_seconds * per_second)), 50)
@@ -217,9 +217,9 @@ def plan_columns(plan: Plan) -> Iterator[Column]:
     if any(c.run is not None and c.run.cost is not None for c in plan.priced):
         yield column("cost", lambda c: cost_text(c.run) if c.run else "-", 5)
     if plan.deadline_days is not None:
-        yield column("in time", lambda c: limit_text(c.in_time), 10, is_text=True)
+        yield column("in time", lambda c: limit_text(c.in_time), 6, is_text=True)
     if plan.budget is not None:
-        yield column("in budget", lambda c: limit_text(c.in_budget), 12, is_text=True)
+        yield column("in budget", lambda c: limit_text(c.in_budget), 7, is_text=True)
     yield column("Pareto", lambda c: "yes" if c.pareto else "", 30, is_text=True)
 
 

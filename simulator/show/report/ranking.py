@@ -335,10 +335,10 @@ def _knee_line(fewest: FewestNodes) -> Iterator[str]:
         return
     first = fewest.counts[0]
     if knee.nodes == first.nodes:
-        yield "Of its doublings none costs less a token."
+        yield "None of the larger sizes costs less a token."
         return
     saved = 1.0 - first.tokens_per_second_per_device / knee.tokens_per_second_per_device
-    yield f"Of its doublings {grouped(knee.nodes)} nodes (--nodes {knee.nodes}) cost a token {percent(saved)} % less."
+    yield f"{grouped(knee.nodes)} nodes (--nodes {knee.nodes}) cost a token {percent(saved)} % less."
 
 
 _COUNT_HEAD = ("nodes", "fastest layout", "tokens/s/device", "cost a token", "")
