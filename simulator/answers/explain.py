@@ -13,6 +13,7 @@ from typing import Any
 from simulator.answers.cases import Case
 from simulator.answers.changes import Change, changes_for
 from simulator.answers.gates import CheckOutcome, Gates
+from simulator.answers.lengths import largest
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.run import remedy_options
 from simulator.cost.pricing.estimate import Estimate, StageMemory
@@ -191,12 +192,4 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
         except SimulateError:
             return False
 
-    most = MOST_TOKENS // unit
-    low, high = 0, 1
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * unit or None
+    return largest(fits, MOST_TOKENS // unit) * unit or None

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -57,13 +58,12 @@ def longest_that_fits(scenario: Scenario, layout: Layout, most: int) -> int | No
     def fits(tokens: int) -> bool:
         return bool(size(pricing_of(scenario.of_length(tokens), layout)).verdict[0] == FITS)
 
-    if fits(most):
-        return None
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return None if fits(most) else largest(fits, most - 1)
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` that fits, 0 for none, where all smaller ones do."""
+    return bisect_left(range(1, most + 1), x=True, key=lambda number: not fits(number))
 
 
 class MeasuredLengths(NamedTuple):
