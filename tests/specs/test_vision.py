@@ -242,6 +242,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_text_may_stand_beside_the_encoder(folder: Path) -> None:
+    nested = read_config(folder / "config.json")
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    flat = values | values.pop("text_config") | {"model_type": "qwen2_5_vl"}
+    model = model_of_config(flat, "config.json", "model")
+    assert (total_parameters(model), model.encoder and model.encoder.sizes["o"]) == (total_parameters(nested), 3584)
+
+
 def test_images_cost_memory_and_time_on_the_first_stage(folder: Path) -> None:
     question: Any = {
         "model": str(folder),
