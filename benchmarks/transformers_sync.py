@@ -26,7 +26,7 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.errors import SimulateError
 from simulator.question.specs.families.reading import model_of_config
 
-_LAYERS: Final = 4
+_LAYERS: Final = 6
 _SECONDS: Final = 60
 _PER_LAYER: Final = ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "attn_layer_indices")
 _LANGUAGE: Final = ("language_model", "lm_head", "embed_tokens", "text_model")

@@ -250,6 +250,14 @@ def test_the_text_may_stand_beside_the_encoder(folder: Path) -> None:
     assert (total_parameters(model), model.encoder and model.encoder.sizes["o"]) == (total_parameters(nested), 3584)
 
 
+@pytest.mark.parametrize(("version", "tied"), [("4.57.1", False), ("5.24.0", True)])
+def test_the_version_says_whose_word_ties_the_tables(folder: Path, version: str, tied: bool) -> None:
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    values |= {"tie_word_embeddings": True, "transformers_version": version}
+    values["text_config"]["tie_word_embeddings"] = False
+    assert model_of_config(values, "config.json", "model").tie_word_embeddings is tied
+
+
 def test_images_cost_memory_and_time_on_the_first_stage(folder: Path) -> None:
     question: Any = {
         "model": str(folder),
