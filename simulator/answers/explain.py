@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
-from simulator.answers.lengths import last_that
+from simulator.answers.lengths import largest
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
@@ -589,8 +589,4 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
         except SimulateError:
             return False
 
-    most = MOST_TOKENS // unit
-    low, high = 0, 1
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    return last_that(fits, low, min(high, most + 1)) * unit or None
+    return largest(fits, MOST_TOKENS // unit) * unit or None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -58,15 +59,12 @@ def longest_that_fits(scenario: Scenario, layout: Layout, most: int) -> int | No
     def fits(tokens: int) -> bool:
         return bool(size(pricing_of(scenario.of_length(tokens), layout)).verdict[0] == FITS)
 
-    return None if fits(most) else last_that(fits, 0, most)
+    return None if fits(most) else largest(fits, most - 1)
 
 
-def last_that(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number from `low` on that fits, by halving; `high` and what follows it do not."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` that fits, 0 for none, where all smaller ones do."""
+    return bisect_left(range(1, most + 1), x=True, key=lambda number: not fits(number))
 
 
 class MeasuredLengths(NamedTuple):

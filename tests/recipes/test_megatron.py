@@ -37,6 +37,11 @@ def layout(flags: str, folder: Path) -> Layout:
     return found
 
 
+def test_two_stages_may_both_have_their_own_layers(tmp_path: Path) -> None:
+    ends = "--decoder-first-pipeline-num-layers 12 --decoder-last-pipeline-num-layers 20"
+    assert layout(f"--pipeline-model-parallel-size 2 {ends}", tmp_path).stage_layers == (12, 20)
+
+
 def test_base(tmp_path: Path) -> None:
     recipe = read(BASE, tmp_path)
     assert recipe.model == "llama3-8b"

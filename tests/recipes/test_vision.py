@@ -138,3 +138,69 @@ def test_named_models_have_their_published_parameters() -> None:
         count = total_parameters(model) + model.encoder.parameters + model.encoder.projector_parameters
         if name in COUNTED:
             assert count / 1e9 == pytest.approx(COUNTED[name], rel=0.003), name
+
+
+LLAVA = (
+    "torchrun --nproc_per_node=8 llava/train/train_mem.py --model_name_or_path ./vicuna-7b-v1.5 --bf16 True "
+    "--vision_tower ./InternViT-6B-224px --per_device_train_batch_size 4 --model_max_length 2048"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rank", "training"),
+    [
+        ("", None, "projector"),
+        ("--lora_r 32", None, "projector"),
+        ("--lora_enable True --lora_r 32", 32, "projector"),
+        ("--tune_mm_mlp_adapter True", 1, "projector"),
+        ("--lora_enable True --freeze_mm_mlp_adapter True", 64, "frozen"),
+    ],
+)
+def test_llava_never_trains_its_encoder(flags: str, rank: int | None, training: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.sh", f"{LLAVA} {flags}")
+    assert (recipe.model, recipe.seq_length) == ("llava-internvit-224px-7b", 2048)
+    assert (recipe.lora_rank, recipe.encoder_training) == (rank, training)
+    encoder = load_model("llava-internvit-224px-7b").encoder
+    assert encoder
+    # 48 layers of 3,200 and 12,800 by the class of the repository: 5.9 billion; images of 336 pixels are 576 tokens.
+    assert encoder.parameters == 48 * (4 * 3200**2 + 2 * 3200 * 12800 + 8 * 3200 + 12800) + 3200 * (588 + 2 + 577)
+    assert encoder.image(1000, 300).tokens == 576
+
+
+BRIDGED = (
+    "torchrun --nproc_per_node 8 pretrain_vlm.py --num-layers 36 --hidden-size 4096 --num-attention-heads 8 "
+    "--seq-length 4096 --micro-batch-size 1 --global-batch-size 8 --bf16 --use-bridge --bridge-hf-model $1"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "model", "training"),
+    [
+        ("--model-arch qwen3vl", "qwen3-vl-8b", "trained"),
+        ("--model-arch qwen3vl --freeze-vision-model", "qwen3-vl-8b", "projector"),
+        ("--model-arch gemma3vl", None, ""),
+    ],
+)
+def test_what_a_bridge_builds_has_the_stated_layers_and_width(
+    flags: str, model: str | None, training: str, tmp_path: Path
+) -> None:
+    recipe = read(tmp_path, "x.sh", f"{BRIDGED} {flags}")
+    assert (recipe.model, recipe.encoder_training) == (model, training)
+
+
+def test_an_unset_number_of_nodes_counts_as_unsaid(tmp_path: Path) -> None:
+    text = INTERNVL.replace("torchrun", "torchrun --nnodes=$WORLD_SIZE").replace(
+        "accumulation_steps 4", "accumulation_steps $((64 / WORLD_SIZE / 8))"
+    )
+    one, four = judged(tmp_path, "x.sh", text), judged(tmp_path, "x.sh", text, nodes=4)
+    assert one.outcome == four.outcome == "fits"
+    assert {"devices-counted", "nodes-assumed"} <= {remark.rule for remark in one.remarks}
+    assert one.case
+    assert four.case
+    assert [(each.devices, each.global_batch_size) for each in (one.case.scenario, four.case.scenario)] == [
+        (8, 64),
+        (32, 64),
+    ]
+    # Half of a number is no number of nodes.
+    halved = judged(tmp_path, "x.sh", text.replace("--nnodes=$WORLD_SIZE", "--nnodes=$((WORLD_SIZE / 2))"))
+    assert halved.outcome == "cannot_tell"

@@ -44,7 +44,19 @@ def test_every_family_has_a_reader_and_a_small_configuration() -> None:
     assert set(names) == {name for name in read_yaml(FAMILIES_FILE) if not name.startswith("_")}
     # A config.json of another class, or of code beside the checkpoint: read like a family that is tested.
     alike = {"kimi_k2", "qwen3_vl_text", "qwen3_vl_moe_text", "mimo", "minimax_text_01", "minimax_m1", "minimax_m3"}
-    alike |= {"minimax_m3_vl_text", "step3p5", "step3p7", "yuan", "smollm3", "deepseek_ref", "nemotron-nas"}
+    alike |= {
+        "qwen2_vl",
+        "qwen2_vl_text",
+        "qwen2_5_vl",
+        "qwen2_5_vl_text",
+        "minimax_m3_vl_text",
+        "step3p5",
+        "step3p7",
+        "yuan",
+        "smollm3",
+        "deepseek_ref",
+        "nemotron-nas",
+    }
     assert {model_type for model_type, _ in SMALL.values()} == set(names) - alike
 
 

@@ -242,6 +242,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_text_may_stand_beside_the_encoder(folder: Path) -> None:
+    nested = read_config(folder / "config.json")
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    flat = values | values.pop("text_config") | {"model_type": "qwen2_5_vl"}
+    model = model_of_config(flat, "config.json", "model")
+    assert (total_parameters(model), model.encoder and model.encoder.sizes["o"]) == (total_parameters(nested), 3584)
+
+
+@pytest.mark.parametrize(("version", "tied"), [("4.57.1", False), ("5.24.0", True)])
+def test_the_version_says_whose_word_ties_the_tables(folder: Path, version: str, tied: bool) -> None:
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    values |= {"tie_word_embeddings": True, "transformers_version": version}
+    values["text_config"]["tie_word_embeddings"] = False
+    assert model_of_config(values, "config.json", "model").tie_word_embeddings is tied
+
+
 def test_images_cost_memory_and_time_on_the_first_stage(folder: Path) -> None:
     question: Any = {
         "model": str(folder),

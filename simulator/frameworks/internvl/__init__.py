@@ -1,1 +1,1 @@
-"""InternVL: its training programs, by translation into the words of Hugging Face's Trainer."""
+"""InternVL and LLaVA: their training programs, by translation into the words of Hugging Face's Trainer."""

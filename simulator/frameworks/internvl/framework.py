@@ -1,7 +1,8 @@
-"""Reader of InternVL's training programs, by translation into the words of Hugging Face's Trainer.
+"""Reader of InternVL's and LLaVA's training programs, by translation into the words of Hugging Face's Trainer.
 
-Read at 2410d1d (`internvl_chat/internvl/train/internvl_chat_{finetune,pretrain,mpo}.py`), whose defaults apply where a
-flag is absent. `transformers.read` interprets the words; models and their parts stand in `vision_models.yaml`.
+Read at OpenGVLab/InternVL 2410d1d (`internvl_chat/internvl/train/internvl_chat_{finetune,pretrain,mpo}.py`,
+`internvl_chat_llava/llava/train/train.py`), whose defaults apply where a flag is absent. `transformers.read` interprets
+the words; models and their parts stand in `vision_models.yaml`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from simulator.question.recipe import Recipe
 
 _PROGRAM: Final = re.compile(r"internvl/train/internvl_chat_(?:finetune|pretrain|mpo|dpo)\.py$")
 _DEFAULTS: Final = ("grad_checkpoint=true", "attn_implementation=flash_attention_2")
+_LLAVA: Final = re.compile(r"llava/train/train(?:_mem|_xformers)?(?:_custom)?\.py$")
 _ENCODER: Final = re.compile(r"internvit-\w+|$")
 
 
@@ -53,9 +55,35 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     return of_parts(arguments, run, encoder, projector=projector, decoder=decoder)
 
 
+def read_llava(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a launch of LLaVA, which never trains the encoder."""
+    arguments.add_defaults(("model_max_length=512", "attn_implementation=flash_attention_2"), launch.line)
+    text, sees = arguments.entry("model_name_or_path"), arguments.entry("vision_tower")
+    if text is not None and sees is not None:
+        name = "+".join(entry.text.rstrip("/").rpartition("/")[2] for entry in (text, sees))
+        arguments.entries.pop("model_name_or_path")
+        arguments.add_defaults([f"model_name_or_path={name}"], text.value_line)
+    decoder = not arguments.any_switch("decoder", "tune_mm_mlp_adapter", "freeze_llm")
+    adapters = arguments.switch("lora_rank", "lora_enable")
+    if not adapters:
+        arguments.entries.pop("lora_r", None)
+    arguments.add_defaults(["lora_r=64"] if adapters else [] if decoder else ["lora_r=1"], launch.line)
+    if arguments.text("quantization", "bits") == "4":
+        arguments.add_defaults(["load_in_4bit=true", "use_bnb_nested_quant=true"], launch.line)
+    projector = not arguments.switch("projector", "freeze_mm_mlp_adapter")
+    run = purposed_run(arguments, "", deepspeed=add_deepspeed(arguments, launch))
+    return of_parts(arguments, run, None, projector=projector, decoder=decoder)
+
+
 FRAMEWORK: Final = Framework(
     title="InternVL",
     profile="torch",
     tables=("internvl", "transformers", "deepspeed"),
-    launches=(LaunchForm("internvl-shell", 9, lambda launch: _PROGRAM.search(launch.script.text) is not None, read),),
+    launches=(
+        LaunchForm("internvl-shell", 9, lambda launch: _PROGRAM.search(launch.script.text) is not None, read),
+        LaunchForm(
+            *("llava-shell", 9, lambda launch: _LLAVA.search(launch.script.text) is not None, read_llava),
+            tables=("llava", "transformers", "deepspeed"),
+        ),
+    ),
 )

@@ -25,7 +25,7 @@ from simulator.question.specs.documents import read_yaml, validated
 
 _LARGEST: Final = 2**24
 _LARGEST_SIZE: Final = 2**32
-_MAY_BE_NONE: Final = frozenset("bcdn")
+_MAY_BE_NONE: Final = frozenset(("b", "c", "d", "n", "head"))
 _TEXT: Final = (("text_config", "llm_config"), ("vision_config", "vit_config"))
 
 

@@ -677,8 +677,12 @@ def _text_part(config: Config) -> Config:
     if not config.present("text_config"):
         return config
     text = config.section("text_config")
+    if not config.present("tie_word_embeddings"):
+        return text
     tied = {"tie_word_embeddings": config.flag("tie_word_embeddings", default=False)}
-    return text.assuming(**(tied if config.present("tie_word_embeddings") else {}))
+    # transformers 5 ties by the outer key (modeling_utils.py, `tie_weights`), older ones by the text's.
+    newer = config.text("transformers_version", "").startswith("5.")
+    return text.replaced(**tied) if newer else text.assuming(**tied)
 
 
 def _note(whole: Config, config: Config) -> str:

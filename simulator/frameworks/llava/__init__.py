@@ -1,1 +1,0 @@
-"""LLaVA: its training program, by translation into the words of Hugging Face's Trainer."""
