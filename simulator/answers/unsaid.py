@@ -132,7 +132,7 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
 
 
 def _turned(practice: Practice, profile: FrameworkProfile) -> Practice:
-    """Return a value as it is, or where most runs have it and the profile too, the framework's default with the rest."""
+    """Return a value as it is, or the framework's default with the rest of the runs where the profile has the value."""
     texts = {practice.switch: practice.text, **practice.others}
     present = all(option_text(getattr(profile, name)) == text for name, text in texts.items())
     if practice.share is None or not present:
