@@ -15,7 +15,7 @@ from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fi
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
-from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of
+from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of, usual_with_adapters
 from tests.cli.running import refusal, run
 
 QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "tensor_parallel": 2}
@@ -273,3 +273,19 @@ def test_an_answer_with_open_switches_is_plain_data(estimate: Estimate) -> None:
     assert asdict(unsaid)["open"]["switches"]
     assert copy.deepcopy(unsaid) == unsaid
     assert asdict(estimate)["open"] is None
+
+
+def test_what_most_runs_with_adapters_set_is_the_base_and_the_rest_stays_open() -> None:
+    """A tenth of runs has the framework's own defaults; a stack that decides one of the switches has its own."""
+    sizes: Any = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 1, "seq_length": 2048, "lora_rank": 8}
+    run: Any = sizes | {"framework": "torch", "micro_batch_size": 1, "global_batch_size": 1, "recompute": "none"}
+    found = simulator.estimate(**run)
+    assert found.open is not None
+    (choice,) = (each for each in found.open.switches if each.switch == "fused_rms_norm")
+    assert (choice.value, choice.other, choice.share) == ("false", "true", pytest.approx(0.1))
+    assert dict(choice.others) == {"repeat_kv": "false", "loss_bytes_per_logit": "12"}
+    assert choice.memory_bytes < 0.0
+    defaults = {"fused_rms_norm": "true", "repeat_kv": "false", "loss_bytes_per_logit": "12"}
+    said = simulator.estimate(**run, options=defaults)
+    assert said.memory.need_bytes == pytest.approx(found.memory.need_bytes + choice.memory_bytes, rel=1e-9)
+    assert dict(usual_with_adapters("torch", "trl")) == dict(usual_with_adapters("megatron", "default")) == {}

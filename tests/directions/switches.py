@@ -175,7 +175,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "live_parameters": along("1000000000 2000000000", "device+", "fully_shard=false"),
     "reuse_parameters": along("1 1000000000", "device+", ZERO_3),
     "prefetch_parameters": along("50000000 500000000", "device+", ZERO_3),
-    "reduction_parameters": along("1 500000000", "device+", ZERO_3),
+    "reduction_parameters": along("1 500000000", "state? device+", ZERO_3, because="a bucket stays at stage 3 alone"),
     "reduction_buffers": along("0 1 2", "device+", ZERO_3),
     "step_temporaries": along("0 1 2", "device+", "foreach_optimizer=true"),
     "step_parameters": along(
@@ -202,7 +202,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "widened_gradients": on(STATE, GRADIENTS),
     "master_gradients": on(STATE, GRADIENTS),
     "gradient_copies": on(STATE, f"{BF16} gradient_dtype=fp32"),
-    "quantised_base": on("state- device-"),
+    "quantised_base": on("state- device- host-"),
     "quantised_scale_bytes": along("1.016 2 4", STATE, "quantised_base=true"),
     "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
     "adapter_copies": on(LAVISH),

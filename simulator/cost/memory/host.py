@@ -71,12 +71,12 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     by_node = {name: _on_nodes(pricing, size) for name, size in parts.items()}
     fullest = np.argmax(sum(by_node.values()), axis=0)
     at = fullest, np.arange(len(pricing))
-    loading, in_step = loading_bytes(pricing), {name: size[at] for name, size in by_node.items()}
-    loads = loading > np.asarray(sum(in_step.values()))
-    return HostMemory(
-        {name: np.where(loads, 0.0, size) for name, size in in_step.items()} | {"loading": loads * loading},
-        np.where(loads, 0.0, _on_nodes(pricing, pinned)[at]),
-    )
+    step = HostMemory({name: size[at] for name, size in by_node.items()}, _on_nodes(pricing, pinned)[at])
+    loading = loading_bytes(pricing)
+    loads = loading > step.total
+    left = np.where(loads, np.maximum(step.total + step.pinned - loading, 0.0), step.pinned)
+    sizes: dict[str, Array] = {name: np.where(loads, 0.0, size) for name, size in step.parts.items()}
+    return HostMemory(sizes | {"loading": np.where(loads, loading, 0.0)}, np.asarray(left, dtype=np.float64))
 
 
 @derived
