@@ -661,12 +661,12 @@ class FrameworkProfile(Switches):
         about="the host waits for every kernel before it starts the next (CUDA_LAUNCH_BLOCKING=1): what it needs "
         "for a layer's operations adds to what the device does",
     )
-    deterministic: str = switch(
+    deterministic_kernels: str = switch(
         default="none",
         about="what gives the same numbers again: `products` has cuBLAS' workspaces of 32 MiB on every device "
         "(CUBLAS_WORKSPACE_CONFIG=:4096:8), `all` also keeps what experts put out (--deterministic-mode)",
         choices=("none", "products", "all"),
-        moves=("memory",),
+        moves=("memory", "host"),
     )
     expandable_segments: bool = switch(
         default=False,
@@ -705,9 +705,9 @@ class FrameworkProfile(Switches):
         concerns="experts",
     )
     grouped_experts: bool = switch(
-        default=True,
-        about="the products of a device's experts are one call on several streams, each with a workspace; off, each "
-        "expert is a module (no --moe-grouped-gemm)",
+        default=False,
+        about="the products of a device's experts are one call of TransformerEngine on several streams, each with a "
+        "workspace (--moe-grouped-gemm)",
         moves=("memory",),
         concerns="experts",
     )
