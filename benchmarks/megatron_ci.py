@@ -51,6 +51,8 @@ def errors(checkout: Path) -> Iterator[tuple[str, str, float, bool]]:
     used = fitted()
     for golden in sorted((checkout / CASES).glob("*/*/golden_values_dev_dgx_*.json")):
         device, recipe = golden.stem.rpartition("_")[2], golden.parent / "model_config.yaml"
+        if "_release" in golden.parent.name:  # on more nodes than one, how many is not stated
+            continue
         bytes_measured = measured(golden) if device in DEVICES and recipe.is_file() else None
         if bytes_measured is None:
             continue

@@ -63,7 +63,7 @@ class MemoryCoefficients:
     """Coefficients of memory that tensors do not explain."""
 
     workspace_bytes: float = TABLED
-    pipeline_buffers_per_chunk: float = TABLED
+    pipeline_buffers: float = TABLED
     unfused_loss_bytes_per_logit: float = TABLED
     context_bytes: float = TABLED
     communicator_bytes: float = TABLED

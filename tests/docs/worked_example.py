@@ -167,7 +167,7 @@ class Example:
         logits = times(per_logit, tokens, self.model.vocab_size) if at_loss and self.is_last else "0"
         yield Row("`logits`", logits, memory.parts_bytes["logits"], "MiB")
         boundary = times(2, tokens, hidden)
-        steady = f"{number(values.workspace_bytes)} + {number(values.pipeline_buffers_per_chunk)} × {boundary}"
+        steady = f"{number(values.workspace_bytes)} + {number(values.pipeline_buffers)} × {boundary}"
         if memory.moment == "backward":
             gradients = float(layer_gradient_bytes(Pricing(self.scenario, self.block))[0])
             products = f"{times(4, tokens, self.model.intermediate_size)} + {times(2, tokens, hidden)}"

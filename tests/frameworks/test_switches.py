@@ -49,6 +49,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"zero_stage": 3},
     ),
     ({"model": "llama3.1-8b", "devices": 8}, {"recompute": "full"}),
+    ({"model": "llama3.1-8b", "devices": 8, "hardware": "a100-sxm-80g"}, {}),
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
     ({"model": "llama3.1-8b", "devices": 8}, {"zero_stage": 1, "offload": "optimizer_tensorwise"}),
@@ -113,6 +114,7 @@ BESIDE = {
     "unused_output_layer": {"score_head": "true", "fully_shard": "false"},
     "gradient_copies": {"fully_shard": "false", "gradient_dtype": "fp32", "parameter_dtype": "bf16"},
     "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
+    "deterministic_kernels": {"growing_pool": "false"},
     "deferred_head_gradients": {"fully_shard": "false"},
     "losses_in_turn": {"fully_shard": "false", "loss_bytes_per_logit": "32"},
     "widened_gradients": {

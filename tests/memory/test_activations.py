@@ -77,7 +77,8 @@ def test_context_parallelism_splits_the_tokens_and_the_ring_joins_keys_and_value
 
 def test_tokens_of_all_ranks_leave_masks_and_a_buffer() -> None:
     # For each of 8 experts over four ranks and each of their tokens, probabilities in fp32 and two masks.
-    given, plain = small(small_moe(), expert_dispatch="allgather"), small(small_moe())
+    alone = {"tp_comm_overlap": "false"}
+    given, plain = small(small_moe(), expert_dispatch="allgather", **alone), small(small_moe(), **alone)
     fields: dict[str, Any] = {"moe": True, "expert_parallel": 4}
     assert kept(given, **fields) == kept(plain, **fields) + 6 * 8 * T
     # Expert tensor parallelism over the same ranks takes in the tokens of both.
@@ -146,6 +147,9 @@ def test_dropout_keeps_masks() -> None:
     unfused = small(small_dense(), flash_attention="false", attention_dropout="true")
     assert kept(unfused) == T * (2072 - 16) + (2 + 1 + 2) * 64 * 32 * 4
     assert kept(unfused, recompute="selective") == T * (2072 - 16)
+    # An fp32 softmax takes four; it is cast before, so the product is two still.
+    wide = small(small_dense(), flash_attention="false", attention_dropout="true", attention_matrix_bytes="4")
+    assert kept(wide) == T * (2072 - 16) + (4 + 1 + 2) * 64 * 32 * 4
 
 
 def test_selective_recompute_drops_the_scores_and_nothing_of_a_flash_kernel() -> None:

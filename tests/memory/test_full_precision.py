@@ -47,7 +47,7 @@ def test_gradients_and_buffers_are_as_wide() -> None:
     assert only(embedding_gradient_bytes(Pricing(scenario, here))) == 4 * 1000 * 64
     values = scenario.coefficients.memory
     split = block(scenario, micro_batch_size=2, pipeline_parallel=2)
-    expected = values.workspace_bytes + values.pipeline_buffers_per_chunk * T * 4 * 64
+    expected = values.workspace_bytes + values.pipeline_buffers * T * 4 * 64
     assert only(buffer_bytes(Pricing(scenario, split))) == expected
 
 

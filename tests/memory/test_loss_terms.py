@@ -34,7 +34,7 @@ def asked(options: dict[str, str] | None = None, *, model: Any = None, devices: 
     ("options", "precision", "per_logit", "of_split"),
     [
         ({}, "bf16", 6, 0),
-        ({"fused_cross_entropy": "true"}, "bf16", 8, 0),
+        ({"fused_cross_entropy": "true"}, "bf16", 10, 0),
         # Of a vocabulary that is cut; whole logits are not.
         ({"split_loss_bytes_per_logit": "6"}, "bf16", 6, 6),
         ({"split_loss_bytes_per_logit": "6"}, "fp32", 12, 6),

@@ -326,9 +326,9 @@ def test_logits_split_over_the_vocabulary_have_further_copies(tensor: int, more:
 
 
 def test_workspaces_and_pipeline_buffers_are_alive_in_every_pass() -> None:
-    """One workspace, and for each chunk two tensors of the residual stream; not in the optimizer step."""
-    values = replace(NOTHING, memory=replace(NOTHING.memory, workspace_bytes=5e6, pipeline_buffers_per_chunk=2))
-    for fields, chunks in (({}, 0), ({"pipeline_parallel": 2}, 1), ({"pipeline_parallel": 2, "virtual_stages": 2}, 2)):
+    """One workspace, and with a pipeline two tensors of the residual stream; not in the optimizer step."""
+    values = replace(NOTHING, memory=replace(NOTHING.memory, workspace_bytes=5e6, pipeline_buffers=2))
+    for fields, sent in (({}, 0), ({"pipeline_parallel": 2}, 2), ({"pipeline_parallel": 2, "virtual_stages": 2}, 2)):
         scenario = question(dense(), devices=2, coefficients=values)
         bare = question(dense(), devices=2)
         here = block(scenario, micro_batch_size=2, **fields)
@@ -337,7 +337,7 @@ def test_workspaces_and_pipeline_buffers_are_alive_in_every_pass() -> None:
             float(np.max(one.total(with_them.contents) - other.total(without.contents)))
             for one, other in zip(with_them.moments, without.moments, strict=True)
         ]
-        assert added == [5e6 + chunks * 2 * H] * 3 + [0]
+        assert added == [5e6 + sent * H] * 3 + [0]
 
 
 @pytest.mark.parametrize(("zero_stage", "away"), [(2, False), (3, True)])

@@ -187,12 +187,34 @@ def test_experts_of_a_narrow_state_with_a_norm() -> None:
         ({"probabilities_in_experts": "false"}, 2 * 4 * 8, {"expert_outputs": 2 * 64}),
         # Logits and a map of a byte, and of the two chosen six numbers (megatron-core 0.13, transformer/moe/router.py).
         ({"probabilities_in_experts": "true"}, (4 + 1) * 8 + 6 * 4 * 2, {}),
+        # index_add_ keeps what it adds; scatter_add_ does not.
+        (
+            {"probabilities_in_experts": "true", "deterministic_kernels": "all"},
+            (4 + 1) * 8 + 6 * 4 * 2,
+            {"expert_outputs": 2 * 64},
+        ),
     ],
 )
 def test_what_routing_keeps(options: dict[str, str], router: float, outputs: dict[str, float]) -> None:
     found = saved_of(small_moe(), **options)
     assert found["router"] == router
     assert {name: size for name, size in found.items() if name == "expert_outputs"} == outputs
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "kept"),
+    [
+        # Kernels of gated networks and of squared ReLU weigh what they put out; GELU's output is kept for the weights.
+        ({}, {}, False),
+        ({}, {"fused_swiglu": "false"}, True),
+        ({"gated": False, "activation": "squared_relu"}, {}, False),
+        ({"gated": False, "activation": "gelu"}, {}, True),
+        ({"gated": False, "activation": "gelu"}, {"probabilities_in_experts": "false"}, False),
+    ],
+)
+def test_what_no_kernel_weighs_is_kept(fields: dict[str, Any], options: dict[str, str], kept: bool) -> None:
+    found = saved_of(small_moe(**fields), **({"probabilities_in_experts": "true"} | options))
+    assert found.get("experts_unweighted", 0) == (found["experts_product"] if kept else 0)
 
 
 def test_pooled_tokens_keep_every_token_s_choices() -> None:

@@ -28,7 +28,7 @@ def no_grouped_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
 NOTHING = Coefficients(
     memory=MemoryCoefficients(
         workspace_bytes=0,
-        pipeline_buffers_per_chunk=0,
+        pipeline_buffers=0,
         unfused_loss_bytes_per_logit=0,
         context_bytes=0,
         user_buffers_bytes=0,

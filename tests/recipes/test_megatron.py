@@ -98,6 +98,14 @@ def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
         ("--cross-entropy-loss-fusion", "", {"fused_cross_entropy": "true"}),
         ("", "export PYTORCH_CUDA_ALLOC_CONF=a:1,expandable_segments:True", {"expandable_segments": "true"}),
         ("", "export CUDA_LAUNCH_BLOCKING=1", {"blocking_launches": "true"}),
+        ("", "export CUBLAS_WORKSPACE_CONFIG=:4096:8", {"deterministic_kernels": "products"}),
+        ("--deterministic-mode", "export CUBLAS_WORKSPACE_CONFIG=:4096:8", {"deterministic_kernels": "all"}),
+        ("--num-experts 8", "", {"grouped_experts": "false"}),
+        (
+            "--transformer-impl local --no-masked-softmax-fusion",
+            "",
+            {"flash_attention": "false", "attention_matrix_bytes": "4"},
+        ),
         (
             "--tensor-model-parallel-size 2 --no-async-tensor-model-parallel-allreduce",
             "",

@@ -371,15 +371,24 @@ def activations_in_flight(pricing: Pricing) -> StageArray:
         held = saved_of_one * np.where(activations.offloaded, 1.0, flight)
     else:
         held = np.where(activations.offloaded, saved_of_one, _uneven_in_flight(pricing, flight))
-    if pricing.scenario.framework.overlap_expert_exchange and pricing.scenario.model.is_moe:
-        # Overlapped forward and backward passes hold a layer of both at once.
-        held = held + saved_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
     if pricing.scenario.framework.delayed_weight_gradients and pricing.scenario.model.is_moe:
         held = held + np.max([delayed_bytes(pricing, kind) for kind in contents.layer_kinds], axis=0)
     if not activations.embedded.any():
         return held
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
     return held + contents.on_ranks(activations.embedded) * schedule.of_chunk(flight * chunks, 0, ranks, chunks)
+
+
+def overlapped_bytes(pricing: Pricing) -> StageArray | float:
+    """Return the bytes of a layer that overlapped forward and backward passes hold beside those in flight (M10).
+
+    Shape (pipeline_parallel, n), or 0. At the loss of one micro batch the other's backward pass has ended
+    (megatron-core d98e8a6, models/common/model_chunk_schedule_plan.py, `TransformerModelChunkSchedulePlan.run`).
+    """
+    if not pricing.scenario.framework.overlap_expert_exchange or not pricing.scenario.model.is_moe:
+        return 0.0
+    saved = pricing.contents.on_ranks(stage_activations(pricing).one_micro_batch)
+    return saved / np.maximum(np.array(pricing.block.stage_layers, dtype=np.float64)[:, None], 1.0)
 
 
 def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:

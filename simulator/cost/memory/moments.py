@@ -63,16 +63,19 @@ _COMPRESSED_MASK = 2048.0
 
 
 _CUBLAS_WORKSPACE = 32.0 * MIB
-"""Most that PyTorch allocates for a handle of cuBLAS (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp: on compute
-capability 9 and later, and with CUBLAS_WORKSPACE_CONFIG=:4096:8)."""
-_SMALL_WORKSPACE = {"ampere": 8.125 * MIB}
-"""The same by family before compute capability 9, `:4096:2:16:8`."""
+"""Most that PyTorch allocates for a handle of cuBLAS (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp: on Hopper,
+and with CUBLAS_WORKSPACE_CONFIG=:4096:8; on Blackwell NVIDIA's container 26.04 and later, not those before)."""
+_SMALL_WORKSPACE = 8.125 * MIB
+"""The same on NVIDIA's older devices, `:4096:2:16:8`."""
+_SMALL_FAMILIES = frozenset(("volta", "turing", "ampere", "ampere-rtx", "ada"))
 _HANDLES = 2.0
 """Handles of cuBLAS: of the forward pass's thread and of autograd's."""
 
 
 _GROUPED_STREAMS = 4
 """Streams of experts' grouped products."""
+_OVERLAP_STREAMS = 3
+"""Streams of overlapped tensor-parallel products."""
 _STREAM_BYTES = {"ampere": 4.0 * MIB, **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), 32.0 * MIB)}
 """Workspace of a stream by family; none where TransformerEngine does not run."""
 
@@ -80,21 +83,33 @@ _STREAM_BYTES = {"ampere": 4.0 * MIB, **dict.fromkeys(("hopper", "blackwell", "c
 def workspace_bytes(scenario: Scenario) -> float:
     """Return the bytes of library workspaces: of cuBLAS alone on one device, else as fitted (M11).
 
-    The fitted ones have cuBLAS' largest workspaces, of which devices before Hopper have less. Experts' grouped products
-    of TransformerEngine have one for each of 4 streams: 32 MiB from compute capability 9 on, 4 before
+    The fitted ones have cuBLAS' largest workspaces; before Hopper each is smaller unless results repeat. Experts'
+    grouped products of TransformerEngine have one for each of 4 streams: 32 MiB from compute capability 9 on, 4 before
     (NVIDIA/TransformerEngine and ROCm/TransformerEngine, pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`).
     """
     fitted, framework = scenario.coefficients.memory.workspace_bytes, scenario.framework
     if scenario.devices == 1:
         alone: float = np.minimum(fitted, _CUBLAS_WORKSPACE)
         return alone
-    families = [device.family for device in scenario.kinds_of_device]
-    if framework.deterministic == "none" and not framework.growing_pool:
-        largest = max(_SMALL_WORKSPACE.get(family, _CUBLAS_WORKSPACE) for family in families)
-        fitted = np.maximum(fitted - _HANDLES * (_CUBLAS_WORKSPACE - largest), 0.0)
-    grouped = framework.name == "megatron" and scenario.model.is_moe and framework.grouped_experts
-    each = max(_STREAM_BYTES.get(family, 0.0) for family in families)
-    return fitted + _GROUPED_STREAMS * each if grouped and not framework.sliced_experts else fitted
+    small = all(device.family in _SMALL_FAMILIES for device in scenario.kinds_of_device)
+    if small and framework.deterministic_kernels == "none" and not framework.growing_pool:
+        fitted = np.maximum(fitted - _HANDLES * (_CUBLAS_WORKSPACE - _SMALL_WORKSPACE), 0.0)
+    grouped = framework.grouped_experts and not framework.sliced_experts and scenario.model.is_moe
+    return fitted + _GROUPED_STREAMS * _stream_bytes(scenario) if grouped else fitted
+
+
+def overlap_workspace_bytes(scenario: Scenario) -> float:
+    """Return the bytes of workspaces of TransformerEngine's overlapped tensor-parallel products, on 3 streams (M11).
+
+    NVIDIA/TransformerEngine v2.16, pytorch/cpp_extensions/gemm.py, `_NUM_MAX_UB_STREAMS`.
+    """
+    overlapped = scenario.framework.tp_comm_overlap and not scenario.framework.functional_collectives
+    return _OVERLAP_STREAMS * _stream_bytes(scenario) if overlapped else 0.0
+
+
+def _stream_bytes(scenario: Scenario) -> float:
+    """Return the bytes of a TransformerEngine workspace, of the device kind that has the largest."""
+    return max(_STREAM_BYTES.get(device.family, 0.0) for device in scenario.kinds_of_device)
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work
 from simulator.cost.dtypes import FP32, HALF, element_bytes
+from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.sums import inner_context, tokens_per_device
 from simulator.cost.stages import usable_bytes
@@ -91,19 +92,27 @@ one that is part full in each of forward pass, backward pass and optimizer step.
 
 
 def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageArray]:
-    """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20)."""
+    """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20).
+
+    Tensors of a pass that other streams send or receive leave their blocks late, so that each further model chunk of a
+    rank takes new ones.
+    """
     scenario, block = pricing.scenario, pricing.block
     values, profile = scenario.coefficients.memory, scenario.framework
     on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
     cached = np.where(on_last, stranded_logits(pricing), 0.0) + np.zeros_like(allocated)
     if profile.growing_pool:
         return values.fragmentation_growing * allocated, cached
+    chunks = np.where((block.pipeline_parallel > 1) & (not profile.kept_boundaries), block.chunks - 1.0, 0.0)
+    late = chunks * values.pipeline_buffers * layer_input_bytes(pricing)
     if profile.expandable_segments:
-        return values.fragmentation_expandable * allocated, cached
+        return values.fragmentation_expandable * allocated + late, cached
     split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
     share = values.fragmentation_early if profile.eager_modules else values.fragmentation
     most = (_CACHED_SHARE if scenario.devices == 1 else _CACHED_BESIDE) * allocated + _OPEN_SEGMENTS
-    return share * allocated, cached + np.minimum(values.unexpandable_bytes + split, most) + widened_tables(pricing)
+    return share * allocated + late, cached + np.minimum(values.unexpandable_bytes + split, most) + widened_tables(
+        pricing
+    )
 
 
 EAGER_CONTEXT_BYTES = 1573.0 * MIB

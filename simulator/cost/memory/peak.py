@@ -18,6 +18,7 @@ from simulator.cost.memory.activations import (
     activations_in_flight,
     in_flight,
     layer_input_bytes,
+    overlapped_bytes,
     score_bytes,
     stage_activations,
 )
@@ -25,7 +26,7 @@ from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loading import loading_moment
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
-from simulator.cost.memory.moments import Moment, retained_bytes, workspace_bytes
+from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retained_bytes, workspace_bytes
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
 from simulator.cost.memory.state import TrainingState, optimizer_on_device, resident_optimizer, training_state
 from simulator.cost.operations.layer import layer_operations
@@ -169,6 +170,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     resident, in_step = optimizer_on_device(pricing, state.optimizer)
     heads, embeddings = contents.heads, contents.embeddings
     held = activations_in_flight(pricing)
+    overlapped = held + overlapped_bytes(pricing)
     # At the loss the last rank also holds the output layer's input; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
     steady = state.gathered + buffer_bytes(pricing)
@@ -189,7 +191,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
         table = table + state.step_temporary
     in_step_alone = state.step_temporary + state.widened
     return (
-        Moment("backward", parameters, gradients, resident, held, 0.0, 0.0, backward, absent.backward),
+        Moment("backward", parameters, gradients, resident, overlapped, 0.0, 0.0, backward, absent.backward),
         Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),
         Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table, absent.embedding),
         Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, in_step_alone),
@@ -230,16 +232,17 @@ def gradients_absent(pricing: Pricing) -> GradientsAbsent:
 def buffer_bytes(pricing: Pricing) -> Array:
     """Return the bytes of allocator buffers alive throughout the passes, shape (n,) (M11).
 
-    They are library workspaces; tensors that each model chunk of a pipeline rank sends and receives; and the tokens of
-    all ranks that an all-gather brings to the experts (`use_global_buffer` of megatron-core 0.19.0,
-    transformer/moe/token_dispatcher.py: one for all layers, never freed).
+    They are library workspaces, those of overlapped tensor-parallel products among them; tensors that a pipeline rank
+    sends and receives, of one chunk at a time (`deallocate_output_tensor`, megatron-core d98e8a6,
+    pipeline_parallel/schedules.py); and the tokens of all ranks that an all-gather brings to the experts
+    (`use_global_buffer` of megatron-core 0.19.0, transformer/moe/token_dispatcher.py: one for all layers, never freed).
     """
     scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
     pipelined = (block.pipeline_parallel > 1) & (not scenario.framework.kept_boundaries)
-    chunks = np.where(pipelined, block.chunks, 0.0)
-    boundary = layer_input_bytes(pricing)
-    buffers: Array = workspace_bytes(scenario) + chunks * values.pipeline_buffers_per_chunk * boundary
+    sent = np.where(pipelined, values.pipeline_buffers * layer_input_bytes(pricing), 0.0)
+    overlapped = np.where(block.tensor_parallel > 1.0, overlap_workspace_bytes(scenario), 0.0)
+    buffers: Array = workspace_bytes(scenario) + overlapped + sent
     if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":
         return buffers
     hidden = element_bytes(scenario) * scenario.model.expert_width

@@ -147,6 +147,7 @@ def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Save
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout.
 
     Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
+    A softmax in fp32 has four; its product has two still, as it is cast before.
     """
     if conditions.framework.flash_attention:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
@@ -155,7 +156,7 @@ def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Save
         return (Saved("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
     saved = Saved("attention_scores", scores, "scores")
     return (
-        (saved, Saved("attention_dropout", queries + scores, "scores"))
+        (saved, Saved("attention_dropout", (1.0 + element_bytes(conditions)) * queries, "scores"))
         if conditions.framework.attention_dropout
         else (saved,)
     )

@@ -306,7 +306,7 @@ def _combine(conditions: Conditions) -> Operation:
     """
     framework = conditions.framework
     hidden, element = float(conditions.model.expert_width), element_bytes(conditions)
-    weighted = framework.probabilities_in_experts and framework.deterministic != "all"
+    weighted = framework.probabilities_in_experts and framework.deterministic_kernels != "all"
     outputs = () if weighted else (Saved("expert_outputs", element * hidden, "copies"),)
     return Operation(
         name="combine",

@@ -453,7 +453,7 @@ def set_options(
     if environment is not None:
         _set_by_environment(arguments, targets, environment)
     if not _is_fused(arguments, environment or {}):
-        targets["option.flash_attention"] = "false"
+        targets |= _unfused(arguments)
     _set_types(arguments, targets)
     _set_context(arguments, targets, layout)
     _set_dispatch(arguments, targets)
@@ -495,7 +495,7 @@ def _set_by_environment(arguments: Arguments, targets: Targets, environment: Map
         targets["option.blocking_launches"] = "true"
     products = environment.get("CUBLAS_WORKSPACE_CONFIG")
     if products is not None and products.known and products.text == ":4096:8":
-        targets["option.deterministic"] = "products"
+        targets["option.deterministic_kernels"] = "products"
 
 
 def _is_fused(arguments: Arguments, environment: Mapping[str, PlainValue]) -> bool:
@@ -508,6 +508,17 @@ def _is_fused(arguments: Arguments, environment: Mapping[str, PlainValue]) -> bo
         return False
     off = [environment.get(name) for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")]
     return not all(value is not None and value.text == "0" for value in off)
+
+
+def _unfused(arguments: Arguments) -> dict[str, str]:
+    """Return the switches of attention without a flash kernel.
+
+    Without TransformerEngine's or its own kernel the softmax is in fp32, then cast (NVIDIA/Megatron-LM d98e8a6,
+    core/fusions/fused_softmax.py, `forward_torch_softmax`).
+    """
+    local = arguments.text("flash_attention", "transformer-impl") == "local"
+    wide = arguments.switch("attention_matrix_bytes", "no-masked-softmax-fusion") and local
+    return {"option.flash_attention": "false"} | ({"option.attention_matrix_bytes": "4"} if wide else {})
 
 
 def _set_types(arguments: Arguments, targets: Targets) -> None:
@@ -568,8 +579,9 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
 
 def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
     """Set the dispatch of tokens to experts, and their imbalance, which a capacity limits."""
-    if arguments.switch("deterministic", "deterministic-mode"):
-        targets["option.deterministic"] = "all"
+    if arguments.switch("deterministic_kernels", name := "deterministic-mode"):
+        targets["option.deterministic_kernels"] = "all"
+        arguments.remark("not-modelled", "warning", f"--{name}: slower kernels are not priced", name)
     kind = arguments.text("expert_dispatch", "moe-token-dispatcher-type")
     backend = arguments.text("expert_dispatch", "moe-flex-dispatcher-backend") or "deepep"
     if kind in ("alltoall", "alltoall_seq", "allgather"):

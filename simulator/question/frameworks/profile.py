@@ -341,7 +341,7 @@ class FrameworkProfile(Switches):
     host_paced_layers: bool = switch(default=False)
     cuda_graphs: str = switch(default="none", choices=(*CAPTURES,))
     blocking_launches: bool = switch(default=False)
-    deterministic: str = switch(default="none", choices=("none", "products", "all"), moves=("memory",))
+    deterministic_kernels: str = switch(default="none", choices=("none", "products", "all"), moves=("memory", "host"))
     expandable_segments: bool = switch(default=False, moves=("memory",))
 
     communicator_buffer_mib: int = switch(default=0, low=0, high=1048576)
@@ -352,7 +352,7 @@ class FrameworkProfile(Switches):
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(default=1.0, low=0.01, high=64.0)
     expert_dispatch: ExpertDispatch = switch(default="alltoall", choices=(*EXPERT_DISPATCHES,), concerns="experts")
-    grouped_experts: bool = switch(default=True, moves=("memory",), concerns="experts")
+    grouped_experts: bool = switch(default=False, moves=("memory",), concerns="experts")
     sliced_experts: bool = switch(default=False)
     indexed_dispatch: bool = switch(default=False)
     overlap_expert_exchange: bool = switch(default=False, concerns="experts")
