@@ -152,6 +152,16 @@ def test_dropout_keeps_masks() -> None:
     assert kept(wide) == T * (2072 - 16) + (4 + 1 + 2) * 64 * 32 * 4
 
 
+def test_recompute_of_the_core_saves_the_joint_projection() -> None:
+    # Queries and keys, 2 (64 + 32) a token, beside their rotated ones; values are a view of all three.
+    copied = small(small_dense(), keep_qkv_output="false")
+    assert kept(copied, recompute="selective") == kept(copied) + T * 2 * (64 + 32)
+    assert kept(copied, recompute="selective", tensor_parallel=2) == kept(copied, tensor_parallel=2) + T * 96
+    # Under fp8 the product behind has its own copy of the output, 2 x 64 in 16 bits.
+    narrow = small(small_dense(), precision="fp8", keep_qkv_output="false")
+    assert kept(narrow, recompute="selective") == kept(narrow) + T * (2 * (64 + 32) - 2 * 64)
+
+
 def test_selective_recompute_drops_the_scores_and_nothing_of_a_flash_kernel() -> None:
     unfused = small(small_dense(), flash_attention="false")
     assert kept(unfused, recompute="selective") == T * (2072 - 16)

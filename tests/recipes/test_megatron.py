@@ -100,6 +100,7 @@ def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
         ("", "export CUDA_LAUNCH_BLOCKING=1", {"blocking_launches": "true"}),
         ("", "export CUBLAS_WORKSPACE_CONFIG=:4096:8", {"deterministic_kernels": "products"}),
         ("--deterministic-mode", "export CUBLAS_WORKSPACE_CONFIG=:4096:8", {"deterministic_kernels": "all"}),
+        ("--cross-entropy-fusion-impl te", "", {"fused_loss_bytes_per_logit": "2"}),
         ("--num-experts 8", "", {"grouped_experts": "false"}),
         (
             "--transformer-impl local --no-masked-softmax-fusion",

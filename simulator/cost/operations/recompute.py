@@ -14,7 +14,7 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, OperationGroup, Saved, Split, Spread, Weight, summed
 from simulator.question.specs.model import LATENT, LayerKind
-from simulator.question.vocabulary import RecomputeMode, RecomputeModule
+from simulator.question.vocabulary import NARROW, RecomputeMode, RecomputeModule
 
 Modules = tuple[RecomputeModule, ...]
 
@@ -28,6 +28,8 @@ class Part(NamedTuple):
     """Names of further recomputed operations."""
     frees: frozenset[str] | None = None
     """Names of the layer's tensors that are then not saved; None for all tensors of those operations."""
+    saves: tuple[Saved, ...] = ()
+    """Tensors that are saved instead."""
     back_with_others: bool = False
     """Whether recomputed tensors are alive with the whole layer; else later tensors are freed by then."""
 
@@ -63,11 +65,14 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
     groups: set[OperationGroup] = set()
     names: set[str] = set()
     frees: set[str] | None = None
+    saves: tuple[Saved, ...] = ()
     match module:
         case "core_attn":
-            # With a flash kernel there are no scores, so it frees nothing (measured: `sel` rows take a little more
-            # memory than `none`).
-            groups, frees = {"core_attention"}, {"attention_scores", "attention_dropout"}
+            groups = {"core_attention"}
+            frees, saves = (
+                {"attention_scores", "attention_dropout", *_core_frees(conditions)},
+                _joined(conditions, kind),
+            )
         case "layernorm":
             # TransformerEngine fuses other norms with the product behind them: those are not recomputed.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()
@@ -94,8 +99,29 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
         groups=frozenset(groups),
         names=frozenset(names),
         frees=None if frees is None else frozenset(frees),
+        saves=saves,
         back_with_others=module == "core_attn",
     )
+
+
+def _core_frees(conditions: Conditions) -> tuple[str, ...]:
+    """Return what recompute of the core frees beside scores: its output, if the product behind has its own copy."""
+    copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
+    return ("attention_output",) if copied and conditions.model.attention_gate == "none" else ()
+
+
+def _joined(conditions: Conditions, kind: LayerKind) -> tuple[Saved, ...]:
+    """Return the queries and keys of the joint projection, which recompute of the core saves (M6).
+
+    The core's input is then the view of the values, not TransformerEngine's copy of them, and holds the whole
+    projection (megatron-core d98e8a6, transformer/attention.py, `_checkpointed_attention_forward`).
+    """
+    framework, heads = conditions.framework, conditions.model.heads(kind.mixer)
+    copied = framework.flash_attention and not (framework.keep_qkv_output or framework.repeat_kv)
+    if not copied or kind.mixer not in ("grouped_query", "sliding"):
+        return ()
+    width = float(heads.query_width + heads.key_width)
+    return (Saved("joint_projection", element_bytes(conditions) * width, "tensor"),)
 
 
 @lru_cache(maxsize=512)
@@ -218,7 +244,9 @@ def freed(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules:
     if mode == "operations":
         everything = summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.saved)
         return _sum(everything, summed(_saved_outputs(conditions, kind)), sign=-1.0)
-    return _bytes_of(conditions, kind, parts(conditions, kind, mode, modules))
+    chosen = parts(conditions, kind, mode, modules)
+    saved_instead = summed(tensor for part in chosen for tensor in part.saves)
+    return _sum(_bytes_of(conditions, kind, chosen), saved_instead, sign=-1.0)
 
 
 def _sum(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
