@@ -17,7 +17,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.stacks import lacking, usual_profile
+from simulator.question.frameworks.stacks import usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
@@ -94,20 +94,7 @@ def case_of(question: Question, like: Case | None = None) -> Case | Blocked:
     scenario = like.scenario if like is not None and _same_scenario(question, like.question) else scenario_of(question)
     words = _words(question)
     scenario, layout = resolve(scenario, question.layout_values, words, filled=words is OPTIONS)
-    _require_sizes_of_stack(question, layout)
     return Case(question=question, model=scenario.model, scenario=scenario, layout=layout)
-
-
-def _require_sizes_of_stack(question: Question, layout: Layout) -> None:
-    """Raise InputError for a parallel size that launches on the user's own stack do not have."""
-    stack = question.stated("stack")
-    if stack is None or not question.by_user("stack"):
-        return
-    for name in lacking(stack):
-        if getattr(layout, name) > 1 and question.by_user(name):
-            raise InputError(
-                f"stack '{stack}' has no {name.replace('_', ' ')}ism: leave it at 1, or name another stack"
-            )
 
 
 def case_of_recipe(recipe: Recipe, options: Question, like: Case | None = None) -> Case | Blocked:

@@ -114,7 +114,8 @@ def test_experts_are_split_as_layers_where_the_framework_does_so() -> None:
 def test_an_answer_says_what_each_assumed_switch_is_worth() -> None:
     asked: dict[str, Any] = {"model": "llama3.1-70b", "hardware": "h100-sxm-80g", "nodes": 8, "tp": 8, "pp": 4}
     base = simulator.estimate(**asked)
-    assert set(set_by_stacks("megatron")) >= {one.switch for one in base.assumed} >= {"tp_comm_overlap"}
+    assert base.open is not None
+    assert {*set_by_stacks("megatron"), *base.open.names} >= {one.switch for one in base.assumed} >= {"tp_comm_overlap"}
     for one in base.assumed:
         other = simulator.estimate(**asked, options={one.switch: one.other})
         ratio = base.throughput.tokens_per_second_per_device / other.throughput.tokens_per_second_per_device

@@ -116,8 +116,12 @@ def headline(comparison: Comparison) -> str:
 
 
 def _not_said(comparison: Comparison, *, full: bool) -> Iterator[str]:
-    """Yield what nobody said of each side, once where it is the same."""
-    first, second = (tuple(open_lines(priced, full=full)) for priced in (comparison.first, comparison.second))
+    """Yield what nobody said of each side, once where it is the same; in brief where it decides nothing."""
+    first, second = (
+        tuple(lines if full or priced.verdict == "depends" else (line.partition("; most:")[0] for line in lines))
+        for priced in (comparison.first, comparison.second)
+        for lines in (open_lines(priced, full=full),)
+    )
     for name, lines in (("A and B", first),) if first == second else (("A", first), ("B", second)):
         yield from (f"{name}, {line}" for line in lines)
 
