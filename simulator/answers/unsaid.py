@@ -98,25 +98,27 @@ def over_open(
         slowest_seconds=max(steps),
         usual_verdict=verdict_of(base, 0),
     )
-    return _judged(replaced(estimate, assumed=deferred(lambda: tuple(_assumed(estimate, span)))), span)
+    return _judged(replaced(estimate, assumed=deferred(lambda: _assumed(estimate, span))), span)
 
 
-def _assumed(estimate: Estimate, span: OpenRange) -> Iterator[AssumedSwitch]:
-    """Yield the assumed switches that matter: of open ones the value that matters most, then the others."""
+def _assumed(estimate: Estimate, span: OpenRange) -> tuple[AssumedSwitch, ...]:
+    """Return the assumed switches, what changes speed most first: open ones with the value that matters most."""
     firsts = {switch.switch: switch for switch in reversed(span.switches)}
-    for name in span.names:
-        switch = firsts[name]
-        if not switch.others:
-            yield AssumedSwitch(
-                switch=name,
-                value=switch.value,
-                other=switch.other,
-                because=switch.source,
-                speed_change=1.0 / (1.0 + switch.speed_change) - 1.0,
-                memory_bytes=-switch.memory_bytes,
-                verdict=switch.verdict,
-            )
-    yield from (each for each in estimate.assumed if each.switch not in firsts)
+    open_ones = (
+        AssumedSwitch(
+            switch=switch.switch,
+            value=switch.value,
+            other=switch.other,
+            because=switch.source,
+            speed_change=1.0 / (1.0 + switch.speed_change) - 1.0,
+            memory_bytes=-switch.memory_bytes,
+            verdict=switch.verdict,
+        )
+        for switch in firsts.values()
+        if not switch.others
+    )
+    every = (*open_ones, *(each for each in estimate.assumed if each.switch not in firsts))
+    return tuple(sorted(every, key=lambda each: -abs(each.speed_change)))
 
 
 _Figure = Callable[[OpenSwitch], float]
