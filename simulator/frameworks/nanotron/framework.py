@@ -23,7 +23,6 @@ from simulator.question.specs.documents import validated
 from simulator.question.specs.model import ModelSpec
 
 _SIZES: Final = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-_DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 _OPTIONS: Final = {
     "attention_kernel": "flash_2",
     "fused_swiglu": "false",
@@ -69,7 +68,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     if shape and sizes.get("pipeline_parallel", 1) > 1:
         sizes |= _cut(arguments, shape, sizes["pipeline_parallel"])
     layout = Layout(**{**sizes, "zero_stage": min(stage, 1)})
-    arguments.devices = replicas * layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+    arguments.devices = replicas * layout.replica
     return Recipe(
         framework="megatron",
         model=models.by_shape(shape),
