@@ -271,7 +271,8 @@ def test_what_most_runs_with_adapters_set_is_the_base_and_the_rest_stays_open() 
     found = simulator.estimate(**run)
     assert found.open is not None
     (choice,) = (each for each in found.open.switches if each.switch == "fused_rms_norm")
-    assert (choice.value, choice.other, choice.share) == ("false", "true", pytest.approx(0.1))
+    assert (choice.value, choice.other) == ("false", "true")
+    assert choice.share == pytest.approx(0.1)
     assert dict(choice.others) == {"repeat_kv": "false", "loss_bytes_per_logit": "12"}
     assert choice.memory_bytes < 0.0
     defaults = {"fused_rms_norm": "true", "repeat_kv": "false", "loss_bytes_per_logit": "12"}
