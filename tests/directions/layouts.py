@@ -60,7 +60,7 @@ LAYOUT: dict[str, tuple[Choice, ...]] = {
         "expert_tensor_parallel", (1, 2), "state- saved+ device? seconds?", "copies are gathered", **SPLIT
     ),
     "data_parallel": along(
-        "data_parallel", (2, 4, 8), "state- device? host+ seconds-", "fewer micro batches, less is summed"
+        "data_parallel", (2, 4, 8), "state- device? seconds-", "fewer micro batches, less is summed"
     ),
     "virtual_stages": along("virtual_stages", (1, 2), "device+ seconds-", **PIPELINED),
     "schedule": (
@@ -83,8 +83,7 @@ LAYOUT: dict[str, tuple[Choice, ...]] = {
         *along(
             "zero_stage", (0, 1), "state? device? seconds?", "sharded frozen weights are fp32; halves of a reduction"
         ),
-        *along("zero_stage", (1, 2), "state- device? seconds?", "whole layers pass through; exchanges are hidden"),
-        *along("zero_stage", (2, 3), "state- device? host+ seconds?", "whole layers pass through"),
+        *along("zero_stage", (1, 2, 3), "state- device? seconds?", "whole layers pass through; exchanges are hidden"),
     ),
     "sequence_parallel": along(
         "sequence_parallel", (False, True), "saved- device- seconds?", "more and smaller exchanges", tensor_parallel=4
@@ -143,9 +142,7 @@ WORKLOADS: dict[str, tuple[Choice, ...]] = {
     # Gradients stay between micro batches.
     "global_batch_size": (*along("global_batch_size", (8, 64), "device+ seconds+"), *_MORE_BATCHES),
     "precision": (
-        *along(
-            "precision", ("fp32", "bf16"), "state? saved- device? host- seconds-", "a master copy beside 16-bit weights"
-        ),
+        *along("precision", ("fp32", "bf16"), "state? saved- device? seconds-", "a master copy beside 16-bit weights"),
         *along("precision", ("bf16", "fp8"), "state? saved- device? seconds-", "copies of weights in 8 bits stay"),
         choice(fields(precision="fp8"), fields(precision="fp4"), "state- saved- device- seconds-", questions=("fp4",)),
         choice(fields(precision="fp16"), fields(precision="bf16"), "", "both have 16 bits"),

@@ -202,7 +202,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "widened_gradients": on(STATE, GRADIENTS),
     "master_gradients": on(STATE, GRADIENTS),
     "gradient_copies": on(STATE, f"{BF16} gradient_dtype=fp32"),
-    "quantised_base": on("state- device- host-"),
+    "quantised_base": on("state- device-"),
     "quantised_scale_bytes": along("1.016 2 4", STATE, "quantised_base=true"),
     "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
     "adapter_copies": on(LAVISH),

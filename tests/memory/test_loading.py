@@ -63,6 +63,7 @@ def _asked(stack: str, zero_stage: int, devices: int = 8, options: dict[str, str
         ("llama-factory", 3, 8, 8),
         ("llama-factory", 0, 8, 0),
         ("torchtune", 3, 8, 0),
+        ("deepspeed", 3, 8, 0),
     ],
 )
 def test_ranks_of_a_node_each_read_the_whole_model(stack: str, zero_stage: int, devices: int, copies: int) -> None:
@@ -74,7 +75,7 @@ def test_ranks_of_a_node_each_read_the_whole_model(stack: str, zero_stage: int, 
 def test_the_larger_of_loading_and_a_step_counts() -> None:
     """A base of 4 bits goes to the device file by file; what offload keeps may be more than loading."""
     assert bare_estimate(*_asked("peft", 3, options={"quantised_base": "true"})).memory.host_bytes_per_node == 0
-    scenario, layout = _asked("deepspeed", 3)
+    scenario, layout = _asked("deepspeed", 3, options={"loads_on_host": "sharded"})
     step = bare_estimate(replace(scenario, lora_rank=None), replace(layout, offload="optimizer_tensorwise"))
     assert "loading" not in step.memory.host_parts_bytes
     assert step.memory.host_bytes_per_node > 12 * 30.53e9
