@@ -59,7 +59,7 @@ def counted(kind: str, group: str) -> tuple[str, str]:
     try:
         spec = model_of_config(values, "config.json", kind)
     except SimulateError as error:
-        return "refused", str(error).removeprefix("config.json: ")[:160]
+        return "refused", str(error).removeprefix("config.json: ").partition(" known: ")[0].rstrip(";")[:160]
     own, built = total_parameters(spec), sum(sizes.values())
     if spec.encoder is not None:
         own += spec.encoder.parameters + spec.encoder.projector_parameters

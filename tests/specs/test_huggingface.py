@@ -1,5 +1,6 @@
 """Unmodified Hugging Face configurations give the shape of the shipped spec; what is absent, wrong or not priced."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ def read(folder: Path, config: object) -> ModelSpec:
     file = folder / "config.json"
     file.write_text(json.dumps(config), encoding="utf-8")
     return read_config(file)
+
+
+def test_no_class_of_transformers_differs() -> None:
+    lines = (FAMILIES_FILE.parents[4] / "docs" / "transformers.csv").read_text(encoding="utf-8").splitlines()
+    results = {row["model_type"]: row["result"] for row in csv.DictReader(lines)}
+    assert set(results.values()) == {"exact", "text exact", "refused", "not built"}
+    assert all(results[name] == "exact" for name in ("llama", "qwen2_5_vl", "qwen3_vl_moe", "internvl", "gemma3"))
 
 
 def test_every_family_has_a_reader_and_a_small_configuration() -> None:

@@ -54,10 +54,8 @@ def context_ranks(pricing: Pricing) -> Array:
         return context
     tokens, shares = lengths.segments(1)
     filled = np.outer(tokens, context) / lengths.package
-    ranks: Array = (tokens * shares / lengths.segments(1).mean) @ np.minimum(
-        2.0 ** np.ceil(np.log2(np.maximum(filled, 1.0))), context
-    )
-    return ranks
+    ranks = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(filled, 1.0))), context)
+    return np.asarray(tokens * shares @ ranks / lengths.segments(1).mean)
 
 
 @of_work

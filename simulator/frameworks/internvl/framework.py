@@ -63,6 +63,8 @@ def read_llava(arguments: Arguments, launch: LaunchCommand) -> Recipe:
         name = "+".join(entry.text.rstrip("/").rpartition("/")[2] for entry in (text, sees))
         arguments.entries.pop("model_name_or_path")
         arguments.add_defaults([f"model_name_or_path={name}"], text.value_line)
+    if arguments.switch("decoder", "freeze_backbone"):
+        arguments.not_modelled("a frozen language model without its output layer is not priced", "freeze_backbone")
     decoder = not arguments.any_switch("decoder", "tune_mm_mlp_adapter", "freeze_llm")
     adapters = arguments.switch("lora_rank", "lora_enable")
     if not adapters:

@@ -769,7 +769,10 @@ def _ends(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int,
         return ()
     inner = pipeline - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
-    if not 0 <= inner <= 4096 or rest < 0 or (rest % inner if inner else rest):
+    if inner == 0 and rest > 0:  # Megatron-LM builds the two stages nevertheless (transformer_config.py, core_v0.15.0)
+        arguments.not_modelled(f"{rest} of {layers} layers are on neither of two stages of {first} and {last}", *names)
+        return ()
+    if not 0 <= inner <= 4096 or rest < 0 or (inner and rest % inner):
         message = f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share"
         arguments.remark("no-even-share", "error", message, *names)
         return ()

@@ -122,15 +122,14 @@ class Encoder(BaseModel):
         names, row = self._names, encoders()[self.kind]
         if frames == 1:
             return _RULES[row["rule"]](names, width, height, row)
-        side = names["e"] // names["p"] if "e" in names else 0
         match row.get("video"):
             case "merged":  # frames of a patch follow each other; the last one is repeated
                 image, times = self.image(width, height), -(-frames // names["t"])
                 return Image(image.patches * times, image.tokens * times)
             case "tile":
-                patches, tokens = _tiled(names, 1)
-                return Image(frames * patches, frames * tokens)
+                return Image(*_tiled(names, frames))
             case "pooled":  # two by two, and a mark at the end
+                side = names["e"] // names["p"]
                 return Image(frames * side**2, frames * (-(-side // 2)) ** 2 + 1)
         raise InputError(f"images {width}x{height}x{frames}: how {self.kind} reads videos is not known")
 

@@ -126,7 +126,7 @@ _FACTORS: Final = (2, 4, 8, 16, 32, 64, 128)
 _MOST_TRIED: Final = 14
 
 
-def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, str]:
+def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> dict[str, str]:
     """Return the output of the recipes' commands that count devices, of a node or of all nodes.
 
     `devices` are those of one node of the hardware, `nodes` the number of nodes asked about.
@@ -142,9 +142,7 @@ def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[R
         Remark(COUNTED, "note", f"{name[:80]} is taken to be {text}", fix="--hardware NAME --nodes N")
         for name, text in values.items()
     )
-    used = tuple(f"--set {name.removeprefix('$')}=" for name in values)
-    kept = (tuple(each for each in recipe.remarks if not each.message.startswith(used)) for recipe in recipes)
-    return tuple(replace(recipe, remarks=(*own, *remarks)) for recipe, own in zip(recipes, kept, strict=True))
+    return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +286,13 @@ class Reading:
         devices = min(machines.stated("devices") or spec.devices_per_node, spec.devices_per_node)
         nodes = machines.stated("nodes") or 1
         counted = counts(recipes, devices, nodes)
-        numbers = {name: str(nodes) for name in self._numbers(file, recipes, known)}
+        numbers = dict.fromkeys(self._numbers(file, recipes, known), str(nodes))
         if not (counted or numbers):
             return recipes
         read = self._read(file, {**known, **counted, **numbers})
         if numbers and machines.stated("nodes") is None and len(read) == len(recipes):
             read = tuple(replace(recipe, nodes=before.nodes) for recipe, before in zip(read, recipes, strict=True))
-        return with_counts(read, {**counted, **{f"${name}": text for name, text in numbers.items()}})
+        return with_counts(read, counted | {f"${name}": text for name, text in numbers.items()})
 
     def _read(self, file: str, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
         from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
