@@ -192,7 +192,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "offload_parameters": on("state- device- host+ seconds+"),
     "loads_on_host": along("none sharded always", "host+"),
     # A joint product has one dummy gradient, as large as those of its parts together.
-    "fused_projections": on(f"{STATE} seconds-"),
+    "fused_projections": on(f"{STATE} saved+ seconds-"),
     "shared_adapters": on("state- device- host- flop- seconds-"),
     "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-"),
     "fused_gradient_accumulation": on(f"{STATE} seconds-"),

@@ -117,7 +117,8 @@ def _joined(conditions: Conditions, kind: LayerKind) -> tuple[Saved, ...]:
     projection (megatron-core d98e8a6, transformer/attention.py, `_checkpointed_attention_forward`).
     """
     framework, heads = conditions.framework, conditions.model.heads(kind.mixer)
-    copied = framework.flash_attention and not (framework.keep_qkv_output or framework.repeat_kv)
+    joined = framework.fused_projections and not (framework.keep_qkv_output or framework.repeat_kv)
+    copied = framework.flash_attention and joined
     if not copied or kind.mixer not in ("grouped_query", "sliding"):
         return ()
     width = float(heads.query_width + heads.key_width)
