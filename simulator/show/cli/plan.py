@@ -34,7 +34,6 @@ from simulator.show.cli.options import (
 )
 from simulator.show.cli.question import question_on_line
 from simulator.show.cli.streams import presentation, progress_bar, verbosity_of, write_answer
-from simulator.show.forms import ANSWERS
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")
@@ -130,8 +129,6 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
     from simulator.show.report.listing import enough_listing
 
     refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
-    if values["format"] not in (forms := ANSWERS["listing"].formats):
-        raise click.UsageError(f"--format {values['format']}: without --offer one of {', '.join(forms)}")
     if len(values["precision"]) > 1:
         raise click.UsageError("--precision: one without --offer")
     stated = question_on_line(ctx, many=True, without=("precision",))
