@@ -224,10 +224,9 @@ def saved_search(value: Mapping[str, Any]) -> tuple[Question, Space | None, dict
         )
         space = value["query"]["space"]
         axes: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in space.items()}
-        least = {"min_fit_probability": _figure(value["query"]["min_fit_probability"])}
-        others = least | {"top": max(len(value["estimates"]), 1)}
+        probability, top = _figure(value["query"]["min_fit_probability"]), max(len(value["estimates"]), 1)
         question = Question(inputs=inputs, model_fields=fields, layout=layout, switches=switches)
-        return question, None if layout else Space(**axes), others
+        return question, None if layout else Space(**axes), {"min_fit_probability": probability, "top": top}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"JSON: is no ranking of `simulate --format json`: {error}") from error
 

@@ -72,7 +72,6 @@ def test_it_stands_on_one_screen() -> None:
     ("words", "says"),
     [
         (("--deadline-days", "3"), "--deadline-days needs --offer and --train-tokens"),
-        (("--format", "html"), "--format html: without --offer one of table"),
         (("--train-tokens", "1B"), "missing option '--offer'"),
     ],
 )

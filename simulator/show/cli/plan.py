@@ -143,8 +143,6 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
     from simulator.show.report.listing import enough_listing
 
     refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
-    if values["format"] not in (forms := ANSWERS["listing"].formats):
-        raise click.UsageError(f"--format {values['format']}: without --offer one of {', '.join(forms)}")
     if len(values["precision"]) > 1:
         raise click.UsageError("--precision: one without --offer")
     stated = question_on_line(ctx, many=True, without=("precision",))

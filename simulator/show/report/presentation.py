@@ -256,7 +256,7 @@ class Section:
     """Order of leaving out columns of numbers by header, the highest first; by default the last ones first."""
 
 
-def sections_text(sections: Iterable[Section], style: Style, width: int | None) -> str:
+def sections_text(sections: Iterable[Section], style: Style, width: int | None = None) -> str:
     """Return the sections one below the other, in a width; on a page, titles are headings."""
     return "\n\n".join(_text(section, style, width if style == "table" else None) for section in sections) + "\n"
 
