@@ -74,8 +74,8 @@ def test_the_first_number_on_which_anything_fits(monkeypatch: pytest.MonkeyPatch
     tries, told = asked(monkeypatch, lambda nodes: 1.0 if nodes >= 3 else None), list[tuple[int, int]]()
     found = fewest_nodes(query_of(), 9, None, None, lambda done, total: told.append((done, total)))
     assert replace(found, counts=()) == FewestNodes(3, 3, 3, 9, None)
-    assert [count.nodes for count in found.counts] == [3, 6]
-    assert tries.nodes == [1, 2, 3, 6]
+    assert [count.nodes for count in found.counts] == [3, 4, 8]
+    assert tries.nodes == [1, 2, 3, 4, 8]
     assert told == [(0, 9), (1, 9), (2, 9), (9, 9)]
 
 
@@ -89,16 +89,16 @@ def test_the_first_number_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = asked(monkeypatch, lambda nodes: 4000.0 / nodes if nodes > 1 else None)
     found = fewest_nodes(query_of(), 9, TOKENS, 10.0)
     assert replace(found, counts=()) == FewestNodes(5, 5, 2, 9, 10.0)
-    assert tries.nodes == [1, 2, 3, 4, 5]
-    # Until something fits any step will do; then those in time alone are looked for.
-    assert tries.below == [math.inf, math.inf, 864.0, 864.0, 864.0]
+    assert tries.nodes == [1, 2, 3, 4, 5, 8]
+    # Until something fits any step will do; then those in time alone are looked for, and a larger number beside them.
+    assert tries.below == [math.inf, math.inf, 864.0, 864.0, 864.0, math.inf]
 
 
 def test_numbers_that_would_have_to_exceed_the_peak_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes fit, and at their peak two and a half times as many would be in time: five."""
     tries, told = asked(monkeypatch, lambda nodes: 6000.0 / nodes if nodes > 1 else None, 2.4), list[int]()
     found = fewest_nodes(query_of(), 9, TOKENS, 10.0, lambda done, _: told.append(done))
-    assert tries.nodes == [1, 2, 5, 6, 7]
+    assert tries.nodes == [1, 2, 5, 6, 7, 8]
     assert told == [0, 1, 2, 3, 4, 5, 6, 9]
     assert replace(found, counts=()) == FewestNodes(7, 7, 2, 9, 10.0)
 
