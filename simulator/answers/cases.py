@@ -1,8 +1,7 @@
 """Cases: completion of a question into the scenario and the layout that are priced, or the list of what is missing.
 
 `--model llama3.1-8b --nodes 1 --tp 2` is a case of one node of the default hardware with its usual stack; a launch
-script is one with the framework's own defaults, and options over it beat its flags. `answers.models` finds the model,
-`scenario.complete` fills in the layout, `answers.rules` has what a framework refuses, `answers.ranking` prices it.
+script is one with the framework's own defaults, and options over it beat its flags.
 """
 
 from __future__ import annotations

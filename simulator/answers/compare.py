@@ -1,7 +1,4 @@
-"""Comparison of two estimates: the difference in bytes and seconds, by part and by input.
-
-`answers.explain` has the causes behind one layout; `show.report.compare` writes both sides.
-"""
+"""Comparison of two estimates: the difference in bytes and seconds, by part and by input."""
 
 from __future__ import annotations
 

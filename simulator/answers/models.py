@@ -1,7 +1,4 @@
-"""Model of a question as a spec: from a name, a path or a configuration, with the fields that somebody replaces.
-
-`specs.catalogue` loads the files; `answers.cases` asks for the model.
-"""
+"""Model of a question as a spec: from a name, a path or a configuration, with the fields that somebody replaces."""
 
 from __future__ import annotations
 

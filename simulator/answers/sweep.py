@@ -5,7 +5,6 @@
     (3, 4)
 
 Values are checked before the first question is asked. A sweep that was stopped goes on where its rows end.
-`answers.ranking` answers each question; `show.cli.plan` is the command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Timeline of an estimate: the passes and the memory of every pipeline rank over one step.
-
-`cost.schedule.schedule` runs the passes; `show.report.estimate` writes the trace, `show.pages.figures` draws it.
-"""
+"""Timeline of an estimate: the passes and the memory of every pipeline rank over one step."""
 
 from __future__ import annotations
 

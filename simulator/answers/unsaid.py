@@ -2,8 +2,7 @@
 
 `simulate estimate --model llama3.1-8b --hardware h100 --devices 8 --tp 2` names no stack: whether gradients are reduced
 in 16 bits, losses are fused or collectives overlapped is open. The layout is priced with each value that runs of the
-framework have (`Practice`), and at four ends: least and most memory, fastest and slowest. `answers.ranking` asks for
-it; `show.report.text` writes it.
+framework have (`Practice`), and at four ends: least and most memory, fastest and slowest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Records of a training command as readers see it: launcher, script, arguments, environment; and of the run it makes.
-
-`recipes.readers` and `recipes.shell` fill them from files; `frameworks.take` gives the words their meaning.
-"""
+"""Records of a training command (launcher, script, arguments, environment) and of the run that it makes."""
 
 from __future__ import annotations
 

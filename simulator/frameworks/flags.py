@@ -1,7 +1,4 @@
-"""Tables of flags: what every known flag of a framework sets, and the nearest name to one that no table lists.
-
-`frameworks.take` turns a run's words into values by these tables; `frameworks.arguments` holds the words.
-"""
+"""Tables of flags: what every known flag of a framework sets, and the nearest name to one that no table lists."""
 
 from __future__ import annotations
 

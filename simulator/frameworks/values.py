@@ -1,8 +1,7 @@
 """Text of a recipe in pieces, each with its line, some of which only the run knows.
 
 `--tp $TP` on line 7 has the value ``PlainValue((PlainPiece("$TP", 7, {Cause(3, "TP")}),))``: unknown, because line 3
-takes `TP` from the environment. Values of configuration files and logs have one known piece. `recipes.shell.values` has
-the pieces of a script, `frameworks.arguments` the words made of them.
+takes `TP` from the environment. Values of configuration files and logs have one known piece.
 """
 
 from __future__ import annotations

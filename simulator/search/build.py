@@ -1,7 +1,4 @@
-"""Estimates of single layouts, made of a priced block as frozen records.
-
-`pricing.price` prices the block; `search.rank` selects the layouts; `evidence.calibration` gives the ranges.
-"""
+"""Estimates of single layouts, made of a priced block as frozen records."""
 
 from __future__ import annotations
 

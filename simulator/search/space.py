@@ -1,8 +1,7 @@
 """Space of a search, its query and its result: axes of values, blocks of layouts that they span, a ranking.
 
 A question about Mixtral on H100 may leave open how tokens reach their experts. It is then searched twice, as it stands
-and with DeepEP's kernels overlapped; `chosen` of an answer names the selected kernels. `search.rules` drops layouts,
-`search.rank` prices what is left, `show.report.ranking` writes the result.
+and with DeepEP's kernels overlapped; `chosen` of an answer names the selected kernels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Device memory beside tensors, in bytes: driver's context, communication buffers, the allocator's unused blocks.
-
-`memory.peak` adds it to what tensors take; `question.coefficients` has the coefficients that measured runs decide.
-"""
+"""Device memory beside tensors, in bytes: driver's context, communication buffers, the allocator's unused blocks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Training state of a device: its parameters by what divides them, and bytes of weights, gradients and optimizer.
-
-`memory.peak` adds activations and loss; `memory.fully_shard` replays FSDP2 instead; `specs.optimizers` has the tensors
-of each optimizer.
-"""
+"""Training state of a device: its parameters by what divides them, and bytes of weights, gradients and optimizer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Operations of every mixer that scores keys (grouped queries, latent, indexed, compressed ...), listed by functions.
 
-What mixers share stands first: core attention, context-parallel exchanges, output projection. `operations.recurrent`
-has mixers with a state instead, `operations.blocks` what surrounds a mixer, `operations.layer` the list of all.
+What mixers share stands first: core attention, context-parallel exchanges, output projection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer.
-
-`operations.attention`, `recurrent` and `feed_forward` list what stands between them; `operations.layer` joins them.
-"""
+"""Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operations of mixers with a state in place of scores: linear attention, gated delta rules, Mamba, short filters.
-
-`operations.attention` has the mixers that score keys, `operations.layer` the list of all.
-"""
+"""Operations of mixers with a state in place of scores: linear attention, gated delta rules, Mamba, short filters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Interface `Schedule` of a pipeline schedule, and its run pass by pass in the schedule's order.
 
-A run says when each pass begins and ends, and what a rank holds. `schedule.orders` has the orders, and closed forms
-that the tests hold to these runs; `timing.step` takes the run where no closed form is exact.
+A run says when each pass begins and ends, and what a rank holds.
 """
 
 from __future__ import annotations

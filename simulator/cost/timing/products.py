@@ -1,7 +1,4 @@
-"""Products and kernels: their FLOP and bytes from the operations, and the rates at which a device does them.
-
-`cost.operations` counts the work; `timing.layers` sums its seconds; `question.coefficients` has the efficiencies.
-"""
+"""Products and kernels: their FLOP and bytes from the operations, and the rates at which a device does them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Seconds of a step by part: passes, pipeline, exchanges of gradients, optimizer, and waits for the slowest.
 
 Stages of a pipeline may work unequally; an encoder of images works on the ranks that hold the input table (T29). Where
-lengths differ, replicas wait for each other, and a pipeline for its longest micro batch. `timing.layers` prices a layer
-and has the records, `schedule.orders` the order of passes, `timing.data_parallel` what gradients exchange;
-`question.scenario.lengths` has the lengths, `question.specs.vision` the encoder's sizes, `memory.encoder` its bytes.
+lengths differ, replicas wait for each other, and a pipeline for its longest micro batch.
 """
 
 from __future__ import annotations

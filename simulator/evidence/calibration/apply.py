@@ -1,7 +1,6 @@
 """Calibrated estimates: figures moved by the measured rows of their device family, with their range by contributions.
 
-A range follows from the coefficients' covariance and the scatter of rows. `calibration.store` reads the file and sizes
-the contributions; `search.build` asks for estimates.
+A range follows from the coefficients' covariance and the scatter of rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Calibration by a user's own rows: which of them count, the fit, and their errors before and after.
-
-`calibration.cluster` fits them, `calibration.store` writes and reads the file, `show.cli.calibration` is the command.
-"""
+"""Calibration by a user's own rows: which of them count, the fit, and their errors before and after."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Question that a measured row asks of the simulator, and columns of a row from a question.
-
-`measurements.rows` has the columns and reads tables; `calibration.cluster` prepares rows for a fit.
-"""
+"""Question that a measured row asks of the simulator, and columns of a row from a question."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rows of measured runs: one field per column, with the source's figures and annotations; reading of their tables.
-
-`measurements.question` asks a row of the simulator; `recipes.logs` makes rows of logs.
-"""
+"""Rows of measured runs: one field per column, with the source's figures and annotations; reading of their tables."""
 
 from __future__ import annotations
 

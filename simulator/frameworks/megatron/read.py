@@ -1,7 +1,4 @@
-"""Reader of Megatron-LM's launches: its flags, and the model that they state, its mixers and its vocabulary among them.
-
-`megatron.special` has settings that several flags decide, `frameworks.take` those that one row of the table decides.
-"""
+"""Reader of Megatron-LM's launches: its flags, and the model that they state with its mixers and vocabulary."""
 
 from __future__ import annotations
 

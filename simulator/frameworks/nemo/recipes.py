@@ -3,7 +3,6 @@
 NVIDIA-NeMo/NeMo v2.4.0: `nemo/collections/llm/recipes`, each file a `pretrain_recipe` and a `finetune_recipe` whose
 arguments all have defaults. `MegatronStrategy` (nemo/lightning/pytorch/strategies/megatron_strategy.py) passes its
 fields to Megatron's core; plugins and callbacks override fields of the replicas and the optimizer before training.
-`frameworks.python` reads the functions, `nemo.read` interprets the keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reader of GPT-NeoX' configuration files, by translation into Megatron's flags, with DeepSpeed's engine below.
 
 Read as GPT-NeoX at ea7aefd reads them (`megatron/neox_arguments`), whose defaults apply where a key is absent.
-`megatron.read` interprets the flags, `deepspeed.configuration` the engine's keys.
 """
 
 from __future__ import annotations

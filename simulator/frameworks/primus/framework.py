@@ -2,7 +2,6 @@
 
 Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment, and the named files are in
 `primus/configs` of its checkout. Where those are not beside the recipe, the constants here replace them.
-`megatron.read` and `torchtitan.read` interpret the keys.
 """
 
 from __future__ import annotations

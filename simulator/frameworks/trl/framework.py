@@ -1,8 +1,7 @@
 """Reader of scripts that train with Hugging Face's Trainer or TRL, and of the files that replace their flags.
 
 TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
-output layer (TRL 1.9, `trl/trainer`). `transformers.read` interprets the Trainer's words, `accelerate` what starts
-them.
+output layer (TRL 1.9, `trl/trainer`).
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@
     >>> engine.outcome(pick, folder, launcher.run(launch)).kind
     'ok'
 
-An `Engine` (`lab.runner.engines`, or `outside` for Megatron-LM and Paddle) prepares the command of a node and reads
-how it ended; the `Launcher` starts the command on its node and ends all of it. It sets `NNODES`, `NODE_RANK`,
-`MASTER_ADDR` and `MASTER_PORT` there; the command starts the ranks of its node. `lab.runner.campaign` makes several
-launches.
+An `Engine` (`lab.runner.engines`, or `outside` for Megatron-LM and Paddle) prepares the command of a node and reads how
+it ended; the `Launcher` starts the command on its node and ends all of it. It sets `NNODES`, `NODE_RANK`, `MASTER_ADDR`
+and `MASTER_PORT` there; the command starts the ranks of its node.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ A launcher such as torchrun starts its ranks in sessions of their own: a signal 
 them, and when it is killed they live on. So a guard, a process of this module, starts the command and watches a pipe
 whose other end its parent holds. When the parent closes it, or dies in whatever way, every process that psutil finds
 below the guard is ended. The guard adopts those that lose their parent (Linux), so that they are found again.
-`lab.runner.engine` and `lab.probe.run` start their commands so.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
     >>> found.predicted.allocated_bytes, found.traced.peak_bytes, found.traced.moment
     (63285002240.0, 63285264996, 'backward')
 
-`lab.trace.stage` runs the reference trainer's own code in a process of its own (`python -m simulator.lab.trace`), so
-that this one imports no torch. It sees tensors only: the prediction leaves out the coefficients that stand for none.
+It sees tensors only: the prediction leaves out the coefficients that stand for none.
 """
 
 from __future__ import annotations

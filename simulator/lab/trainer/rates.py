@@ -3,8 +3,7 @@
     >>> measure(job, folder, rank=0)
     >>> from_json(MeasuredRates, (folder / "rates.json").read_text()).timed[0].forward
 
-Ranks that share memory or links share them here, and a repeat's time is that of the slowest rank. `lab.probe.rates`
-lists the operations and makes rates of the timings.
+Ranks that share memory or links share them here, and a repeat's time is that of the slowest rank.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Spec of a language model: the shape of its layers and its tables.
-
-`specs.catalogue` finds the file of a name, `specs.families` makes one of a configuration; `cost.operations` counts
-parameters and work.
-"""
+"""Spec of a language model: the shape of its layers and its tables."""
 
 from __future__ import annotations
 

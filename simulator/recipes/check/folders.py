@@ -1,7 +1,4 @@
-"""Files of a folder that may be recipes, chosen by name, and the baseline of verdicts that a check compares with.
-
-`check.judge` judges each file.
-"""
+"""Files of a folder that may be recipes, chosen by name, and the baseline of verdicts that a check compares with."""
 
 from __future__ import annotations
 

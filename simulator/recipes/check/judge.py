@@ -1,8 +1,4 @@
-"""Judge of recipe files: each is read, priced and compared with the gates; every file gets an answer.
-
-`recipes.readers.read` reads, `answers.cases` and `answers.ranking` price, `answers.gates` has the gates,
-`check.verdict` the record of an answer, which `show.report.check` writes.
-"""
+"""Judge of recipe files: each is read, priced and compared with the gates; every file gets an answer."""
 
 from __future__ import annotations
 

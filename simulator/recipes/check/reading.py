@@ -1,7 +1,4 @@
-"""Facts of a recipe before it is priced: devices, missing settings, verdicts that hold for any value of them.
-
-`check.judge` asks for them, then prices and judges the recipe.
-"""
+"""Facts of a recipe before it is priced: devices, missing settings, verdicts that hold for any value of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Command lines as flags and words, the jobs that start them (SkyPilot, MosaicML), and the devices that they book.
-
-`readers.read` recognises files and calls them; `recipes.shell.launch` has commands of scripts.
-"""
+"""Command lines as flags and words, the jobs that start them (SkyPilot, MosaicML), and the devices that they book."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Forms of files of no framework's folder: launches, Python, files with NeMo's keys, Megatron's `MODEL_ARGS`.
 
-Also models that a launch states, and launches that a repository documents. `frameworks.nemo` interprets NeMo's keys;
-`readers.read` chooses among the forms.
+Also models that a launch states, and launches that a repository documents.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@
     simulate lengths data.jsonl --output lengths.csv
 
 An offer of several node counts is as many choices; each is ranked, and its fastest layout stands for it.
-`answers.plan` chooses, `answers.sweep` prices the questions, `answers.lengths` counts without a tokenizer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Commands on given layouts: `check` recipes, `emit` one, `compare` two, `explain` one; their options and exit codes.
 
-A layout stands in a recipe, in a saved answer, or in the options of an estimate. `recipes.check.judge` judges,
-`recipes.emit` writes, `answers.compare` and `answers.explain` work the answers out, and `show.report` writes them.
+A layout stands in a recipe, in a saved answer, or in the options of an estimate.
 """
 
 from __future__ import annotations

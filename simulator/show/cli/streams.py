@@ -3,7 +3,6 @@
     write_answer(ctx, "plan", plan, presentation(ctx))    # in the form of `--format`, to where `--output` says
 
 What a terminal or a CI runner would obey is made visible on the way, and no output may replace a file that is read.
-`show.forms` has the forms of an answer, `show.report` their text.
 """
 
 from __future__ import annotations

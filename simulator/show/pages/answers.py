@@ -6,7 +6,6 @@
 The others are of a plan, a comparison, verdicts on recipes, and predictions beside measured runs. Each takes the answer
 and its presentation, and raises UnsupportedError where plotly is not installed. Other questions that a page answers
 (another sequence length, each position of a slider) are priced here beforehand; the browser computes no figure.
-`pages.figures` has the figures, `pages.page` the file.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
     #  TP  PP  DP  mbs  re-comp.  tokens/s  MFU %   GiB
 
 A line that is too short for all columns loses those that others tell (`Column.spare`), the highest first.
-`report.estimate` has one layout, `search.space` the record of a ranking.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     gib(2.0**30) == "1.00"    money(258_861) == "259k"    layout_text(layout) == "TP4 PP8 CP2 ..."
     dumps({"step_time_s": 1.5})    significant(1 / 3) == 0.333333333
 
-A table and a sentence that show the same figure get it from the same function here. `report.presentation` lays tables
-out, `report.as_json` has the JSON of answers.
+A table and a sentence that show the same figure get it from the same function here.
 """
 
 from __future__ import annotations
