@@ -165,10 +165,7 @@ def _with_images(question: Question, scenario: Scenario) -> Scenario:
 
 
 def _with_open_images(question: Question, recipe: Recipe, scenario: Scenario) -> tuple[Scenario, tuple[Remark, ...]]:
-    """Return the scenario with its images: those of the question, else as many as its sequences have room for.
-
-    Of a recipe only the data know how many there are; an encoder of which nothing is said counts as trained.
-    """
+    """Return the scenario with its images, else as many as its sequences have room for; the encoder is then trained."""
     encoder = scenario.model.encoder
     if encoder is None or question.stated("images") is not None:
         return _with_images(question, scenario), ()
@@ -180,10 +177,7 @@ def _with_open_images(question: Question, recipe: Recipe, scenario: Scenario) ->
 
 
 def lengths_of(question: Question, model: ModelSpec, longest: int | None = None) -> Lengths | None:
-    """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none.
-
-    Raises InputError for one above the model's positions, and for settings of lengths without any.
-    """
+    """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none."""
     lengths = question.stated("lengths")
     if lengths is None:
         unused = next((name for name in ("cutoff", "batching", "survive") if question.by_user(name)), None)

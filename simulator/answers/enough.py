@@ -76,10 +76,7 @@ def enough(
 
 
 def _fewest(question: Question, ask: Callable[[Question], Query], method: TuningMethod, low: int) -> Enough | None:
-    """Return the fewest devices from `low` on; None where a method is refused or fits nowhere.
-
-    `ask` makes the search of a question.
-    """
+    """Return the fewest devices from `low` on by the search that `ask` makes; None if refused or if none fits."""
     hardware = load_hardware(question.value("hardware"))
 
     def held(devices: int) -> Enough | None:

@@ -65,10 +65,7 @@ class Timeline:
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
-    """Run the schedule of an estimate, of its first `micro_batches` alone if that is fewer.
-
-    Raises UnsupportedError for a layout that breaks a rule, and for more than `MOST_PASSES` passes.
-    """
+    """Run the schedule of an estimate that breaks no rule, for at most `micro_batches` and `MOST_PASSES` passes."""
     if estimate.violations:
         raise UnsupportedError(f"timeline: the layout is refused: {estimate.violations[0].message}")
     layout, speed = estimate.layout, estimate.throughput

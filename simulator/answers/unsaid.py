@@ -329,10 +329,7 @@ def _below(change: float, moves: Mapping[float, float], deviation: float) -> flo
 
 
 def _half_widths(figure: str, own: float, moves: Mapping[float, float]) -> tuple[float, float]:
-    """Return how far a 90 % range reaches below and above a figure, in the logarithm: never less than without moves.
-
-    `own` is the half of the fit's own range.
-    """
+    """Return how far a 90 % range reaches below and above a figure, in the logarithm; `own` is half the fit's range."""
     half = math.hypot(own, UNSAID_STACK[figure])
     lowest, highest = min(moves) - 2.0 * half, max(moves) + 2.0 * half
     ends = []

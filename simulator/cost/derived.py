@@ -153,10 +153,7 @@ def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
-    """Return a block of layouts with one pipeline shape, to be priced; a single layout is a block of one.
-
-    A few layouts that were asked about lately come with the figures derived from them then.
-    """
+    """Return a block of layouts with one pipeline shape, to be priced; the latest ones come with their figures."""
     if len(layouts) > _FEW:
         return Pricing(scenario, block_of(layouts))
     recent = _few(scenario, *layouts)

@@ -264,10 +264,7 @@ class Arguments:
         return entry.text
 
     def integer(self, option: str, *names: str, low: int = 1, high: int | None = None) -> int | None:
-        """Return a whole number; None where absent or unknown. Raises InputError for other text.
-
-        The number is at most `high`, by default what any count may be, and at most what its setting takes.
-        """
+        """Return a whole number up to `high` and its setting's largest; None where it is unknown. Raises InputError."""
         text = self.text(option, *names)
         if text is None:
             return None

@@ -183,10 +183,7 @@ def root_of(recipe: Path) -> Path:
 
 
 def require_inside(path: Path, recipe: Path, where: str) -> Path:
-    """Return a path if it is inside the root once its links are followed.
-
-    Raises InputError where the recipe itself is outside, AbsentFileError for a file that it names.
-    """
+    """Return a path inside the root once links are followed. Raises InputError; AbsentFileError for a file beside."""
     try:
         root = root_of(recipe)
         inside = path.resolve().is_relative_to(root.resolve())

@@ -339,10 +339,7 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
 
 
 def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -> Query:
-    """Return the question with adapters of a rank, None for its own, and with further switches.
-
-    A stack that was assumed has recipes for all weights alone.
-    """
+    """Return the question with adapters of a rank, None for its own, and further switches, without an assumed stack."""
     scenario, profile = query.scenario, query.scenario.framework
     question, stack = query.question.with_switches(switches, SEARCH), profile.stack
     if rank is not None:

@@ -148,10 +148,7 @@ class ShardDegrees(NamedTuple):
 
 @of_sizes
 def shard_degrees(pricing: Pricing) -> ShardDegrees:
-    """Return the ranks of a ZeRO shard group: all replicas, `sharding_degree`, or one of `sharding_replicas` groups.
-
-    Routed experts are sharded in proportion.
-    """
+    """Return the ranks of a ZeRO shard group: all, `sharding_degree`, or one of `sharding_replicas`; experts too."""
     scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
     degree: Array | float = float(scenario.framework.sharding_degree)

@@ -146,10 +146,7 @@ def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...
 
 
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
-    """Return a gather or scatter of the whole activation `2 T h` around a tensor-parallel block.
-
-    An all-reduce without sequence parallelism is the same traffic as both.
-    """
+    """Return a gather or scatter of `2 T h` around a tensor-parallel block; an all-reduce is the traffic of both."""
     amount = element_bytes(conditions) * conditions.model.hidden_size
     return Collective(group="tensor", pattern=pattern, amount=amount, spread="whole", beside="products")
 

@@ -72,10 +72,7 @@ def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
 
 
 def sample_of(row: MeasuredRow) -> Sample:
-    """Return the sample of a row, with the devices that its own figures give.
-
-    The annotation `devices_from_figures` is not read. Raises InputError when the row's layout is none.
-    """
+    """Return the sample of a row, with the devices that its own figures give, not those that an annotation gives."""
     scenario, layout = by_its_figures(row)
     pricing = pricing_of(scenario, layout)
     return Sample(row, scenario, layout, pricing.block, memory_by_stage(pricing))
@@ -243,10 +240,7 @@ decide them are fitted."""
 
 
 def names_of(kind: CoefficientKind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
-    """Return the coefficients that a fit moves from `base`; `every` adds those that shipped rows leave open.
-
-    A coefficient of 0 in `base` stays 0: its spread is a share of its value.
-    """
+    """Return the coefficients above 0 in `base` that a fit moves; `every` adds those that shipped rows leave open."""
     values = getattr(base or Coefficients(), kind)
     return tuple(name for name in priors(kind) if getattr(values, name) != 0.0 and (every or name not in UNFITTED))
 

@@ -44,10 +44,7 @@ TEMPLATE = (
 
 
 def template(hardware: HardwareSpec | None) -> str:
-    """Return the table of a run's columns with an example; with `hardware`, of one of its nodes and with a framework.
-
-    The framework decides what a device holds, and is Megatron on few platforms.
-    """
+    """Return the table of a run's columns with an example, with `hardware` of one of its nodes and a framework."""
     if hardware is None:
         return TEMPLATE
     header, example = TEMPLATE.splitlines()

@@ -342,10 +342,7 @@ _REQUIRED: Final = frozenset(f.name for f in dataclasses.fields(MeasuredRow) if 
 
 
 def shipped_tables() -> tuple[Path, ...]:
-    """Return the tables that come with the simulator, in order of name.
-
-    A wheel carries them inside the package, under ``_data``; in a checkout they stand beside the package.
-    """
+    """Return the shipped tables by name: those in the package (`_data`), or beside it in a checkout."""
     return tuple(sorted((data_folder("calibration") / "measured").glob("*.csv")))
 
 

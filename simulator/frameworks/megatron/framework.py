@@ -101,10 +101,7 @@ class _RunLines:
 
 
 def runs_of(lines: Iterable[logs.LogLine], table: FlagTable) -> Iterator[logs.LoggedRun]:
-    """Yield every run that logged iterations or ran out of memory. Raises InputError naming the line.
-
-    Iterations without arguments, as in an excerpt, are a run without words.
-    """
+    """Yield every run that logged iterations or ran out of memory; an excerpt has no words. Raises InputError."""
     any_run = False
     last: logs.LogLine | None = None
     for run in _split(lines):

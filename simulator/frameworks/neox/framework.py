@@ -45,10 +45,7 @@ def is_neox(names: Collection[str]) -> bool:
 
 
 def read_neox(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
-    """Return the run of a configuration file.
-
-    GPT-NeoX merges several files; the user's settings state keys of the others, by their names.
-    """
+    """Return the run of a configuration file; the user's settings state keys of others that are merged with it."""
     table = table_of("neox")
     own = {key.dotted.replace("-", "_"): key for key in keys}
     for name, text in arguments.settings.items():

@@ -131,10 +131,7 @@ def _parts(arguments: Arguments, run: Recipe) -> Recipe:
 
 
 def _task(arguments: Arguments) -> dict[str, str]:
-    """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts.
-
-    How many passages belong to an anchor or a query, only the data tell.
-    """
+    """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts."""
     task = arguments.text("score_head", "task_type") or "causal_lm"
     arguments.forget("score_head")
     if task not in ("causal_lm", "seq_cls"):

@@ -44,10 +44,7 @@ def published() -> Mapping[str, tuple[str, str]]:
 
 
 def shape_of(name: str, *, with_table: bool) -> dict[str, object]:
-    """Return the shape of a flavor that is no published model, as `ModelSpec` fields; empty for other names.
-
-    `vocab_size` is left out unless `with_table`: a tokenizer may decide it.
-    """
+    """Return the `ModelSpec` fields of an unpublished flavor, its vocabulary only `with_table`; else none."""
     shape: dict[str, object] = dict(_flavors()["own"].get(name, {}))
     if "feed_forwards" in shape:
         shape["feed_forwards"] = tuple(_flavors()["own"][name]["feed_forwards"])

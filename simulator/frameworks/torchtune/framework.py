@@ -53,10 +53,7 @@ def is_file(names: Collection[str]) -> bool:
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
-    """Return the run of a command line; `key=value` overrides the keys of the file that it names.
-
-    A name without a suffix means a file that torchtune ships, where its checkout is at hand.
-    """
+    """Return the run of a command line; `key=value` overrides the keys of the named, or shipped, file."""
     named = arguments.entry("config")
     if named is None or not named.values or not named.values[0].known:
         arguments.need(named.causes if named is not None else (), "model")

@@ -151,10 +151,7 @@ def _add_mode(arguments: Arguments) -> None:
 
 
 def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
-    """Return the run of a trainer's words with a preference loss, or the next-token loss where `kind` is empty.
-
-    `padded` says that batches are padded only to their longest sample.
-    """
+    """Return the run of a trainer's words with a preference loss, or the next-token loss where `kind` is empty."""
     run = trainer_run(arguments, deepspeed=deepspeed)
     purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
     if padded and not arguments.any_switch("packing", "packing", "padding_free"):

@@ -156,10 +156,7 @@ def _variants(layers: int, tensor: int, pipeline: int, data: int) -> Iterator[La
 
 
 def reach(backend: str, model: str | None, folder: Path) -> Reach:
-    """Return the sizes of launches: the user's model cut to a few layers, or shapes of three widths.
-
-    A measured row names a shape by the file that `write_shapes` leaves in `folder`.
-    """
+    """Return the sizes of launches: the user's model cut to a few layers, or shapes of three widths in `folder`."""
     small = backend == "cpu"
     sizes: dict[str, Any] = {
         "layers": (2, 4, _DEEPEST),

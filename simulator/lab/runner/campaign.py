@@ -321,10 +321,7 @@ def run_folder(work: Path) -> Path:
 
 
 def shared_folder(work: Path, node_rank: int) -> Path:
-    """Return the folder of a campaign on several nodes started by themselves: they cannot agree on a new one.
-
-    Raises InputError on the first node where it holds what an earlier campaign left.
-    """
+    """Return the folder of a campaign on nodes started by themselves; InputError if an earlier one left files."""
     # Only the first node writes the log of a launch: another node that started earlier has written none.
     with writing(work, "--work-folder"):
         work.mkdir(parents=True, exist_ok=True)

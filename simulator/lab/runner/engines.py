@@ -346,10 +346,7 @@ class OutsideEngine:
 
 
 def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Mapping[str, str]) -> Command:
-    """Write the recipe of a layout into `folder`, and return the command that runs it on a node.
-
-    Raises UnsupportedError for a layout that the framework, or a measured row, has no words for.
-    """
+    """Write the recipe of a layout into `folder`, and return its command; UnsupportedError if it has none."""
     if pick.layout.recompute_method == "list":
         raise UnsupportedError("--recompute-layer-list: a measured row has no words for it")
     text = emit(pick.case, target)
@@ -360,10 +357,7 @@ def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Ma
 
 
 def read_outcome(pick: Pick, ended: Ended, warmup: int, more: Iterable[Path] = ()) -> LaunchOutcome:
-    """Return the outcome of a launch, by how it ended and its log.
-
-    `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
-    """
+    """Return the outcome of a launch by its end, its log, and `more` of single ranks; `warmup` in logged intervals."""
     if ended.interrupted:
         return LaunchOutcome(kind="interrupted", row=None)
     if ended.exit_code == 0 and not ended.timed_out:

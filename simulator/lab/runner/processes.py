@@ -110,10 +110,7 @@ def _ends(guard: subprocess.Popen[bytes]) -> bool:
 
 
 def guard(pipe: int, command: list[str]) -> int:
-    """Run a command until it ends or `pipe` is closed, end its remaining processes, and return its exit code.
-
-    A command ended by a signal gives 128 and the signal's number, as a shell does.
-    """
+    """Run a command until it ends or `pipe` is closed; end its processes; return its exit code as a shell does."""
     adopt_orphans(adopt=True)
     # Orders to the guard come through the pipe; a signal to all processes must not end it before the others.
     for number in _ENDING:
@@ -148,10 +145,7 @@ def _descendants() -> list[Any]:
 
 
 def end_all(processes: Callable[[], list[Any]], grace_seconds: float = GRACE_SECONDS) -> list[int]:
-    """End processes: ask first, kill after the grace. Return those that are still there.
-
-    They are listed again and again, as a process may start another between the look and the signal.
-    """
+    """End processes, listed again and again: ask first, kill after the grace. Return those that are still there."""
     import psutil  # noqa: PLC0415  only a launch needs it
 
     ending = processes() if grace_seconds else []

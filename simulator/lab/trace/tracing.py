@@ -53,10 +53,7 @@ class TraceComparison:
 
     @property
     def rows(self) -> tuple[tuple[str, float, float], ...]:
-        """(part, traced, predicted) in bytes; both columns add up to their peak.
-
-        Whole copies of the parameters that are kept from pass to pass are predicted as parameters.
-        """
+        """(part, traced, predicted) in bytes, each adding up to its peak; kept copies of parameters are parameters."""
         traced = {name: self.traced.parts_bytes.get(name, 0) for name in ("parameters", "gradients", "optimizer")}
         if self.estimate.layout.zero_stage < 3:
             traced["parameters"] += self.traced.parts_bytes.get("gathered", 0)

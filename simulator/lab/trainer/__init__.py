@@ -1,4 +1,1 @@
-"""Reference trainer: a small decoder trained for a few steps in PyTorch, to be measured.
-
-It tests the formulas of `cost` and shares none of them; `lab.runner` launches it.
-"""
+"""Reference trainer: a small decoder trained for a few steps in PyTorch; it shares no formula with `cost`."""

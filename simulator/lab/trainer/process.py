@@ -37,10 +37,7 @@ _LONGEST_TEXT: Final = 500
 
 
 def rank_from_environment(environment: MutableMapping[str, str], devices: int) -> int:
-    """Return the global rank, as torchrun sets it; a job of one device needs none.
-
-    Completes the variables that torch reads. Raises InputError where the ranks are not those of the job.
-    """
+    """Return the global rank as torchrun sets it, with torch's variables completed. Raises InputError."""
     if "RANK" not in environment and devices == 1:
         environment.update({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
     missing = [name for name in ("RANK", "WORLD_SIZE") if name not in environment]

@@ -58,10 +58,7 @@ def _matching(file: str) -> list[str]:
 
 
 def below(folder: str) -> Iterator[str]:
-    """Yield the paths of possible recipes below a folder, sorted by name, and folders that cannot be listed.
-
-    A dangling link is yielded; pipes, sockets and devices are not.
-    """
+    """Yield the paths of possible recipes below a folder, sorted by name, dangling links too; no devices or pipes."""
     closed: list[str] = []
     for place, folders, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename))):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _OTHERS)

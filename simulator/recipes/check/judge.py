@@ -470,10 +470,7 @@ def _unread_messages(recipe: Recipe) -> Iterator[str]:
 
 
 def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
-    """Return what may lower a need that does not fit, as errors: bounds with both needs, or unpriced settings.
-
-    None where it does not fit by the most favourable reading of its bounds.
-    """
+    """Return what may lower a need that does not fit, as errors; None where even the favourable reading fails."""
     if estimate.verdict != "does_not_fit":
         return ()
     rules = {UPPER_BOUND}
@@ -533,10 +530,7 @@ def _is_ended(remark: Remark, case: Case) -> bool:
 
 
 def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) -> float:
-    """Return the need by the most favourable reading of some bounds, in bytes; samples are the shortest that divide.
-
-    A launcher that may shard the state may keep it on the host as well.
-    """
+    """Return the need by the most favourable reading of some bounds: the shortest samples, or state on the host."""
     if not bounds:
         return estimate.memory.device_bytes
     scenario, layout = case.scenario, case.layout

@@ -154,10 +154,7 @@ def _line(text: str, path: tuple[str, ...]) -> int:
 
 
 def read_settings(file: Path, folder: Path | None = None) -> _SettingsFile:
-    """Return a settings file for the files below `folder`, by default its own.
-
-    Raises InputError with the line of the first wrong key, and the nearest known one.
-    """
+    """Return a settings file for the files below `folder`, by default its own. Raises InputError with line and key."""
     text = read_limited(file, _MOST_BYTES)
     values = parse_yaml(str(file), text)
     try:

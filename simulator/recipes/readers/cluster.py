@@ -62,10 +62,7 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
 
 
 def _in_containers(value: Any, variables: dict[str, str]) -> Iterator[str]:
-    """Yield the shell of containers, `command` and `args`, and of a ConfigMap's scripts; add the containers' variables.
-
-    As in manifests of Kubernetes; a program that is no shell stands as its words.
-    """
+    """Yield the shell of Kubernetes' containers and of a ConfigMap's scripts; add the containers' variables."""
     charge(_VISIT_WORK)
     if isinstance(value, list):
         for item in value:

@@ -410,10 +410,7 @@ _VARIABLES: Final = {
 
 
 def shell_text(argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
-    """Return the text that a command passes to a shell, and the parameters behind it; None without one.
-
-    `srun … bash -c TEXT`, `ssh HOST TEXT`.
-    """
+    """Return the text that a command such as `srun … bash -c TEXT` passes to a shell, and its parameters; or None."""
     first = PurePath(argv[0].text).name
     for number, value in enumerate(argv[:FARTHEST]):
         if value.known and value.text.startswith("--wrap="):

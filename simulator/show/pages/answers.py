@@ -245,10 +245,7 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 def _dots(
     ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
-    """Return dots by group (in the table, fitting, risky), and the panel of each dot.
-
-    Beyond `MOST_PANELS` a panel has text and command alone.
-    """
+    """Return dots by group (table, fitting, risky) and their panels, without figures beyond `MOST_PANELS`."""
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
     feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_PANELS, drawn=MOST_DOTS)
@@ -423,10 +420,7 @@ Cells = dict[tuple[Any, ...], Estimate | None]
 
 
 def sliders_page(ranking: Ranking, shown: Presentation) -> str:
-    """Return the page of sliders: the best layout of every combination of some inputs.
-
-    Raises UnsupportedError without plotly.
-    """
+    """Return the page of sliders: the best layout of every combination. Raises UnsupportedError without plotly."""
     knobs = tuple(knobs_of(ranking))
     cells = _priced_cells(knobs, shown)
     panels = [_cell(values, estimate, knobs, shown) for values, estimate in cells.items()]

@@ -62,10 +62,7 @@ _BESIDE_REASONS = 30
 
 
 def check_table(checks: Checks, shown: Presentation) -> str:
-    """Return the verdicts for people: the count of each, a row per recipe, and details of those to look at.
-
-    Of many, only reasons and failing recipes; all with more verbosity.
-    """
+    """Return the verdicts for people: the count of each, a row per recipe, details; of many only what fails."""
     checks, verbosity = printable(checks), shown.verbosity
     many = len(checks.results) > _MANY and verbosity < 1
     failing = tuple(result for result in checks.results if not result.passed and not result.known)

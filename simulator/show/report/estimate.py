@@ -376,10 +376,7 @@ def speed_sentence(estimate: Estimate, shown: Presentation) -> str:
 
 
 def launch_block(rows: Sequence[Sequence[str]], shown: Presentation) -> str:
-    """Return the effects of another switch, precision or stack in the reader's launch; empty without any.
-
-    Signs are those of the reader's change.
-    """
+    """Return the effects of other switches in the reader's launch, signed as that change; empty without any."""
     head = ["if your launch has", "tokens/s", "GiB", ""]
     return shown.grid(head, rows, (0, 3), {"": _NOTE_WIDTH}) if rows else ""
 
@@ -516,10 +513,7 @@ _RANKS, _SENDS = 0, 1
 
 
 def trace_text(timeline: Timeline) -> str:
-    """Return a timeline as trace events in JSON, for Perfetto and chrome://tracing.
-
-    There is a track for each pipeline rank, one for its sends, and its bytes alive.
-    """
+    """Return a timeline as trace events in JSON for Perfetto: a track per pipeline rank, its sends, its bytes."""
     estimate = timeline.estimate
     document = {
         "displayTimeUnit": "ms",

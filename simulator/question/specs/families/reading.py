@@ -639,10 +639,7 @@ def _without_absent_parts(fields: Fields) -> Fields:
 
 
 def read_config(file: Path, name: str = "") -> ModelSpec:
-    """Return the model a Hugging Face configuration describes; InputError or UnsupportedError if none.
-
-    Without a name it is called as its folder is, or as the file.
-    """
+    """Return the model a Hugging Face configuration describes, named as its folder or file. Raises like `fields_of`."""
     # State-space configurations bound their time steps by infinity, which nothing here reads.
     values = read_json(file, infinite=True)
     if not isinstance(values, dict):
@@ -655,10 +652,7 @@ def read_config(file: Path, name: str = "") -> ModelSpec:
 def model_of_config(
     values: Mapping[str, Any], where: str, name: str, pixels: Mapping[str, Any] = MappingProxyType({})
 ) -> ModelSpec:
-    """Return the model that the keys of a Hugging Face configuration describe; errors as of `read_config`.
-
-    `pixels` are the keys of its preprocessor's configuration.
-    """
+    """Return the model that a Hugging Face configuration describes; `pixels` are the keys of its preprocessor's."""
     whole = Config(where, dict(values))
     if not whole.has("model_type"):
         raise InputError(f"{where}: model_type: is missing; this is not a Hugging Face model configuration")
