@@ -99,11 +99,9 @@ def quoted(value: object) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return ``", did you mean 'x'?"`` for the choice nearest to ``name``, or ``""``.
+    """Return ``", did you mean 'x'?"`` for the choice nearest to ``name``, whatever case and dashes, or ``""``.
 
-    A choice that begins with ``name`` is nearest. Upper and lower case count
-    as equal, leading dashes count for nothing. Names over 200 characters get
-    no suggestion, so that a hostile name costs nothing.
+    A choice that begins with ``name`` is nearest. A hostile name, over 200 characters, gets none.
     """
     if len(name) > 200:
         return ""

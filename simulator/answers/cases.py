@@ -1,8 +1,4 @@
-"""Cases: completion of a question into the scenario and the layout that are priced, or the list of what is missing.
-
-`--model llama3.1-8b --nodes 1 --tp 2` is a case of one node of the default hardware with its usual stack; a launch
-script is one with the framework's own defaults, and options over it beat its flags.
-"""
+"""Cases: completion of a question into the scenario and the layout that are priced, or the list of what is missing."""
 
 from __future__ import annotations
 
@@ -129,8 +125,6 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     """Return the scenario of a question without a recipe; without nodes and devices it is what its layout takes.
 
     Without a stack, layouts that are `recommended` have the switches of one published for speed.
-
-    Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
     """
     if question.stated("model") is None and not question.model_fields:
         raise InputError("model: name one, give an estimate, or a file")

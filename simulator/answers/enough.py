@@ -1,9 +1,7 @@
 """The fewest devices of every kind that hold a training: the answer of a plan to which nothing is offered.
 
-    simulate plan --model qwen3-8b --seq-length 4096
-
 All weights, adapters, and adapters over a base of 4 bits are each searched on devices of a node, then on whole nodes,
-under what people fine-tune with unless a framework or a stack is said. `answers.plan` compares offers.
+under what people fine-tune with unless a framework or a stack is said.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Plan of a purchase: which offered hardware trains a number of tokens in time, and what each choice costs.
-
-A `Plan` divides days and cost by the `Goodput`: the share of paid time that trains beside failures, checkpoints and
-evaluation. `answers.ranking` ranks each offer, `show.report.plan` writes the plan.
-"""
+"""Plan of a purchase: which offered hardware trains a number of tokens in time, and what each choice costs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Rankings and single estimates of a question: `Question` in, frozen answer out.
-
-A question with `tp=4` searches all layouts of that tensor-parallel size (`search.rank`); with a whole layout it has one
-estimate (`search.build`). `answers.cases` completes the question first.
-"""
+"""Rankings and single estimates of a question: `Question` in, frozen answer out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operations of every mixer that scores keys (grouped queries, latent, indexed, compressed ...), listed by functions.
-
-What mixers share stands first: core attention, context-parallel exchanges, output projection.
-"""
+"""Operations of every mixer that scores keys (grouped queries, latent, indexed, compressed ...); shared parts first."""
 
 from __future__ import annotations
 

@@ -498,11 +498,7 @@ _FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
 def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, *, covered: bool) -> FittedPart:
-    """Return a part completed from its family's sources for ranges beyond its own rows.
-
-    A part fitted to own rows takes the sizes of contributions beyond measured runs; for a layout that its own range
-    does not cover also the scatter.
-    """
+    """Return a part with its family's sizes of contributions beyond its own rows, and scatter beyond its own range."""
     family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
     others = None if family is None else family.part(kind)
     if others is None or part.sizes or part.known:

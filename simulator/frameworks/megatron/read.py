@@ -25,10 +25,9 @@ from simulator.question.vocabulary import ScheduleName
 
 
 def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> Recipe:
-    """Return the run that Megatron's flags describe, without remarks on unread ones.
+    """Return the run that Megatron's flags describe, without remarks on unread ones. Raises InputError.
 
-    `environment` is None where the recipe does not state it; `own` says that Megatron-LM itself reads the flags, so
-    that its defaults apply. Raises InputError for an invalid value.
+    `environment` is None where it is not stated; `own`: Megatron-LM itself reads the flags, and its defaults apply.
     """
     special.drop_idle_exports(arguments)
     count_layers(arguments)

@@ -1,7 +1,6 @@
 """Reader of launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers.
 
-The tables cover most words (`frameworks.take`). Here are settings that depend on several words or on the model:
-recompute, experts, the cut, the loss, and the file that a launch names. `paddle.framework` reads logs.
+Settings that depend on several words or on the model: recompute, experts, the cut, the loss, a named file.
 """
 
 from __future__ import annotations

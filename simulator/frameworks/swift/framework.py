@@ -1,7 +1,6 @@
 """Reader of ms-swift, by translation into Megatron-LM's words (`megatron sft`) or those of the Trainer (`swift sft`).
 
-Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
-defaults apply where a flag is absent. `megatron.read` and `transformers.read` interpret the translated words.
+Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`).
 """
 
 from __future__ import annotations

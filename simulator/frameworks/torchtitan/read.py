@@ -1,8 +1,7 @@
 """Reader of torchtitan: makes a recipe of a launch or a TOML file, and a step of each step line of its log.
 
-`words.csv` has the keys that a table translates, through `frameworks.take`; here stands what needs code: model, layout,
-recompute, the cut of the pipeline. `flavors.yaml` names the models, `torchtitan.framework` registers the reader,
-`torchtitan.write` writes files.
+`words.csv` has the keys that a table translates; here stands what needs code: model, layout, recompute, the cut of the
+pipeline. `flavors.yaml` names the models.
 """
 
 from __future__ import annotations

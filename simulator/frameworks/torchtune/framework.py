@@ -1,8 +1,7 @@
 """Reader of torchtune's configuration files.
 
-Read at bd2a0fc as its recipes read them (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`), whose
-defaults apply where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and
-the longest sequence that the builder makes positions for. `frameworks.documents` makes keys of a file.
+Read at bd2a0fc (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`). `models.yaml` names the shipped model
+of each builder of `torchtune/models`, and the longest sequence that it makes positions for.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
     >>> launch_all(prepare(request, print), print).calibration_file
     PosixPath('mine/cpu.yaml')
 
-`outlook` returns the plan and starts nothing. `lab.probe.rates` has the rates, `lab.runner.campaign` launches, and
-`evidence.calibration` fits; rows that scatter too much store nothing.
+`outlook` returns the plan and starts nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """One launch of a layout: the command of its nodes, its end, its outcome; its launcher, and the interface of engines.
 
-    >>> launch = Launch(title="1-tiny", pick=pick, estimate=estimate, command=engine.prepare(pick, folder))
-    >>> engine.outcome(pick, folder, launcher.run(launch)).kind
-    'ok'
-
-An `Engine` (`lab.runner.engines`, or `outside` for Megatron-LM and Paddle) prepares the command of a node and reads how
-it ended; the `Launcher` starts the command on its node and ends all of it. It sets `NNODES`, `NODE_RANK`, `MASTER_ADDR`
-and `MASTER_PORT` there; the command starts the ranks of its node.
+An `Engine` prepares the command of a node and reads how it ended; the `Launcher` starts the command on its node, with
+`NNODES`, `NODE_RANK`, `MASTER_ADDR` and `MASTER_PORT`, and ends all of it.
 """
 
 from __future__ import annotations

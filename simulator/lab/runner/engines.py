@@ -1,15 +1,9 @@
 """Engines: the reference trainer that ships, and outside frameworks (experimental), whose log becomes a row.
 
-    >>> ReferenceEngine(backend="cuda").prepare(pick, folder).arguments[:3]
-    ('/usr/bin/python', '-m', 'torch.distributed.run')
-    >>> MegatronEngine(path="Megatron-LM").prepare(pick, folder).arguments
-    ('bash', 'recipe.sh')
-
 Of the reference trainer a job is written, a rank started for each device, and the ranks' results read; ranks
 (`lab.trainer`) import torch in processes of their own, this module does not. Of a framework that the user has
 installed the recipe of `simulate emit` is started, in the user's own environment, of which it changes nothing; figures
-come from the log alone, and the log of another layout is refused. Also what this machine's devices are, before anything
-is launched on them. `lab.runner.engine` has the interface of engines.
+come from the log alone, and the log of another layout is refused.
 """
 
 from __future__ import annotations

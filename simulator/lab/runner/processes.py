@@ -1,9 +1,5 @@
 """Commands run to their end, their time limit or an interruption, with none of their processes left behind.
 
-    >>> ended = run_guarded(("torchrun", "train.py"), folder=here, environment={}, log=log, limit_seconds=600.0)
-    >>> ended.exit_code, ended.timed_out
-    (0, False)
-
 A launcher such as torchrun starts its ranks in sessions of their own: a signal to its process group does not reach
 them, and when it is killed they live on. So a guard, a process of this module, starts the command and watches a pipe
 whose other end its parent holds. When the parent closes it, or dies in whatever way, every process that psutil finds

@@ -1,9 +1,5 @@
 """Comparison of a pipeline stage traced at full size, on tensors without data, with its predicted bytes.
 
-    >>> found = trace(scenario, layout, stage=0)
-    >>> found.predicted.allocated_bytes, found.traced.peak_bytes, found.traced.moment
-    (63285002240.0, 63285264996, 'backward')
-
 It sees tensors only: the prediction leaves out the coefficients that stand for none.
 """
 
@@ -67,10 +63,9 @@ class TraceComparison:
 
 
 def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> TraceComparison:
-    """Trace a pipeline rank of a layout and price it; by default the one that needs most.
+    """Trace a pipeline rank of a layout, by default the one that needs most, and price it.
 
-    Raises InputError for a rank that the pipeline lacks, and UnsupportedError for what the reference trainer cannot
-    run, without torch, and where the trace fails.
+    Raises InputError for a rank that the pipeline lacks, and UnsupportedError for what cannot be traced.
     """
     if scenario.framework.name != "torch":
         raise UnsupportedError(f"framework {scenario.framework.name}: a trace runs PyTorch; allowed is torch")

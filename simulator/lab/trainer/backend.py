@@ -1,10 +1,5 @@
 """Device of a rank and its process group: one interface to a processor, CUDA, NPU or another kind.
 
-    >>> backend = Backend(job)
-    >>> backend.join(job, rank=0)
-    >>> backend.device, backend.library
-    (device(type='cpu'), 'gloo')
-
 Kinds of devices differ here alone; `lab.trainer.worker` and `rates` use whichever they get.
 """
 

@@ -1,8 +1,5 @@
 """Process of a rank: which rank it is, how it ends, and the line in which it says why it failed.
 
-    >>> failure_in("simulate-trainer: rank 3: out-of-memory: CUDA out of memory")
-    Failure(rank=3, kind='out-of-memory', text='CUDA out of memory')
-
 Imports no torch: a wrong environment is reported before torch loads, and `lab.runner.engine` reads failures without it.
 """
 

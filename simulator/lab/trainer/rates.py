@@ -1,8 +1,5 @@
 """Timings of a machine's operations: every rank runs the same one at the same time, as in training.
 
-    >>> measure(job, folder, rank=0)
-    >>> from_json(MeasuredRates, (folder / "rates.json").read_text()).timed[0].forward
-
 Ranks that share memory or links share them here, and a repeat's time is that of the slowest rank.
 """
 

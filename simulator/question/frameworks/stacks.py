@@ -1,8 +1,6 @@
 """Stacks: the switches of a framework as one release, or one source of runs, sets them over its defaults.
 
-A stack stands in a file of its framework's folder, `simulator/frameworks/*/stacks/NAME.yaml`, a release below
-`releases`; `specs.stacks` reads the files, `frameworks.profile` has the switches. Old spellings of switches live here
-too, each with the name that took its place.
+Old spellings of switches live here too, each with the name that took its place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Layout: the cut of a model over devices, with recomputation and offload.
 
 The fields of `Layout` are the one place of layout fields: columns of blocks, axes of a search, options, keys of JSON,
-columns of CSV and of measured rows, and texts derive from them; `scenario.typed` is written from them for type
-checkers. `scenario.complete` derives fields that are left out, `search.rules` judges a layout.
+columns of CSV and of measured rows, and texts derive from them; `scenario.typed` is written from them.
 """
 
 from __future__ import annotations

@@ -360,11 +360,7 @@ class Published(Sourced):
 
 
 class ModelSpec(Frozen):
-    """Shape of a model; field names as in Hugging Face configurations.
-
-    Read from ``model_specs/<name>.yaml``, a file of the same form, or a
-    Hugging Face ``config.json``.
-    """
+    """Shape of a model, read from a spec or a ``config.json``; field names as in Hugging Face configurations."""
 
     name: Name
     """Name the model is asked for by."""

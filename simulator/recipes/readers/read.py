@@ -1,8 +1,4 @@
-"""Reader of recipes: finds the form of a file or launch and calls the reader of its framework.
-
-Forms of files stand in `readers.formats`, readers in `frameworks.registry`; `readers.recognition` says whether a file
-trains at all.
-"""
+"""Reader of recipes: finds the form of a file or launch and calls the reader of its framework."""
 
 from __future__ import annotations
 

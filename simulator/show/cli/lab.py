@@ -1,9 +1,6 @@
 """Commands of the lab: `validate` launches layouts, `trace` counts a stage's bytes, `calibrate --probe` measures.
 
-    simulate validate --model tiny.yaml --hardware local-cpu --devices 2
-
-Here are their options, what they need and exclude, and their exit codes. `simulator.lab` does the work; it is imported
-where a command runs, as launches exist on POSIX alone. `show.report.lab` writes the results.
+`simulator.lab` is imported where a command runs, as launches exist on POSIX alone.
 """
 
 from __future__ import annotations

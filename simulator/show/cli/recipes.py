@@ -1,7 +1,4 @@
-"""Commands on given layouts: `check` recipes, `emit` one, `compare` two, `explain` one; their options and exit codes.
-
-A layout stands in a recipe, in a saved answer, or in the options of an estimate.
-"""
+"""Commands on given layouts: `check` recipes, `emit` one, `compare` two, `explain` one; options and exit codes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """Pages of answers: an estimate with its curves, a ranking with a panel for each layout or with sliders, and others.
 
-    simulate rank --model llama3.1-8b --nodes 2 --format html --output rank.html
-    simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
-
-The others are of a plan, a comparison, verdicts on recipes, and predictions beside measured runs. Each takes the answer
-and its presentation, and raises UnsupportedError where plotly is not installed. Other questions that a page answers
-(another sequence length, each position of a slider) are priced here beforehand; the browser computes no figure.
+Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed. Other questions
+that a page answers (another sequence length, a slider's position) are priced here; the browser computes no figure.
 """
 
 from __future__ import annotations

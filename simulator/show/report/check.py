@@ -4,11 +4,8 @@
     recipe    verdict       on              GiB
     train.sh  does not fit  8 x h100  161.2
 
-    ::error file=train.sh,line=12,title=simulate check%3A does not fit::needs 161.2 of 79.6 GiB
-
 CI reads JUnit XML, SARIF 2.1.0, and workflow commands of GitHub Actions. Names and values come from files: `printable`
-leaves nothing in them that a terminal or a CI runner would obey. `recipes.check.verdict` has the record,
-`recipes.check` titles of verdicts and of a reader's remarks; a rule of a layout or of a framework says its own.
+leaves nothing in them that a terminal or a CI runner would obey.
 """
 
 from __future__ import annotations

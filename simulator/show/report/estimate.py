@@ -1,11 +1,11 @@
-"""Estimate and explanation as text for people, and the lines that all answers about layouts share.
+"""Estimate, explanation and timeline as text for people, and the lines that all answers about layouts share.
 
     llama3.1-70b on 64 devices of z2000: bf16, ...       the question
     TP4 PP8 CP2 DP1: fits: needs 83.6 of 95.6 GiB ...    the answer in words
     stage  parameters  optimizer  activations            tables, as many as `-v` asks for
     Known: device measured, stack between ...            what the numbers rest on
 
-A timeline as trace events stands here too. `report.ranking` has many layouts, `report.as_json` the JSON.
+`report.ranking` has many layouts, `report.as_json` the JSON.
 """
 
 from __future__ import annotations

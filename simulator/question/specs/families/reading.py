@@ -1,8 +1,7 @@
 """Reader of Hugging Face configurations: the model of a `config.json`, by the row of its `model_type`.
 
 The file is parsed as JSON; nothing is fetched and no code that it names is run. A key that is absent means what the
-configuration class of the `transformers` library makes of its absence. Sizes that a saved configuration always carries
-are required. What the simulator cannot price is refused by name. `specs.model` has the fields that are filled.
+configuration class of the `transformers` library makes of its absence. What cannot be priced is refused by name.
 """
 
 from __future__ import annotations
