@@ -423,10 +423,7 @@ def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:
     """
     model = conditions.model
     hidden, (rank, _, rope, _) = model.hidden_size, _sizes(model)
-    compressed: tuple[Weight, ...] = (
-        Weight("kv_a", hidden, rank + rope, "replicated"),
-        vector("kv_a_norm", rank),
-    )
+    compressed: tuple[Weight, ...] = (Weight("kv_a", hidden, rank + rope, "replicated"), vector("kv_a_norm", rank))
     if model.attention_gate != "none":
         gates = model.num_attention_heads if model.attention_gate == "head" else model.value_width
         compressed = (*compressed, Weight("g", hidden, gates, "column"))

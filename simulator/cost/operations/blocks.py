@@ -5,14 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from simulator.cost.dtypes import (
-    FP32,
-    HALF,
-    activation_input_bytes,
-    element_bytes,
-    fp4_bytes,
-    narrow_element_bytes,
-)
+from simulator.cost.dtypes import FP32, HALF, activation_input_bytes, element_bytes, fp4_bytes, narrow_element_bytes
 from simulator.cost.operations.record import (
     Amount,
     Collective,
@@ -439,9 +432,7 @@ def prediction(conditions: Conditions) -> tuple[Operation, ...]:
     return (
         Operation(name="prediction_norms", group="prediction", weights=joined),
         Operation(
-            name="prediction_projection",
-            group="prediction",
-            weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),),
+            name="prediction_projection", group="prediction", weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),)
         ),
         Operation(name="prediction_final_norm", group="prediction", weights=(vector("mtp_final_norm", hidden),)),
         *(operation._replace(group="prediction") for operation in last_streams(conditions)),

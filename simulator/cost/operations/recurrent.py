@@ -35,10 +35,7 @@ def _filter(conditions: Conditions) -> Operation:
             Weight("filter_out", 2 * half, hidden, "replicated", matmul=False),
             vector("filter_out_bias", hidden),
         ),
-        saved=(
-            Saved("filter_input", element * hidden, "sequence"),
-            Saved("filter_inner", element * half, "sequence"),
-        ),
+        saved=(Saved("filter_input", element * hidden, "sequence"), Saved("filter_inner", element * half, "sequence")),
         moved=(Amount(8.0 * element * hidden, "sequence"),),
         core_flops=8.0 * hidden * half,
     )

@@ -14,13 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
-from simulator.cost.dtypes import (
-    HALF,
-    element_bytes,
-    gradient_bytes,
-    optimizer_bytes_per_parameter,
-    parameter_dtype,
-)
+from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_dtype
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
@@ -134,7 +128,7 @@ def pieces_of(pricing: Pricing, group: int) -> Pieces:
             *(layer_seconds(each, kind) for kind in contents.layer_kinds),
             *(head_seconds(each), table_seconds(each)),
             *projections,
-        ),
+        )
     )
 
 

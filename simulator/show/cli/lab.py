@@ -80,11 +80,7 @@ _LAUNCH = in_section(
         "from then on.",
     ),
     Option("--dry-run", "Show what would be started, and start nothing."),
-    Option(
-        "--rdzv-endpoint",
-        "Several nodes, started alike: where the first node waits.",
-        metavar="HOST:PORT",
-    ),
+    Option("--rdzv-endpoint", "Several nodes, started alike: where the first node waits.", metavar="HOST:PORT"),
     Option("--node-rank", "Several nodes, started alike: which of them this is.", Whole(0, 2**20), default=0),
 )
 _GONE = ("--launcher", "--slurm-partition", "--slurm-account", "--slurm-option", "--queue-limit")

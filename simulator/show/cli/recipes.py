@@ -45,7 +45,10 @@ from simulator.show.cli.streams import (
 
 if TYPE_CHECKING:
     from simulator.answers.cases import Case
+    from simulator.answers.gates import Gates
     from simulator.question.question import Question
+    from simulator.recipes.check.verdict import Checked, Checks
+    from simulator.show.report.presentation import Presentation
 
 _REPLACED = Option(
     "--model-field",
@@ -206,9 +209,6 @@ def _quoted_question(text: str) -> Question:
         return question_on_line(ctx)
 
 
-if TYPE_CHECKING:
-    from simulator.answers.cases import Case
-
 _ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
 """Other names of targets; `deepspeed` selects its own stack too."""
 DOES_NOT_FIT = 1
@@ -294,12 +294,6 @@ def _stdin() -> str:
     if len(text) > MOST_BYTES:
         raise InputError(f"stdin: is larger than {MOST_BYTES // MEGA} MB")
     return text
-
-
-if TYPE_CHECKING:
-    from simulator.answers.gates import Gates
-    from simulator.recipes.check.verdict import Checked, Checks
-    from simulator.show.report.presentation import Presentation
 
 
 def _open(params: list[click.Parameter]) -> list[click.Parameter]:

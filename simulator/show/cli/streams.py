@@ -82,11 +82,7 @@ def presentation(ctx: click.Context, **more: Any) -> Presentation:
 
     output = ctx.params.get("output")
     return Presentation(
-        verbosity=verbosity_of(ctx),
-        colour=colour_of(ctx, output),
-        width=width_of(output),
-        command=typed(ctx),
-        **more,
+        verbosity=verbosity_of(ctx), colour=colour_of(ctx, output), width=width_of(output), command=typed(ctx), **more
     )
 
 

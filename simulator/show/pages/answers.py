@@ -84,13 +84,7 @@ from simulator.show.report.estimate import (
     status_line,
 )
 from simulator.show.report.listing import SpecListing, listing_columns
-from simulator.show.report.plan import (
-    availability_lines,
-    foundation_lines,
-    left_out_lines,
-    plan_answer,
-    plan_columns,
-)
+from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
 from simulator.show.report.ranking import (
     equal_lines,
