@@ -61,10 +61,7 @@ def _fused(conditions: Conditions) -> bool:
 
 
 def _composed(conditions: Conditions) -> float:
-    """Return the bytes per feature that a composed norm saves; in fp32 training every copy is fp32.
-
-    A frozen scale needs no copy of what it multiplies: one fp32 copy is left.
-    """
+    """Return the bytes per feature that a composed norm saves in fp32; under a frozen scale one copy is left."""
     if conditions.lora_rank is not None:
         return FP32
     saved = float(conditions.framework.composed_norm_bytes)
@@ -129,10 +126,7 @@ def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, 
 
 
 def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...]:
-    """Return the bytes of adding up input gradients of separate products: two reads and one write per sum.
-
-    Every tensor-parallel rank has the whole gradient.
-    """
+    """Return the bytes of adding up whole input gradients of separate products: two reads and one write per sum."""
     if conditions.framework.fused_projections or products < 2:
         return ()
     return (Amount(3.0 * (products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
@@ -147,10 +141,7 @@ def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce
 def network(
     conditions: Conditions, name: str, width: int, group: OperationGroup, prefix: str = ""
 ) -> tuple[Operation, ...]:
-    """Return a feed-forward network for all tokens: gate and up (or up alone), activation, down.
-
-    Weight names start with `prefix`.
-    """
+    """Return a feed-forward network for all tokens, gate and up (or up alone), activation, down, named by `prefix`."""
     hidden, bias = conditions.model.hidden_size, conditions.model.mlp_bias
     into = into_products(conditions)
     first = [Weight(f"{prefix}{name}", hidden, width, "column") for name in into]

@@ -82,10 +82,7 @@ def unreleased(framework: str) -> tuple[Stack, ...]:
 
 
 def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Stack, ...]:
-    """Return the stacks published for speed on some devices.
-
-    The newest release for their family; else those for their makers, else those for all devices.
-    """
+    """Return the stacks published for speed: the newest for the devices' family, else for makers, else for all."""
     tuned = [each for each in stacks_of(framework) if each.tuned and (not each.vendors or makers <= set(each.vendors))]
     named = [stack for stack in tuned if stack.families and families <= set(stack.families)]
     if named:
@@ -345,10 +342,7 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
 
 
 def _usual(stack: str, case: ReleaseCase, fp8_recipe: str) -> tuple[Mapping[str, str], str]:
-    """Return the switches of more than half of the nearest recipes, and their description.
-
-    Of fp8 recipes, those that scale as `fp8_recipe` count.
-    """
+    """Return the switches of most of the nearest recipes, of fp8 ones with the same scaling, and their description."""
     alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     alike = [recipe for recipe in alike if case.adapters or not recipe.tunes] or alike
     if case.precision == "fp8":

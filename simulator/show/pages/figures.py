@@ -5,8 +5,7 @@
     estimate                   # in a notebook: the terminal's table with bars behind its cells
     estimate.plot("step")      # a figure of plotly
 
-Every number in a figure is computed here; `pages.answers` shows them too. The package hands
-`answer_html` and `answer_figure` to `Tabular.drawing`; `show.report` has the tables.
+Every number in a figure is computed here.
 """
 
 from __future__ import annotations
