@@ -185,11 +185,6 @@ MixerFields = dict[str, Any]
 """Fields of a model's spec that concern mixers."""
 
 
-def is_known_spec(spec: str) -> bool:
-    """Whether the other flags describe the layers of a definition that `--spec` names."""
-    return _SPECS.fullmatch(spec) is not None
-
-
 def _spec(arguments: Arguments, group: str) -> str | None:
     """Return the layers' definition, if it is MindSpeed's `own` or a `stack` filled by a pattern; None for others."""
     match = _SPECS.fullmatch(arguments.text("spec", "spec") or "")
@@ -494,7 +489,7 @@ def _places_of_experts(arguments: Arguments, fields: dict[str, Any], layers: int
 def _set_latent(arguments: Arguments, fields: dict[str, Any]) -> None:
     """Set the sizes of latent attention, if the model has it; refuse unknown definitions of layers."""
     spec = arguments.text("spec", "spec")
-    if spec and not is_known_spec(spec):
+    if spec and _SPECS.fullmatch(spec) is None:
         arguments.not_modelled(f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
     if fields.get("attention") != "mla":
         for name in LATENT:

@@ -219,13 +219,11 @@ def _defaults() -> Mapping[str, Any]:
     return config
 
 
-def _default(name: str) -> Any:
-    return _defaults().get(name, Outside(name))
-
-
 def bridge_reader() -> PythonReader:
     """Return a reader of Megatron-Bridge's recipes, with the defaults of its fields."""
-    return PythonReader(_default, lambda name: _PARTIAL_OR_RECIPES.search(name) is not None)
+    return PythonReader(
+        lambda name: _defaults().get(name, Outside(name)), lambda name: _PARTIAL_OR_RECIPES.search(name) is not None
+    )
 
 
 def is_python_recipe(text: str) -> bool:

@@ -338,7 +338,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
-    reasons = tuple(remark.message for remark in (*refusals, *unsure, *_failing(host))) or broken
+    unmet = [remark for remark in host if remark.severity == "error"]
+    reasons = tuple(remark.message for remark in (*refusals, *unsure, *unmet)) or broken
     priced = outcome not in ("not_modelled", "cannot_tell")
     return Checked(
         file=recipe.file,
@@ -413,10 +414,6 @@ def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
         f"powers of two, and there are {capacity:.1f}: a run decides"
     )
     yield Remark(rule=UNDECIDED, severity="error", message=message)
-
-
-def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
-    return (remark for remark in remarks if remark.severity == "error")
 
 
 def _starts(case: Case, estimate: Estimate) -> bool:

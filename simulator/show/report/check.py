@@ -226,7 +226,7 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
         yield from range_line(result)
     # A refused layout has no figures: no run can have it.
     if estimate is not None and result.outcome != "refused":
-        parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
+        parts = largest_parts(estimate.memory.parts_bytes)
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
         yield from _peak_lines(result)
     if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):

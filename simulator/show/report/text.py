@@ -401,10 +401,10 @@ def margin_text(headroom_bytes: float) -> str:
     return f"{gib(-headroom_bytes)} GiB over" if headroom_bytes < 0 else f"{gib(headroom_bytes)} GiB spare"
 
 
-def largest_parts(parts: Mapping[str, float], limit: int = 4) -> list[tuple[str, float]]:
-    """Return the largest parts, largest first, without empty ones."""
+def largest_parts(parts: Mapping[str, float]) -> str:
+    """Return the four largest parts in GiB, largest first, without empty ones."""
     ordered = sorted(parts.items(), key=lambda part: (-part[1], part[0]))
-    return [(name, size) for name, size in ordered[:limit] if size > 0]
+    return ", ".join(f"{words(name)} {gib(size)}" for name, size in ordered[:4] if size > 0)
 
 
 def option_name(name: str) -> str:

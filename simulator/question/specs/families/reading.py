@@ -352,7 +352,7 @@ def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
         if (mixer, follows) != ("none", "none"):
             mixers.append(mixer)
             networks.append(follows)
-            widths.append(_multiple(int(2 * network.real("ffn_mult") * hidden / 3)) if follows == "gated" else 0)
+            widths.append(-(-int(2 * network.real("ffn_mult") * hidden / 3) // 256) * 256 if follows == "gated" else 0)
     if len(shared) != 1:
         raise config.unsupported("block_configs", f"{len(shared)} numbers of key-value heads: only one can be priced")
     return {
@@ -363,10 +363,6 @@ def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
         "feed_forwards": networks,
         "intermediate_sizes": widths,
     }
-
-
-def _multiple(width: int, of: int = 256) -> int:
-    return -(-width // of) * of
 
 
 def _behind_hashed(config: Config, fields: Fields, _how: How) -> Fields:
