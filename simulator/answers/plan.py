@@ -80,11 +80,9 @@ class Goodput:
 
 
 def goodput(availability: Availability, devices: int, parameters: float) -> Goodput:
-    """Return the goodput of a job on `devices` devices that trains `parameters` parameters.
+    """Return the goodput of a job on `devices` devices that trains `parameters` parameters (docs/plan.md).
 
-    Per second of training that counts a run spends `C / T` on checkpoints and `e` on evaluation; failures come every
-    `M = MTBF / devices`, and each costs the restart, reading the checkpoint, and on average half of the interval `T`
-    with its checkpoint and evaluation. Raises UnsupportedError where a job fails faster than it recovers.
+    Raises UnsupportedError where a job fails faster than it recovers.
     """
     mean = availability.device_mtbf_hours * SECONDS_PER_HOUR / devices
     write = parameters * BYTES_PER_PARAMETER / (availability.checkpoint_bandwidth_per_device * devices)
