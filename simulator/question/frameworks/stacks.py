@@ -342,7 +342,10 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
 
 
 def _usual(stack: str, case: ReleaseCase, fp8_recipe: str) -> tuple[Mapping[str, str], str]:
-    """Return the switches of most of the nearest recipes, of fp8 ones with the same scaling, and their description."""
+    """Return the switches of more than half of the nearest recipes, and their description.
+
+    Of fp8 recipes, those that scale as `fp8_recipe` count.
+    """
     alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     alike = [recipe for recipe in alike if case.adapters or not recipe.tunes] or alike
     if case.precision == "fp8":

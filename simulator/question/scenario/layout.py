@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Literal, assert_never
@@ -29,8 +28,9 @@ from simulator.question.vocabulary import (
     ScheduleName,
 )
 
-_size = partial(input_field, group="size")
-"""Field of a size of the layout."""
+
+def _size(default: int, help: str, **about: Any) -> Any:  # noqa: A002  as of `input_field`
+    return input_field(default, help, group="size", **about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
