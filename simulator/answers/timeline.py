@@ -65,7 +65,7 @@ class Timeline:
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
-    """Run the schedule of an estimate that breaks no rule, for at most `micro_batches` and `MOST_PASSES` passes."""
+    """Run the schedule of an estimate, of its first `micro_batches` alone if fewer. Raises UnsupportedError."""
     if estimate.violations:
         raise UnsupportedError(f"timeline: the layout is refused: {estimate.violations[0].message}")
     layout, speed = estimate.layout, estimate.throughput

@@ -77,7 +77,7 @@ def sample_of(row: MeasuredRow) -> Sample:
 
 
 def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
-    """Return a row's scenario and layout, on the devices that TFLOPS and step time give if not its own."""
+    """Return a row's scenario and layout, on other devices where TFLOPS and step time contradict the stated ones."""
     stated = question(replace(row, devices_from_figures=None))
     implied = figures_devices(row)
     if implied is None or abs(implied / row.devices - 1.0) <= DEVICE_TOLERANCE:
