@@ -1,19 +1,7 @@
 """Errors that the simulator raises on purpose, with the exit status of each; text made fit for one line.
 
-::
-
-    Exception
-    └── SimulateError            anything the simulator refuses on purpose
-        ├── InputError           exit 2: the input or its use is wrong
-        │   ├── NoRecipeError    the file starts no training
-        │   ├── NotShellError    the file is no shell script that can be read
-        │   └── AbsentFileError  a file that another names is not at hand
-        ├── UnsupportedError     exit 3: the input is sound but cannot be priced
-        │   └── PrecisionError   the device has no units for the precision
-        └── UndecidedError       exit 3: what decides the answer is not known
-
 Each message is one line: what is wrong, where (file and key path), what is allowed and, where one is close, the nearest
-valid name. Any other exception that escapes is a defect of the simulator. `show.cli.main` prints the line and exits.
+valid name. Any other exception that escapes is a defect of the simulator.
 """
 
 import re
