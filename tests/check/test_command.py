@@ -162,7 +162,7 @@ def failing(folder: Path) -> list[str]:
         "fits.sh": text,
         "large.sh": text.replace("--micro-batch-size 1", "--micro-batch-size 64"),
         "refused.sh": text.replace("TP=2", "TP=3"),
-        "open.sh": text.replace("NNODES=4", "NNODES=$WORLD_SIZE"),
+        "open.sh": text.replace("TP=2", "TP=$DEGREE"),
         "other.sh": "xtuner train x.py\n",
         "broken.sh": "if true; then\n",
     }
@@ -217,17 +217,22 @@ def test_a_baseline_is_a_ratchet(tmp_path: Path) -> None:
 def test_values_of_the_run(tmp_path: Path) -> None:
     text = Path(MEGATRON).read_text(encoding="utf-8").replace("NNODES=4", "NNODES=$WORLD_SIZE")
     file = tmp_path / "train.sh"
-    file.write_text(text, encoding="utf-8")
+    file.write_text(text.replace("TP=2", "TP=$DEGREE"), encoding="utf-8")
     (asked,) = checked(str(file), code=3)
     (remark,) = [remark for remark in asked["remarks"] if remark["severity"] == "error"]
-    assert (remark["fix"], remark["place"]["line"]) == ("--set WORLD_SIZE=VALUE", 5)
+    assert (remark["fix"], remark["place"]["line"]) == ("--set DEGREE=VALUE", text.split("TP=2")[0].count("\n") + 1)
+    file.write_text(text, encoding="utf-8")
+    (fewest,) = checked(str(file))
+    assert fewest["estimate"]["devices"] == 8
+    assert {remark["rule"] for remark in fewest["remarks"]} >= {"nodes-assumed", "devices-counted"}
     (told,) = checked(str(file), "--set", "WORLD_SIZE=2")
     assert told["estimate"]["devices"] == 16
     (sized,) = checked(str(file), "--nodes", "3", "--tp", "1", "--global-batch-size", "96")
     assert sized["estimate"]["devices"] == 24
     result = run("check", str(file), "--from-environment", "--format", "json", env={"WORLD_SIZE": "4"})
     assert json.loads(result.stdout)["results"][0]["estimate"]["devices"] == 32
-    assert run("check", str(file), env={"WORLD_SIZE": "4"}).exit_code == 3
+    unread = run("check", str(file), "--format", "json", env={"WORLD_SIZE": "4"})
+    assert json.loads(unread.stdout)["results"][0]["estimate"]["devices"] == 8
 
 
 def test_gates_and_exit_zero() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from simulator.cost.derived import pricing_of
-from simulator.cost.pricing.price import FITS, price
+from simulator.cost.pricing.price import FITS, size
+from simulator.cost.stages import usable_bytes
 from simulator.question.question import question_of
 from tests.check.recipes import checked, judged
 from tests.cli.running import run
@@ -197,13 +198,19 @@ def test_a_hostile_line_is_not_printed(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_what_is_said_to_fit_is_the_last_that_does(changes: dict[str, Any]) -> None:
     found = judged(**{"global_batch_size": 64, **changes})
-    room, case = found.room, found.case
+    room, case, estimate = found.room, found.case, found.estimate
     assert room is not None
     assert case is not None
+    assert estimate is not None
+    assert estimate.memory.interval_bytes is not None
+    likely = estimate.memory.interval_bytes.high / estimate.memory.device_bytes
 
     def fits(seq_length: int = case.scenario.seq_length, micro_batch_size: int = case.layout.micro_batch_size) -> bool:
+        """Whether the end of the case's 90 % range stays below the capacity."""
         layout = replace(case.layout, micro_batch_size=micro_batch_size)
-        return bool(price(pricing_of(replace(case.scenario, seq_length=seq_length), layout)).verdict[0] == FITS)
+        sized = size(pricing_of(replace(case.scenario, seq_length=seq_length), layout))
+        usable = usable_bytes(case.scenario, sized.memory.contents)[sized.binding_stage, 0]
+        return bool(sized.verdict[0] == FITS and sized.need_bytes[0] * likely <= usable)
 
     assert room.seq_length is not None
     assert fits(seq_length=room.seq_length)
@@ -211,8 +218,8 @@ def test_what_is_said_to_fit_is_the_last_that_does(changes: dict[str, Any]) -> N
     assert room.micro_batch_size is not None
     assert fits(micro_batch_size=room.micro_batch_size)
     sequences = case.scenario.global_batch_size // case.layout.data_parallel
-    larger = [size for size in range(room.micro_batch_size + 1, sequences + 1) if sequences % size == 0]
-    assert not any(fits(micro_batch_size=size) for size in larger if case.layout.virtual_stages == 1)
+    larger = [each for each in range(room.micro_batch_size + 1, sequences + 1) if sequences % each == 0]
+    assert not any(fits(micro_batch_size=each) for each in larger if case.layout.virtual_stages == 1)
 
 
 def test_it_is_said_in_table_and_json(tmp_path: Path) -> None:
