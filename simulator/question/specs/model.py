@@ -14,7 +14,16 @@ from pydantic import AfterValidator, Field, model_validator
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.configuration import MAXIMUM_LAYERS, MAXIMUM_PARTS
-from simulator.question.specs.documents import Frozen, ModelId, Name, Sourced, Sources, Text, refuse, undefined_sources
+from simulator.question.specs.documents import (
+    Frozen,
+    ModelId,
+    Name,
+    Sourced,
+    Sources,
+    Text,
+    refuse,
+    undefined_sources,
+)
 from simulator.question.specs.vision import Encoder
 from simulator.question.units import parse_count
 
