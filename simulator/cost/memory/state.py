@@ -105,7 +105,10 @@ class DeviceParameters(NamedTuple):
 
 @of_sizes
 def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> DeviceParameters:
-    """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO, in three classes (M1)."""
+    """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO (M1).
+
+    Three classes have divisors of their own: tensor parallel; none; expert parallel x expert tensor parallel.
+    """
     scenario, block = pricing.scenario, pricing.block
     tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
     split, replicated, routed = _by_class(model_totals(scenario, counted), pricing.contents, tied=tied)
@@ -322,7 +325,12 @@ class TrainingState:
 
 @derived
 def training_state(pricing: Pricing) -> TrainingState:
-    """Return the bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2)."""
+    """Return the bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2).
+
+    ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters (Rajbhandari
+    et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to the 16-bit weights, or replaces them
+    with `fp8_param_gather` (measured: without it fp8 runs take more memory than bf16 ones).
+    """
     scenario, block = pricing.scenario, pricing.block
     profile = scenario.framework
     weights = device_parameters(pricing)
@@ -529,7 +537,12 @@ def _routers(pricing: Pricing) -> DeviceParameters:
 
 
 def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> KindArray:
-    """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast` (M2)."""
+    """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast`.
+
+    Parameters stored in the compute type are unsharded below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on,
+    with `fully_shard` from ZeRO 1 on; below ZeRO 3 an unsharded 16-bit copy is alive too (autocast's cast weights, or
+    the gathered copy). fp32 training casts nothing, so only that gathered copy remains.
+    """
     scenario, block = pricing.scenario, pricing.block
     if not cast:
         return shard(pricing, value, 3) * element_bytes(scenario)
@@ -585,7 +598,11 @@ def cached_bytes(scenario: Scenario) -> float:
 
 
 def _gathered(pricing: Pricing) -> KindArray:
-    """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2), or a limit of live parameters (M24)."""
+    """Return the bytes of the whole layers that ZeRO 2 and 3 gather.
+
+    ZeRO 3 gathers two layers' weights (one used, one prefetched); ZeRO 2 and 3 hold one layer's unsharded gradients. A
+    framework with a limit of live parameters gathers up to that limit, and has a gradient buffer.
+    """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
     layer = largest(local_count(pricing, piece) for piece in totals.layers)

@@ -27,7 +27,11 @@ def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered
 
 
 def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:
-    """Return the rotary position embedding of q and, unless another layer's `keys` are reused, k (T6)."""
+    """Return the rotary position embedding; the core saves its outputs.
+
+    It reads and writes q and, unless another layer's `keys` are reused, k. Composed of several operations it casts to
+    fp32, multiplies and casts back: 20 bytes per number, not 4.
+    """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     tables: tuple[Saved, ...] = ()
     if conditions.framework.rope_tables_per_call:
@@ -41,7 +45,15 @@ def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, 
 
 
 def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) -> Operation:
-    """Return the context-parallel exchange (T8); the backward pass exchanges twice as much."""
+    """Return the context-parallel exchange; the backward pass exchanges twice as much.
+
+    Ring: every rank passes keys and values on `c - 1` times, as one joined tensor that the backward pass starts from;
+    in a sliding layer only those inside a window. Gathered: keys and values of all ranks arrive at once, beside
+    attention to a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v and the output
+    change from sequence to head splits, keys and values as often as they are repeated; within a ring over some ranks,
+    and keys and values go round the others. The core saves its output, the product behind it the exchanged one
+    (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
+    """
     element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
     passed: Spread = "window" if mixer in _SLIDING else "key_value"
@@ -190,7 +202,12 @@ def output_projection(conditions: Conditions, width: int) -> Operation:
 
 
 def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
-    """Return the operations between norm and residual addition: projections, head norms, positions, core, output."""
+    """Return the operations between norm and residual addition: projections, head norms, positions, core, output.
+
+    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, beside rotated q and k;
+    beside a repeated v only if another view of it is saved: unrotated queries, a norm's input, a gate. With fewer
+    key-value heads than tensor-parallel ranks, the ranks gather the projection and take their parts.
+    """
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
@@ -326,7 +343,12 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 
 
 def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
-    """Return the operations between norm and residual addition: projections down and up, positions, core, output."""
+    """Return the operations between norm and residual addition: projections down and up, positions, core, output.
+
+    Operations are split as in Megatron. The compressed latents and their norms are saved. One projection expands keys
+    and values; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
+    well, and the projection's output is freed; without, it stays alive through v.
+    """
     model, element = conditions.model, element_bytes(conditions)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
     normed = rank + (model.q_lora_rank or 0)

@@ -27,8 +27,11 @@ def vector(name: str, length: int, split: Split = "replicated") -> Weight:
 def norm(conditions: Conditions, name: str, weight: str) -> Operation:
     """Return a norm with the input of the linear layer behind it: saves its input, fp32 statistics and its output.
 
-    Without `keep_gathered_inputs` the output is saved split over the sequence-parallel group and gathered again in
-    backward (Korthikanti et al. 2022, section 4.2.2).
+    RMSNorm has a scale and saves one number per token; LayerNorm has a scale, mostly a bias, and saves two. A fused
+    norm saves its 16-bit input; an RMSNorm of elementwise operations saves `composed_norm_bytes` per feature instead.
+    fp8 saves the output in 8 bits. Without `keep_gathered_inputs` the output is saved split over the sequence-parallel
+    group and gathered again in backward (Korthikanti et al. 2022, section 4.2.2). A composed norm casts to fp32 and
+    back, squares, averages and multiplies twice: 36 bytes.
     """
     model, element = conditions.model, element_bytes(conditions)
     hidden, centred = float(model.hidden_size), model.norm != "rms_norm"
@@ -100,7 +103,10 @@ def post_norm(conditions: Conditions, name: str, weight: str) -> Operation:
 
 
 def residual(conditions: Conditions, name: str) -> Operation:
-    """Return an addition to the residual stream: two reads, one write; dropout saves a byte per number (M4)."""
+    """Return an addition to the residual stream: two reads, one write; dropout saves a byte per number (M4).
+
+    Korthikanti et al. 2022, section 4.1: `2 s b h` bytes of masks a layer, split with the sequence.
+    """
     hidden = float(conditions.model.hidden_size)
     masks = (Saved(f"{name}_mask", hidden, "sequence"),) if conditions.framework.hidden_dropout else ()
     moved = Amount(3.0 * element_bytes(conditions) * hidden, "sequence")
@@ -108,7 +114,11 @@ def residual(conditions: Conditions, name: str) -> Operation:
 
 
 def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
-    """Return the bytes of casting a product's 16-bit input: fp8 writes it and its transpose; NVFP4 reads it twice."""
+    """Return the bytes of casting a product's 16-bit input: fp8 writes it and its transpose; NVFP4 reads it twice.
+
+    NVFP4 needs a tensor's largest number before it casts (TransformerEngine, NVFP4 quantization); MXFP4 scales by
+    block.
+    """
     if conditions.precision == "fp4":
         reads = 2.0 if conditions.framework.fp4_recipe == "nvfp4" else 1.0
         return (Amount((reads * HALF + 2.0 * fp4_bytes(conditions)) * width, spread),)
@@ -358,7 +368,11 @@ def embedding(conditions: Conditions) -> Operation:
 
 
 def inputs(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return the first rank's other operations: learned positions, norm and dropout (M4) of the embedded tokens."""
+    """Return the first rank's other operations: learned positions, norm and dropout of the embedded tokens.
+
+    Weights are replicated on every rank. Dropout saves a byte of mask per number: `embedding_dropout` of Megatron-LM
+    core_v0.19.0, megatron/core/models/common/embeddings/language_model_embedding.py.
+    """
     model = conditions.model
     operations: list[Operation] = []
     if model.learned_positions:

@@ -60,7 +60,11 @@ def experts(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _in_fixed_buffers(conditions: Conditions, operation: Operation) -> Operation:
-    """Return an operation of routed experts with tensors sized for more copies than the average (T12)."""
+    """Return an operation of routed experts with tensors sized for more copies than the average.
+
+    CUDA graphs fix shapes: temporaries are as large as the capacity of a rank, saved tensors go into pages of one
+    buffer (`--moe-expert-rank-capacity-factor`, `--moe-paged-stash` of Megatron-LM core_v0.18.2).
+    """
     stash, capacity = conditions.framework.expert_stash, conditions.framework.expert_capacity
     if stash == capacity == 1.0:
         return operation
@@ -141,7 +145,11 @@ def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple
 
 
 def _router(conditions: Conditions) -> Operation:
-    """Return the router, with fp32 logits and probabilities of every expert (M3)."""
+    """Return the router, with fp32 logits and probabilities of every expert.
+
+    megatron-core since 0.13 saves the logits and a routing map, `5 E` a token, and `24 K` for the chosen experts:
+    scores, their sums and indices, probabilities in the order of the copies.
+    """
     model = conditions.model
     saved = 2.0 * FP32 * model.num_experts
     if conditions.framework.probabilities_in_experts:
@@ -157,9 +165,12 @@ def _router(conditions: Conditions) -> Operation:
 
 
 def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
-    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, to experts 8 bit with `fp8_dispatch` (T9).
+    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, to experts 8 bit with `fp8_dispatch`.
 
-    The backward pass mirrors the forward one: gradients travel to the experts where results came back, and the reverse.
+    The backward pass mirrors the forward pass: gradients travel to the experts where results came back, and the
+    reverse. All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks
+    gather. All-gather: every rank receives the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank
+    that it reaches, over the network one to each node.
     """
     sizes = (dispatched_bytes(conditions), element_bytes(conditions))
     sent, returned = sizes if pattern == "gather" else sizes[::-1]
@@ -273,7 +284,11 @@ def _weighs_inside(conditions: Conditions) -> bool:
 
 
 def _biased(conditions: Conditions) -> tuple[Amount, ...]:
-    """Return the bytes of adding experts' biases, weighted by router probabilities, in kernels of their own (T11)."""
+    """Return the bytes of adding experts' biases, weighted by fp32 router probabilities, in separate kernels.
+
+    The product and the sum are fp32, then joined and cast: 28 bytes per output, and as many in backward (megatron-core,
+    experts.py, `_apply_bias`).
+    """
     if not conditions.model.mlp_bias:
         return ()
     return (Amount(2.0 / 3.0 * 28.0 * conditions.model.expert_width, "copies"),)

@@ -42,7 +42,12 @@ def _filter(conditions: Conditions) -> Operation:
 
 
 def lightning(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return lightning attention's operations between norm and residual addition: the scan saves q, k, v after SiLU."""
+    """Return the operations between the norm and the residual addition.
+
+    SiLU of q, k and v saves its input (the projection's output) and makes the tensors that the scan saves. The scan's
+    output is normed over all heads and multiplied by a gate's sigmoid: the norm saves its input, the product its
+    factors.
+    """
     model, element = conditions.model, element_bytes(conditions)
     width = model.query_width
     weights = (
@@ -108,10 +113,11 @@ def linear_attention_flops(chunk: int, key: int, value: int) -> float:
 
 
 def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return the gated delta net's operations between norm and residual addition (M3).
+    """Return the operations between the norm and the residual addition.
 
     One projection makes queries, keys, values, the output gate z and two numbers per value head; q, k and v pass a
-    causal convolution, which saves its input.
+    causal convolution, which saves its input. The scan's kernel repeats queries and keys to the value heads and norms
+    them; it saves them, v, decay and strength of every head, and a triangular matrix per chunk.
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
@@ -185,10 +191,11 @@ def delta_flops(model: ModelSpec) -> float:
 
 
 def kimi_delta(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return Kimi delta attention's operations between norm and residual addition (M3).
+    """Return the operations between the norm and the residual addition.
 
     One projection makes queries, keys and values, a strength per head, and the narrow inputs of decay and output gate,
-    which a second one widens.
+    which a second one widens. The scan saves queries, keys, values, the decays' sums in fp32, and two triangles per
+    chunk.
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
@@ -251,10 +258,11 @@ def _gates(conditions: Conditions, keys: int, values: int, narrow: int) -> Opera
 
 
 def mamba(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return Mamba-2's operations between norm and residual addition (M3).
+    """Return the operations between the norm and the residual addition.
 
-    One projection makes the gate z, the input x, the matrices B and C of every group, and a step per head. The scan's
-    backward pass recomputes convolution and chunk states.
+    One projection makes the gate z, the input x, the matrices B and C of every group, and a step per head. The fused
+    scan saves these alone, and its own output before the gate; its backward pass recomputes convolution and chunk
+    states. The norm over groups saves the gated output and makes the next product's input.
     """
     model, element = conditions.model, element_bytes(conditions)
     inner, matrices = model.mamba_heads * model.mamba_head_dim, 2 * model.mamba_groups * model.mamba_state
@@ -322,10 +330,12 @@ _CHUNK = 2048
 
 
 def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return Mamba-1's operations between norm and residual addition (M3).
+    """Return the operations between the norm and the residual addition.
 
     One projection makes input and gate. The convolved input gives the matrices B and C and, through a narrow rank, a
-    step per channel. The backward pass recomputes convolution and steps, and holds them with their gradients.
+    step per channel. The fused kernel saves the projection's output, the narrow product with separate copies of B and
+    C, and the scan's output. Its backward pass recomputes convolution and steps, and holds them with their gradients,
+    those of gate, input and output, and the gated output.
     """
     model, element = conditions.model, element_bytes(conditions)
     inner, state = model.mamba_heads, model.mamba_state
