@@ -79,7 +79,11 @@ class OtherHardwareError(InputError):
 
 
 def case_of(question: Question, like: Case | None = None) -> Case | Blocked:
-    """Return the case of a question with one layout, with model and cluster of `like`, a case of the same recipe."""
+    """Return the case of a question with one layout.
+
+    `like` is a case of the same recipe, model and hardware, whose model and cluster are reused. Raises InputError for
+    contradictions (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
+    """
     if question.recipe is not None:
         return _recipe_case(question, question.recipe, like)
     scenario = like.scenario if like is not None and _same_scenario(question, like.question) else scenario_of(question)

@@ -462,7 +462,10 @@ class _Table:
 
 @contextmanager
 def _opened(file: Path, questions: Questions, min_fit_probability: float, *, force: bool) -> Iterator[_Table]:
-    """Open the table of a sweep for it alone. Raises InputError for another sweep's table, unless with `force`."""
+    """Open the table of a sweep, new where there is none, and keep other sweeps from it for as long.
+
+    Raises InputError where it is the table of another sweep, unless `force` replaces that.
+    """
     if file.suffix.lower() != ".csv":
         more = ": pandas.read_csv(TABLE).to_parquet(FILE) makes Parquet of one" * (file.suffix.lower() == ".parquet")
         raise InputError(f"output {file}: must end in .csv{more}")

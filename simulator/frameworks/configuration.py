@@ -219,7 +219,10 @@ class Configuration:
 
 
 def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Configuration | None:
-    """Return the file that a launch names; None where the script writes one of several. Raises InputError."""
+    """Return the file that a launch names; None where the script writes one of several that only the run knows.
+
+    Raises InputError where it is neither written nor beside the recipe, or not a configuration file.
+    """
     written = launch.written(name) if path_set_by_user(name) is None else None
     if written is not None:
         if written.pieces and not any(piece.known for piece in written.pieces):

@@ -168,7 +168,10 @@ def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
 
 
 def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
-    """Return every value of a file that a script writes, with its line there, or a hole. Raises InputError."""
+    """Return every value of a file that a script writes, with its line in the script. Raises InputError.
+
+    Values that only the run knows are holes.
+    """
     text, holes = _marked(content, quotes=name.lower().endswith(".json"))
     json = name.lower().endswith(".json")
     document = parse_json(where, text) if json else parse_yaml(where, text, loose=True)

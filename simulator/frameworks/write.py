@@ -111,7 +111,10 @@ class Writing:
         return self.scenario.global_batch_size // (self.layout.micro_batch_size * self.layout.data_parallel)
 
     def shipped_name(self, title: str, *, layers: bool = False) -> str:
-        """Return the shipped name of the model, of any number of layers with `layers`. Raises UnsupportedError."""
+        """Return the shipped name of the model; with `layers` its number of layers may differ.
+
+        Raises UnsupportedError where a recipe could not name the model.
+        """
         model = self.scenario.model
         try:
             shipped = load_model(model.name)

@@ -259,7 +259,10 @@ def _framework(stated: Mapping[str, Any]) -> str | None:
 
 
 def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[str, Input]:
-    """Take the method out of stated values, set what is not stated of it, and return the rank. Raises InputError."""
+    """Take the method out of stated values, set a base of 4 bits, and return the rank of adapters.
+
+    A stated rank or switch stays. Raises InputError for a rank beside `full`.
+    """
     if (method := stated.pop("method", None)) is None:
         return {}
     BY_INPUT["method"].check(method)

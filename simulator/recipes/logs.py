@@ -363,7 +363,10 @@ class Steady:
 
 
 def steady(where: str, steps: Sequence[LoggedStep], warmup: int, until: int = 0) -> Steady:
-    """Return the steps after `warmup` and after iteration `until`, each by its slowest rank. Raises InputError."""
+    """Return the steps without the first `warmup` logged ones and all up to iteration `until`.
+
+    A step that several ranks logged counts once, by the slowest. Raises InputError when nothing is left.
+    """
     slowest: dict[int, LoggedStep] = {}
     for step in steps:
         known = slowest.get(step.iteration)

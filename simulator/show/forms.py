@@ -41,7 +41,10 @@ AnswerWriter = Callable[[], Callable[[_Shown, "Presentation"], AnswerText]]
 
 
 class Lazy:
-    """A module of the package, imported when a name of it is first read; type checkers see an import beside it."""
+    """A module of the package that is imported when a name of it is first read.
+
+    Beside each stands an import under TYPE_CHECKING, which type checkers and import contracts follow.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = f"simulator.{name}"

@@ -241,7 +241,11 @@ class RecomputePlan:
 
 @derived
 def recompute_plan(pricing: Pricing) -> RecomputePlan:
-    """Return which layers are recomputed in full: `uniform`, `block` or `list` (M6)."""
+    """Return which layers are recomputed in full (M6).
+
+    `uniform` recomputes all and saves the input of every `recompute_layers`-th; `block` recomputes the first
+    `recompute_layers` of every chunk; `list` those named (Megatron's and Paddle's three methods).
+    """
     block, contents, chunks = pricing.block, pricing.contents, pricing.chunk_layers
     full = pricing.recomputes("full")
     if not full.any():

@@ -113,7 +113,13 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
 
 
 def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | float:
-    """Return the bytes of blocks that FSDP2's streams hold unused at the peak, beside `gradients` alive there (M21)."""
+    """Return the bytes of blocks that FSDP2's streams hold unused at the peak, without a pipeline (M21).
+
+    A caching allocator reserves a block for the stream that took it. Units are gathered into blocks of one stream; the
+    largest unit needs more than the moments count. Gradient shards lie in blocks of another stream, idle but for
+    `gradients`, the bytes alive at the peak (PyTorch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py:
+    foreach_all_gather, foreach_reduce).
+    """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     streams = (block.replicas > 1.0) & (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
     if not scenario.hardware.caching_allocator or not streams.any():

@@ -78,7 +78,13 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
 
 @derived
 def loading_bytes(pricing: Pricing) -> Array:
-    """Return the bytes on a node while its processes load the model, shape (n,): a whole one in each (M32)."""
+    """Return the bytes on a node while its processes load the model, shape (n,): a whole one in each (M32).
+
+    `from_pretrained` merges all files on the host of every rank before ZeRO 3 cuts them; under FSDP ranks but the first
+    hold zeros of every tensor; without either the model is read there and moved, in the type of its files. A quantised
+    base goes to the device file by file (huggingface/transformers 5.2, modeling_utils.py, `_load_pretrained_model`,
+    `_move_missing_keys_from_meta_to_device`).
+    """
     scenario, block = pricing.scenario, pricing.block
     where = scenario.framework.loads_on_host
     if where == "none" or scenario.framework.quantised_base:
@@ -89,7 +95,11 @@ def loading_bytes(pricing: Pricing) -> Array:
 
 
 def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindArray]:
-    """Return the factors by which pinned blocks exceed a rank's flat partition, whole and in sub groups (M25)."""
+    """Return the factors by which pinned blocks exceed a rank's flat partition, whole and in sub groups (M25).
+
+    PyTorch makes a pinned block a power of two (2.13, ATen/core/CachingHostAllocator.h); all of DeepSpeed's have 2 or 4
+    bytes a parameter. Of tensors pinned one by one the sizes are not followed.
+    """
     group = float(pricing.scenario.framework.step_parameters)
     none = np.ones_like(offloaded)
     if not group:

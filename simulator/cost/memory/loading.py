@@ -11,7 +11,11 @@ from simulator.cost.memory.state import device_parameters
 
 
 def loading_moment(pricing: Pricing) -> Moment | None:
-    """Return what is alive when weights are built (M30); None where it is no more than a step's state."""
+    """Return what is alive when weights are built; None where it is no more than a step's state (M30).
+
+    With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
+    them (PaddleNLP 2.8, transformers/model_utils.py, `_from_config`; Paddle's GroupShardedStage3).
+    """
     if not pricing.scenario.framework.builds_whole_layers:
         return None
     parts = device_parameters(pricing)

@@ -15,7 +15,13 @@ from simulator.question.scenario.scenario import Scenario
 
 @of_work
 def loss_bytes(pricing: Pricing) -> Array:
-    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13)."""
+    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13).
+
+    They are the 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they
+    and their gradient take 8 bytes, an unfused log-softmax 4 more. A chunked loss holds one chunk's logits, the hidden
+    gradient and an fp32 gradient of the output weight. Without `vocabulary_parallel_loss` every rank holds the logits
+    of the whole vocabulary.
+    """
     scenario, block = pricing.scenario, pricing.block
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(pricing)
@@ -43,9 +49,12 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
 
 @of_sizes
 def head_gradient_bytes(pricing: Pricing) -> Array:
-    """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t`, shape (n,) (M13).
+    """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
 
-    Frozen weights have none, and those that a pipeline defers have none yet.
+    They are the logits' gradient; the input's gradient, beside the gathered input with sequence parallelism; and a
+    tensor of the weight's size: its gradient, or the unused placeholder where the product adds to accumulated gradients
+    (`LinearWithGradAccumulationAndAsyncCommunication`, megatron-core 0.14, tensor_parallel/layers.py). Frozen weights
+    have none, and those that a pipeline defers have none yet.
     """
     scenario, model = pricing.scenario, pricing.scenario.model
     if scenario.framework.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
@@ -61,7 +70,11 @@ def head_gradient_bytes(pricing: Pricing) -> Array:
 
 
 def deferred_head_bytes(pricing: Pricing) -> Array:
-    """Return the bytes that deferred head gradients hold on the last pipeline rank, shape (n,) (M13)."""
+    """Return the bytes that deferred head gradients hold on the last pipeline rank, `m (2 T h / t + 2 T V / t)`.
+
+    Shape (n,). Each of m deferred micro batches holds the output layer's input, split over the sequence with sequence
+    parallelism, and its output gradient (`LinearWithGradAccumulationAndAsyncCommunication` of megatron-core 0.15).
+    """
     scenario, block = pricing.scenario, pricing.block
     most = np.where(block.pipeline_parallel > 1.0, float(scenario.framework.deferred_head_gradients), 0.0)
     parts = np.where(block.sequence_parallel, block.tensor_parallel, 1.0)

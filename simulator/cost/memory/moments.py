@@ -133,7 +133,10 @@ def _masks(pricing: Pricing) -> KindArray:
 
 
 def _bias_tables(pricing: Pricing) -> KindArray:
-    """Return the bytes of position bias: `2 a s^2 / t` per sequence of a micro batch and per shared table (M26)."""
+    """Return the bytes of position bias: `2 a s^2 / t` per sequence of a micro batch and per shared table (M26).
+
+    One object holds them for all layers (`Alibi`, mindspeed_llm/tasks/models/common/alibi.py, v1.0.RC3 to v26.1.0).
+    """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     tables = scenario.framework.position_bias_tables
     if not tables:
@@ -166,7 +169,12 @@ def _dispatched(pricing: Pricing) -> KindArray:
 
 @of_sizes
 def _dummy_gradients(pricing: Pricing) -> KindArray:
-    """Return the bytes of an unused gradient, `2 outputs x inputs`, of each distinct shape of trained weights (M10)."""
+    """Return the bytes of an unused gradient for each distinct weight shape, `2 outputs x inputs` on the device.
+
+    TransformerEngine's backward pass hands autograd an empty tensor where it has added the gradient to the accumulated
+    one, and keeps it by shape and type (`get_dummy_wgrad`, transformer_engine/pytorch/module/base.py, v2.3 to v2.14;
+    grouped_linear.py since v2.10). All experts of a rank share two. Frozen weights have none.
+    """
     scenario, contents = pricing.scenario, pricing.contents
     profile, sizes = scenario.framework, np.zeros((len(contents.ranks), len(pricing)))
     if profile.dummy_weight_gradients == "none" or not profile.fused_gradient_accumulation or scenario.lora_rank:
@@ -259,7 +267,12 @@ def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
 
 
 def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Return the feed-forward bytes beside saved tensors and the incoming gradient, at its widest moment (M16)."""
+    """Return the feed-forward bytes beside saved tensors and the incoming gradient, at the widest of three moments.
+
+    Down projection: the gathered incoming gradient and the product's. Product: the gradients of product, silu and up,
+    with the product itself freed. Second of gate and up: both input gradients and one inner gradient, with all inner
+    tensors freed. Each moment adds the weight gradients made so far. Without a gate, one product replaces gate and up.
+    """
     scenario, block = pricing.scenario, pricing.block
     products = _products(scenario, kind)
     if not products:
@@ -274,7 +287,12 @@ def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> A
 
 
 def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Return all bytes of a layer alive in the backward pass of attention, at its widest moment (M16)."""
+    """Return all bytes of a layer alive in the backward pass of attention, at the widest of three moments.
+
+    Rotation of the queries: their gradient, three products and a negation in fp32, and the gradients of keys and
+    values. Last of the three projections: two input gradients and the queries' gradient. Core attention: with context
+    parallelism, the gathered keys and values and their gradients.
+    """
     scenario, block = pricing.scenario, pricing.block
     model = scenario.model
     gathered, _, query = _widths(pricing, kind)

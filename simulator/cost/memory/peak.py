@@ -57,7 +57,10 @@ class MemoryByStage:
 
     @property
     def reserved(self) -> StageArray:
-        """Return what the framework's allocator reserves, shape (pipeline_parallel, n): not context, communicators."""
+        """Return what the framework's allocator reserves, shape (pipeline_parallel, n).
+
+        Context and communicators are left out: the driver and the collective library allocate them.
+        """
         return self.device - self.outside.context - self.outside.communicators
 
     @property
@@ -201,7 +204,13 @@ class GradientsAbsent:
 
 
 def gradients_absent(pricing: Pricing) -> GradientsAbsent:
-    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them."""
+    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them.
+
+    Released gradients come back during the first backward pass, while it frees one micro batch's activations. A rank
+    with more micro batches than it holds at once peaks again later, with all gradients. On other ranks the first
+    backward pass decides: it begins with all activations and no gradients, and ends with one micro batch fewer and all
+    gradients.
+    """
     if pricing.scenario.framework.step_in_backward:
         gone = pricing.contents.on_ranks(training_state(pricing).gradients)
         return GradientsAbsent(loss=gone, embedding=gone)
@@ -240,7 +249,9 @@ def buffer_bytes(pricing: Pricing) -> Array:
 def layer_gradient_bytes(pricing: Pricing) -> Array:
     """Return the gradients alive inside one layer's backward pass, shape (n,) (M12).
 
-    Attention needs less than the feed-forward block in every shipped model, except for saved scores.
+    The widest moment of a feed-forward block holds the gradient of gate and up and the incoming one, `2 T h`; the
+    product is freed before its gradient is made. Sequence parallelism adds the gathered input, `2 T h`. Attention needs
+    less in every shipped model, except for saved scores.
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)

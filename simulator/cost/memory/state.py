@@ -478,7 +478,12 @@ def step_numbers(scenario: Scenario) -> float:
 
 
 def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
-    """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28)."""
+    """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28).
+
+    The averaged gradients of a flat partition (ZeRO 3: of a sub group) are copied together and cast to fp32; below ZeRO
+    3 their parts are then freed; the optimizer's temporaries are as long as the partition. With the state on the host
+    none of it is on the device (DeepSpeed v0.19.6, runtime/zero/stage_1_and_2.py and stage3.py, `step`).
+    """
     scenario, whole = pricing.scenario, pricing.block.zero_stage < 3
     each = gradient_bytes(scenario)
     worked = np.where(whole, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
@@ -647,7 +652,12 @@ def lasting_bucket(pricing: Pricing) -> Array:
 
 
 def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
-    """Return the bytes that DeepSpeed's ZeRO 3 holds gathered when forward turns to backward, shape (kinds, n)."""
+    """Return the bytes that DeepSpeed's ZeRO 3 holds gathered when forward turns to backward, shape (kinds, n) (M24).
+
+    Gathered parameters used again within `reuse_parameters` are not released: half of that number, as each is passed
+    forward and backward. `prefetch_parameters` more are fetched, up to `live_parameters` in all (DeepSpeed v0.19.5,
+    runtime/zero/partitioned_param_coordinator.py, `fetch_sub_module`, `__params_to_release`).
+    """
     scenario, contents = pricing.scenario, pricing.contents
     profile, square = scenario.framework, float(scenario.model.hidden_size) ** 2
     parts = device_parameters(pricing)
@@ -686,7 +696,10 @@ def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArr
 
 
 def largest_state_tensor(pricing: Pricing) -> Array:
-    """Return the optimizer state of the largest tensor (experts are one), which tensor-wise offload brings back."""
+    """Return the optimizer state of the largest tensor, which tensor-wise offload brings back, shape (n,).
+
+    A rank's experts are stored as one grouped tensor.
+    """
     scenario, degrees = pricing.scenario, shard_degrees(pricing)
     # Among tensors split alike, the largest is the largest on every device.
     weights = sorted(weights_of(_table_and_layers(conditions_of(scenario))), key=lambda weight: weight.parameters)

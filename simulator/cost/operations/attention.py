@@ -126,7 +126,11 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
 
 
 def _backward_traffic(element: float, width: float) -> Amount:
-    """Return the bytes moved by kernels around a flash kernel's backward pass: 2 + 2, 4, and 4 + 2 a feature (T6)."""
+    """Return the bytes moved by kernels around a flash kernel's backward pass.
+
+    One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
+    and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h): 2 + 2, 4, and 4 + 2.
+    """
     return Amount((3.0 * element + 2.0 * FP32) * width, "tensor")
 
 

@@ -61,7 +61,10 @@ def _fused(conditions: Conditions) -> bool:
 
 
 def _composed(conditions: Conditions) -> float:
-    """Return the bytes per feature that a composed norm saves in fp32; under a frozen scale one copy is left."""
+    """Return the bytes per feature that a composed norm saves; in fp32 training every copy is fp32.
+
+    A frozen scale needs no copy of what it multiplies: one fp32 copy is left.
+    """
     if conditions.lora_rank is not None:
         return FP32
     saved = float(conditions.framework.composed_norm_bytes)
@@ -126,7 +129,10 @@ def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, 
 
 
 def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...]:
-    """Return the bytes of adding up whole input gradients of separate products: two reads and one write per sum."""
+    """Return the bytes of adding up input gradients of separate products: two reads and one write per sum.
+
+    Every tensor-parallel rank has the whole gradient.
+    """
     if conditions.framework.fused_projections or products < 2:
         return ()
     return (Amount(3.0 * (products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
@@ -141,7 +147,10 @@ def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce
 def network(
     conditions: Conditions, name: str, width: int, group: OperationGroup, prefix: str = ""
 ) -> tuple[Operation, ...]:
-    """Return a feed-forward network for all tokens, gate and up (or up alone), activation, down, named by `prefix`."""
+    """Return a feed-forward network for all tokens: gate and up (or up alone), activation, down.
+
+    Weight names start with `prefix`.
+    """
     hidden, bias = conditions.model.hidden_size, conditions.model.mlp_bias
     into = into_products(conditions)
     first = [Weight(f"{prefix}{name}", hidden, width, "column") for name in into]

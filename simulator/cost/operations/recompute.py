@@ -154,7 +154,10 @@ def _read_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
 
 
 def _recomputed_parts(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
-    """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7)."""
+    """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7).
+
+    Scatters of tensor parallelism and the experts' all-to-alls are saved; gathers are repeated.
+    """
     saved = {weight.name for weight in _saved_products(conditions, kind)}
     for operation in _recomputed_whole(conditions, kind):
         if operation.group in ("core_attention", "context_exchange"):
@@ -170,7 +173,11 @@ _LATENT_ORDER: tuple[str, ...] = ("q", "q_a", "q_b", "kv_a", "kv_b")
 
 
 def _saved_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
-    """Return the products whose outputs per-operation checkpointing saves: every second one of a layer (M7)."""
+    """Return the products whose outputs per-operation checkpointing saves: every second of a layer, from the first.
+
+    torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not the grouped ones of
+    routed experts, and not the router's, whose shape its configuration omits.
+    """
     products = [
         weight
         for operation in layer_operations(conditions, kind)
@@ -193,7 +200,10 @@ _OUTPUTS: Mapping[Split, Spread] = {
 
 
 def _saved_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
-    """Yield what per-operation checkpointing saves: input, attention, every second product, exchanges (M7)."""
+    """Yield what per-operation checkpointing saves: input, attention, every second product, exchanges (M7).
+
+    A compiled layer saves none that nothing reads: the last product's output enters the residual stream.
+    """
     hidden = float(conditions.model.hidden_size)
     yield Saved("layer_input", element_bytes(conditions) * hidden, "sequence")
     for operation in layer_operations(conditions, kind):

@@ -108,7 +108,10 @@ def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operat
 
 
 def linear_attention_flops(chunk: int, key: int, value: int) -> float:
-    """Return the forward FLOP per token and head in chunks of C tokens, `2 C (k + v) + 4 k v` (T5)."""
+    """Return the forward FLOP per token and head of linear attention in chunks of C tokens.
+
+    Inside a chunk scores and values, `2 C (k + v)`; between chunks the state is read and written, `4 k v`.
+    """
     return 2.0 * chunk * (key + value) + 4.0 * key * value
 
 
@@ -184,7 +187,12 @@ def gated_norm(conditions: Conditions, values: int) -> Operation:
 
 
 def delta_flops(model: ModelSpec) -> float:
-    """Return the forward FLOP per token by value head, in chunks of C tokens (T5; Yang et al. 2024, Gated DeltaNet)."""
+    """Return the forward FLOP per token in chunks of C tokens, by value head (Yang et al. 2024, Gated Delta Networks).
+
+    A chunk has the products of keys with keys and of queries with keys, the triangle times keys and values, and scores
+    times values: `6 C k + 4 C v`, and `2 C^2 / 3` for the triangle's inverse; the state takes three products of `2 k
+    v`.
+    """
     chunk, key, value = model.chunk_tokens, model.linear_key_head_dim, model.linear_value_head_dim
     inside = 6.0 * chunk * key + 4.0 * chunk * value + 2.0 * chunk**2 / 3.0
     return model.linear_value_heads * (inside + 6.0 * key * value)
@@ -319,7 +327,10 @@ def _mamba_weights(model: ModelSpec) -> tuple[Weight, ...]:
 
 
 def _flops(model: ModelSpec) -> float:
-    """Return the forward FLOP per token in chunks of C tokens, with state N and head size P, by group and head (T5)."""
+    """Return the forward FLOP per token in chunks of C tokens, with state N and head size P.
+
+    Scores, `2 C N` by group; scores times x, `2 C P`, and chunk states written and read, `4 N P`, by head.
+    """
     chunk, state, size = model.chunk_tokens, model.mamba_state, model.mamba_head_dim
     scores = 2.0 * chunk * state * model.mamba_groups
     return scores + model.mamba_heads * (2.0 * chunk * size + 4.0 * state * size)

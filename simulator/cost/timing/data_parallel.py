@@ -68,7 +68,10 @@ def shard_seconds_per_byte(pricing: Pricing) -> SecondsPerByte:
 def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindArray) -> Array:
     """Return the seconds that gradient reduction and parameter gathering add to a step, shape (n,) (T20).
 
-    Overlapped exchanges hide behind the passes of their own rank, `forward` and `backward` seconds of shape (kinds, n).
+    ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
+    parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. Overlapped
+    exchanges hide behind the passes of their own rank, `forward` and `backward` seconds of shape (kinds, n). Exposed
+    time of every micro batch adds to its rank's work: to the step, only what makes the slowest rank slower.
     """
     scenario, block, batches = pricing.scenario, pricing.block, micro_batches(pricing)
     always, often = block.zero_stage >= _GATHERS_ALWAYS, block.zero_stage >= _REDUCES_OFTEN
@@ -111,7 +114,11 @@ class HidingWindow(NamedTuple):
 
 
 def _window(pricing: Pricing) -> HidingWindow:
-    """Return the passes between a chunk's exchange and the step's first or last pass (T20)."""
+    """Return the passes between a chunk's exchange and the step's first or last pass.
+
+    Interleaved chunks gather and reduce one after another, each beside p micro batches of another chunk, and one beside
+    a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
+    """
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.virtual_stages
     if pricing.block.schedule != "1f1b":
         return HidingWindow(1.0, 0.0)

@@ -139,7 +139,11 @@ def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
 
 
 def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: Array) -> tuple[Array, Array]:
-    """Return the seconds of backward tensor-parallel collectives that run alone, and the rest's exposed part (T13)."""
+    """Return the seconds of backward tensor-parallel collectives that run alone, and the rest's exposed part (T13).
+
+    Input gradients are reduced while gradients of column-split weights are computed: all bytes of the pass, or half
+    with sequence parallelism, which gathers incoming gradients first.
+    """
     sizes = [(product.inputs * product.outputs, product.split == "column") for product in work.shapes]
     beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
     runs = tensor * np.where(pricing.block.sequence_parallel > 0.0, 0.5, 1.0)
@@ -228,7 +232,10 @@ class _Compute(NamedTuple):
 
 @derived
 def layer_seconds(pricing: Pricing, kind: LayerKind) -> PassSeconds:
-    """Price both passes of one layer; the backward one has twice the products, and work that the stack repeats."""
+    """Price both passes of one layer; a backward pass does twice the forward's matrix products.
+
+    Work that the stack repeats in every layer counts in the backward pass.
+    """
     work = layer_work(conditions_of(pricing.scenario), kind)
     compute = _compute(pricing, work)
     attending = attention_backward_factor(pricing.scenario)
@@ -341,7 +348,11 @@ def _overlapped(pricing: Pricing, work: Work, index: int) -> Array:
 
 
 def attention_seconds(pricing: Pricing, width: float) -> Array:
-    """Return the forward seconds of attention's products: over the causal half of the scores, all if unfused (T4)."""
+    """Return the forward seconds of attention's products: over the causal half of the scores, or all if unfused (T4).
+
+    A cost per score and per cut tile is added. With context parallelism every device attends its tokens to the whole
+    sequence, balanced over the ring.
+    """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     scores = extent(pricing, "scores")
     if not width:
@@ -386,7 +397,12 @@ def overlap_seconds(pricing: Pricing, gemm: Array) -> Array:
 
 
 def copy_seconds(pricing: Pricing, work: Work) -> Array:
-    """Return the seconds of copies around a pass's tensor-parallel functional collectives (T7)."""
+    """Return the seconds of copies around a pass's tensor-parallel functional collectives.
+
+    Along a dimension other than the first, gathered tensors are split and joined afterwards, and scattered ones before:
+    each is read and written in full (PyTorch 2.5 torch/distributed/_functional_collectives.py, `all_gather_tensor` and
+    `reduce_scatter_tensor`). Eager DTensor moves more, which no document counts.
+    """
     scenario = pricing.scenario
     if not scenario.framework.functional_collectives:
         return np.zeros(len(pricing))
@@ -397,7 +413,11 @@ def copy_seconds(pricing: Pricing, work: Work) -> Array:
 
 
 def ring_seconds(pricing: Pricing, work: Work) -> Array:
-    """Return the forward seconds of merging the partial results of a ring's later steps, bound by memory (T8)."""
+    """Return the forward seconds of merging the partial results of a ring's later steps, bound by memory (T8).
+
+    There are `c - 1` steps, whether keys and values come one by one or gathered; within all-to-alls, those of the outer
+    ring. A single attention over gathered tokens merges nothing.
+    """
     scenario, block = pricing.scenario, pricing.block
     exchanged = any(
         collective.group.startswith("context") and collective.beside != "attention_apart"
@@ -424,7 +444,11 @@ def projection_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def head_seconds(pricing: Pricing) -> PassSeconds:
-    """Return the seconds of the output layer and the loss: products and passes over the logits (T15)."""
+    """Return the seconds of the output layer and the loss: products and passes over the logits (T15).
+
+    Products run in 16 bits unless `fp8_output_layer`. The loss moves as many bytes as the stack states, a fused kernel
+    16 per logit; half of them in either pass.
+    """
     scenario, block = pricing.scenario, pricing.block
     labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
     shape = ProductShape(labelled, outputs, float(scenario.model.hidden_size))
@@ -446,7 +470,12 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def table_seconds(pricing: Pricing) -> PassSeconds:
-    """Return the seconds of the input table: the lookup, and a gradient of the table's size (T15)."""
+    """Return the seconds of the input table: the lookup, and a gradient of the table's size.
+
+    `torch.nn.functional.embedding` clears that gradient and adds into it; Megatron's hook then adds it to the
+    accumulated gradients (core_v0.16.1, distributed_data_parallel.py, `param.main_grad.add_`). FSDP2 reduces it
+    unchanged.
+    """
     scenario, model = pricing.scenario, pricing.scenario.model
     element = element_bytes(scenario)
     looked_up = 2.0 * element * model.hidden_size * tokens_per_device(pricing) / memory_rate(scenario)

@@ -55,7 +55,11 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
 
 
 def attention_rate(scenario: Scenario) -> float:
-    """Return the FLOP/s of attention; 16 bit also under fp8 (T4)."""
+    """Return the FLOP/s of attention; 16 bit also under fp8 (T4).
+
+    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later device's
+    peak.
+    """
     values, earlier = scenario.coefficients.time, scenario.hardware.earlier_kernels
     reach = 1.0 if earlier is None else earlier.value
     match attention_kernel(scenario):
@@ -109,7 +113,11 @@ def counted_head_width(scenario: Scenario, width: float) -> Array | float:
 
 
 def loaded_by_tensor_cores(scenario: Scenario) -> bool:
-    """Return whether products of single heads run on tensor cores, which load rows of multiples of 16 bytes (T4)."""
+    """Return whether products of single heads run on tensor cores, which load rows of multiples of 16 bytes.
+
+    Source: NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores". Other products
+    run at the rate of fp32 units, as PyTorch accumulates 16-bit products in fp32. Fused kernels pad a head.
+    """
     return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
 
 
@@ -119,7 +127,11 @@ def wide_precision(scenario: Scenario) -> str:
 
 
 def usual_rate(scenario: Scenario, precision: str) -> float:
-    """Return the FLOP/s to which efficiencies apply: the peak, scaled by the measured reach of large products (T2)."""
+    """Return the FLOP/s to which efficiencies apply: the peak, scaled by the measured reach of large products.
+
+    Devices lower their clock under matrix products, as far as their power allows: large ones reach 0.84 of an A100's
+    peak, 0.65 of a B200's and 0.54 of an MI300X's.
+    """
     return scenario.hardware.peak(precision) * scenario.hardware.reach(precision)
 
 
@@ -141,7 +153,11 @@ def memory_rate(scenario: Scenario) -> float:
 
 
 def _flops_per_token(scenario: Scenario, work: Work) -> float:
-    """Return the forward FLOP per token of operations: `2 x matmul parameters + 4 s h`, or of a linear mixer (T1)."""
+    """Return the forward FLOP per token of operations: `2 x matmul parameters + 4 s h`, and those of linear mixers.
+
+    Attention counts as non-causal, Megatron's convention, which reproduces the measured tables to 0.1 %; bounded
+    attention by its share of the causal half.
+    """
     return 2.0 * work.chosen.all + _score_flops_per_token(scenario, work) + work.core_flops
 
 
@@ -195,7 +211,11 @@ def forward_flops_per_token(scenario: Scenario) -> float:
 
 
 def model_flops_per_token(scenario: Scenario) -> float:
-    """Return the model FLOP per token of a step: forward, and twice that backward, once of frozen weights (T1)."""
+    """Return the model FLOP per token of a step: forward, and twice that backward (T1).
+
+    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count in
+    full.
+    """
     forward = forward_flops_per_token(scenario)
     if scenario.lora_rank is None:
         return 3.0 * forward
@@ -223,7 +243,11 @@ def adapter_flops_per_token(scenario: Scenario) -> float:
 
 
 def expert_launches(pricing: Pricing) -> Array:
-    """Return the kernels launched in both passes of a layer with routed experts, shape (n,) (T12)."""
+    """Return the kernels launched in both passes of a layer with routed experts, shape (n,) (T12).
+
+    Exchanges wait for counts on the host, which cannot run ahead, so launches bound the layer's time: about a hundred,
+    each local expert's products, and in fp8 four casts of one kernel each, or of five for one scale per tensor.
+    """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
     held: Array = scenario.model.num_experts / pricing.block.expert_parallel
@@ -262,7 +286,11 @@ class ProductShape(NamedTuple):
 
 
 def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, entering: float, weight: float) -> Products:
-    """Return the seconds of a product and its gradients (T11); `entering` and `weight` are bytes per number."""
+    """Return the seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes per number.
+
+    Outputs are 16-bit. The weight gradient reads and writes the accumulated gradients, in its own kernel or a following
+    one. Frozen weights have no weight gradient.
+    """
     compute, element, memory = shaped_seconds(scenario, rate, shape), element_bytes(scenario), memory_rate(scenario)
     held = shape.at_once * shape.outputs * shape.depth
     inputs, outputs = shape.at_once * shape.rows * shape.depth, shape.at_once * shape.rows * shape.outputs
@@ -278,7 +306,11 @@ def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, enteri
 
 
 def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
-    """Return the seconds of kernels that compute and move data at once, `(c^a + m^a)^(1/a)` (T11)."""
+    """Return the seconds of kernels that compute and move data at once, `(c^a + m^a)^(1/a)` (T11).
+
+    A product fetches its next tiles while it computes, so the roofline (Williams et al. 2009) is a maximum; its first
+    and last tiles hide nothing, and small products have little else. With a = 1 both add up.
+    """
     sharpness = np.maximum(scenario.coefficients.time.roofline_sharpness, 1.0)
     longer = np.maximum(np.maximum(compute, moves), _NO_TIME)
     seconds: Array = longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness)
@@ -301,7 +333,13 @@ def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Prod
 
 
 def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Array | float]:
-    """Return the time of a product relative to a large one of equal FLOP, `(1 + K j / k) (1 + A / (m n j))` (T3)."""
+    """Return the time of a product relative to a large one of equal FLOP, `(1 + K j / k) (1 + A / (m n j))` (T3).
+
+    A device works on tiles of `a` outputs, one per processor: waves that are not full waste `A = w S a` outputs. A
+    product with few outputs is split into `j` pieces along its depth `k`, as many as balance both factors, and each
+    piece costs `t` seconds: `K = t rate / (2 S a)`. The outputs `m n` are those of all products that run at once.
+    Devices without stated processors have factor 1.
+    """
     hardware, values = scenario.hardware, scenario.coefficients.time
     if hardware.processors is None or hardware.product_tile is None:
         return lambda _made, _depth: 1.0

@@ -94,7 +94,10 @@ def _slopes(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> tuple[
 def _slopes_at(
     pricing: Pricing, kind: CoefficientKind, fitted: tuple[tuple[str, float], ...]
 ) -> tuple[Matrix, MemoryByStage]:
-    """Return `_slopes` at the fitted coefficients, priced once with a copy of each layout per coefficient moved."""
+    """Return `_slopes` at the fitted coefficients.
+
+    The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
+    """
     known, scenario, block, names = priors(kind), pricing.scenario, pricing.block, [name for name, _ in fitted]
     steps = np.array([1e-3 * (known[name].high - known[name].low) for name in names])
     centre = np.array([[value] for _, value in fitted])

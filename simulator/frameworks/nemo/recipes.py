@@ -49,7 +49,8 @@ def is_partial_recipe(text: str) -> bool:
 def partial_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonRecipe]:
     """Yield the recipes of a file, changed by `settings`: arguments (`num_nodes`), or fields by dotted names.
 
-    As `nemo llm pretrain --factory 'llama3_8b(num_nodes=2)' trainer.strategy.tensor_model_parallel_size=4` does.
+    As `nemo llm pretrain --factory 'llama3_8b(num_nodes=2)' trainer.strategy.tensor_model_parallel_size=4` does. Raises
+    InputError for a file that is not Python.
     """
     reader = PythonReader(Outside, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
@@ -235,7 +236,8 @@ def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Ite
     """Yield the recipes of a file in order, with `settings` such as `model.tensor_model_parallel_size` applied to each.
 
     Megatron-Bridge applies the words after a recipe on its command line the same way (v0.6.0,
-    training/utils/omegaconf_utils.py, `process_config_with_overrides`).
+    training/utils/omegaconf_utils.py, `process_config_with_overrides`). Raises InputError for a file that is not
+    Python.
     """
     reader = bridge_reader()
     module = reader.module(path)

@@ -82,7 +82,10 @@ def unreleased(framework: str) -> tuple[Stack, ...]:
 
 
 def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Stack, ...]:
-    """Return the stacks published for speed: the newest for the devices' family, else for makers, else for all."""
+    """Return the stacks published for speed on some devices.
+
+    The newest release for their family; else those for their makers, else those for all devices.
+    """
     tuned = [each for each in stacks_of(framework) if each.tuned and (not each.vendors or makers <= set(each.vendors))]
     named = [stack for stack in tuned if stack.families and families <= set(stack.families)]
     if named:

@@ -75,7 +75,10 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 
 
 def layout_fields(answers: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
-    """Return the layout fields that a user asks for and implies, by name; sets if `many`. Raises InputError."""
+    """Return the layout fields that a user asks for, by name, with those they imply.
+
+    `many`: values are sets to search. Raises InputError for a field stated twice and for contradictions.
+    """
     fields = named(answers)
     chunks, cut = fields.get("virtual_stages"), fields.get("stage_layers", ())
     if chunks is not None and "layers_per_virtual_stage" in fields:

@@ -133,7 +133,10 @@ class Config:
         return self._values.get(key, default)
 
     def number(self, key: str, default: int | None) -> int | None:
-        """Return a whole number by its dotted key, or the one of a list; ``default`` where absent, None for a null."""
+        """Return a whole number, dots lead into sections; ``default`` where the key is absent, None for a null.
+
+        A list of one number is that number; several are unsupported.
+        """
         place, name = self.nested(key), key.rpartition(".")[2]
         if isinstance(place.value(name), list):
             return place.single(name, 0)

@@ -66,7 +66,11 @@ def digest(text: str) -> str:
 
 
 def start_of(file: str, text: str) -> DocumentedStart | None:
-    """Return the documented start of a framework's own file of this name and text; None if several folders' differ."""
+    """Return the documented start of a framework's own launch file with this name and this text; None without one.
+
+    Where several folders of the framework have the same file, the folder's name decides; None where it does not and
+    their starts differ.
+    """
     named = _starts().get(PurePath(file).name, ())
     same = [start for start in named if start.digest == digest(text)] if named else []
     starts = [start for start in same if PurePath(start.file).parts[-2:] == PurePath(file).parts[-2:]] or same
@@ -494,7 +498,10 @@ def scheduled_variables(text: str) -> dict[str, Value]:
 
 
 def submitted_variables(words: Sequence[Value], text: str) -> dict[str, Value]:
-    """Return the variables that Slurm sets in a job by its own lines, and over them by `sbatch`'s `words`."""
+    """Return the variables that Slurm sets in a job by its own lines, and by the options of `sbatch`, which count more.
+
+    words : the command up to the job's name
+    """
     counts = _counts(words[1:], _SRUN)
     stated = {variable: value for name, value in counts.items() for variable in _VARIABLES[name]}
     return scheduled_variables(text) | stated

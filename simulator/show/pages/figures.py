@@ -5,7 +5,8 @@
     estimate                   # in a notebook: the terminal's table with bars behind its cells
     estimate.plot("step")      # a figure of plotly
 
-Every number in a figure is computed here.
+Every number in a figure is computed here; `pages.answers` shows them too. The package hands
+`answer_html` and `answer_figure` to `Tabular.drawing`; `show.report` has the tables.
 """
 
 from __future__ import annotations

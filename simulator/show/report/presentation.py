@@ -4,7 +4,9 @@
     shown.titled("Speed", shown.grid(["figure", "value"], [["MFU %", "41.2"]]))
     shown.prose(["A sentence that is broken into lines of 100 characters."])
 
-Tables are ready-made text for a terminal, a page of Markdown and a notebook.
+Tables are ready-made text for a terminal, a page of Markdown and a notebook: `fitting` leaves out columns for which a
+line has no room, `sections_text` writes sentences and tables under titles. Writers return blocks of text made so;
+`joined` puts them under each other. `report.text` writes numbers.
 """
 
 from __future__ import annotations

@@ -468,7 +468,10 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 
 
 def fields_of(architecture: str, config: Config) -> Fields:
-    """Return the fields of a model spec that a configuration gives. Raises InputError or UnsupportedError."""
+    """Return the fields of a model spec that a configuration of a known family gives.
+
+    Raises InputError for what is missing or of another type, UnsupportedError for what cannot be priced.
+    """
     return _Reading(family(architecture), config).fields()
 
 
