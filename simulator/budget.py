@@ -1,7 +1,4 @@
-"""Budget of work for reading one file, in units instead of time, so that the same file always ends the same way.
-
-`recipes.shell` and `frameworks.python` spend it; what exceeds it is refused as too long to read.
-"""
+"""Budget of work for reading one file, in units instead of time, so that the same file always ends the same way."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ _CURRENT: Final[ContextVar[Budget | None]] = ContextVar("budget", default=None)
 
 
 def charge(units: int) -> None:
-    """Take work from the budget of the file that is being read, if any.
-
-    Raises SpentError where there is too little left, and from then on always.
-    """
+    """Take work from the budget of the file being read, if any; once there is too little, raise SpentError."""
     budget = _CURRENT.get()
     if budget is None:
         return

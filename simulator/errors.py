@@ -1,19 +1,7 @@
 """Errors that the simulator raises on purpose, with the exit status of each; text made fit for one line.
 
-::
-
-    Exception
-    └── SimulateError            anything the simulator refuses on purpose
-        ├── InputError           exit 2: the input or its use is wrong
-        │   ├── NoRecipeError    the file starts no training
-        │   ├── NotShellError    the file is no shell script that can be read
-        │   └── AbsentFileError  a file that another names is not at hand
-        ├── UnsupportedError     exit 3: the input is sound but cannot be priced
-        │   └── PrecisionError   the device has no units for the precision
-        └── UndecidedError       exit 3: what decides the answer is not known
-
 Each message is one line: what is wrong, where (file and key path), what is allowed and, where one is close, the nearest
-valid name. Any other exception that escapes is a defect of the simulator. `show.cli.main` prints the line and exits.
+valid name. Any other exception that escapes is a defect of the simulator.
 """
 
 import re
@@ -99,11 +87,9 @@ def quoted(value: object) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return ``", did you mean 'x'?"`` for the choice nearest to ``name``, or ``""``.
+    """Return ``", did you mean 'x'?"`` for the choice nearest to ``name``, whatever case and dashes, or ``""``.
 
-    A choice that begins with ``name`` is nearest. Upper and lower case count
-    as equal, leading dashes count for nothing. Names over 200 characters get
-    no suggestion, so that a hostile name costs nothing.
+    A choice that begins with ``name`` is nearest. A hostile name, over 200 characters, gets none.
     """
     if len(name) > 200:
         return ""

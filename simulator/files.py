@@ -1,7 +1,6 @@
 """Files written as a whole or not at all: to a neighbouring path first, renamed when they are complete.
 
-A disk that is full, or a signal, leaves the file that was there as it was. `show.cli.streams` writes answers so,
-`answers.sweep` tables and `lab` the results of launches. Also where the folders of data are.
+A disk that is full, or a signal, leaves the file that was there as it was. Also where the folders of data are.
 """
 
 from __future__ import annotations

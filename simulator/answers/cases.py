@@ -1,9 +1,4 @@
-"""Cases: completion of a question into the scenario and the layout that are priced, or the list of what is missing.
-
-`--model llama3.1-8b --nodes 1 --tp 2` is a case of one node of the default hardware with its usual stack; a launch
-script is one with the framework's own defaults, and options over it beat its flags. `answers.models` finds the model,
-`scenario.complete` fills in the layout, `answers.rules` has what a framework refuses, `answers.ranking` prices it.
-"""
+"""Cases: completion of a question into the scenario and the layout that are priced, or the list of what is missing."""
 
 from __future__ import annotations
 
@@ -130,8 +125,6 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     """Return the scenario of a question without a recipe; without nodes and devices it is what its layout takes.
 
     Without a stack, layouts that are `recommended` have the switches of one published for speed.
-
-    Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
     """
     if question.stated("model") is None and not question.model_fields:
         raise InputError("model: name one, give an estimate, or a file")
@@ -166,10 +159,7 @@ def _with_images(question: Question, scenario: Scenario) -> Scenario:
 
 
 def _with_open_images(question: Question, recipe: Recipe, scenario: Scenario) -> tuple[Scenario, tuple[Remark, ...]]:
-    """Return the scenario with its images: those of the question, else as many as its sequences have room for.
-
-    Of a recipe only the data know how many there are; an encoder of which nothing is said counts as trained.
-    """
+    """Return the scenario with its images, else as many as its sequences have room for; the encoder is then trained."""
     encoder = scenario.model.encoder
     if encoder is None or question.stated("images") is not None:
         return _with_images(question, scenario), ()
@@ -181,10 +171,7 @@ def _with_open_images(question: Question, recipe: Recipe, scenario: Scenario) ->
 
 
 def lengths_of(question: Question, model: ModelSpec, longest: int | None = None) -> Lengths | None:
-    """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none.
-
-    Raises InputError for one above the model's positions, and for settings of lengths without any.
-    """
+    """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none."""
     lengths = question.stated("lengths")
     if lengths is None:
         unused = next((name for name in ("cutoff", "batching", "survive") if question.by_user(name)), None)

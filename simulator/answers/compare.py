@@ -1,7 +1,4 @@
-"""Comparison of two estimates: the difference in bytes and seconds, by part and by input.
-
-`answers.explain` has the causes behind one layout; `show.report.compare` writes both sides.
-"""
+"""Comparison of two estimates: the difference in bytes and seconds, by part and by input."""
 
 from __future__ import annotations
 
@@ -110,10 +107,7 @@ _Side = tuple[Scenario, Layout]
 
 
 def compare(first: Case, second: Case, names: tuple[str, str] = ("first", "second")) -> Comparison:
-    """Compare two cases in bytes and seconds.
-
-    The effect of an input is the change of the first case with the value of the second.
-    """
+    """Compare two cases in bytes and seconds; an input's effect is the first case's change with the second's value."""
     sides = (first.scenario, first.layout), (second.scenario, second.layout)
     return _compared(sides, (estimate_of(first), estimate_of(second)), names)
 

@@ -1,9 +1,7 @@
 """The fewest devices of every kind that hold a training: the answer of a plan to which nothing is offered.
 
-    simulate plan --model qwen3-8b --seq-length 4096
-
 All weights, adapters, and adapters over a base of 4 bits are each searched on devices of a node, then on whole nodes,
-under what people fine-tune with unless a framework or a stack is said. `answers.plan` compares offers.
+under what people fine-tune with unless a framework or a stack is said.
 """
 
 from __future__ import annotations
@@ -76,10 +74,7 @@ def enough(
 
 
 def _fewest(question: Question, ask: Callable[[Question], Query], method: TuningMethod, low: int) -> Enough | None:
-    """Return the fewest devices from `low` on; None where a method is refused or fits nowhere.
-
-    `ask` makes the search of a question.
-    """
+    """Return the fewest devices from `low` on by the search that `ask` makes; None if refused or if none fits."""
     hardware = load_hardware(question.value("hardware"))
 
     def held(devices: int) -> Enough | None:

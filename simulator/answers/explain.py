@@ -1,9 +1,4 @@
-"""Explanation of one layout's memory: its causes, changes that make it fit, the longest sequence that does.
-
-A `Change` is the smallest edit of a recipe or a layout with which it passes, priced like the original; `answers.gates`
-says what passing is. `recipes.check.judge` asks for changes too, and `recipes.emit.patch` turns one into a patch of the
-file; `show.report.estimate` writes the explanation.
-"""
+"""Explanation of one layout's memory: its causes, the smallest changes that make it pass, its longest sequence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Gates: conditions that an answer must keep to pass, such as a smallest probability to fit; outcomes of a check.
-
-`recipes.check.judge` asks them of recipes, `answers.explain` of layouts, and finds what keeps them.
-"""
+"""Gates: conditions that an answer must keep to pass, such as a smallest probability to fit; outcomes of a check."""
 
 from __future__ import annotations
 

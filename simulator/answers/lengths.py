@@ -1,8 +1,4 @@
-"""Lengths that differ: where a run fails, how fast it may be if only the longest is known, those of a data set.
-
-`question.scenario` holds the lengths as a value and `cost.operations.sums` their sums; `answers.ranking` adds the
-length at which an estimate fails.
-"""
+"""Lengths that differ: where a run fails, how fast it may be if only the longest is known, those of a data set."""
 
 from __future__ import annotations
 

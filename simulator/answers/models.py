@@ -1,7 +1,4 @@
-"""Model of a question as a spec: from a name, a path or a configuration, with the fields that somebody replaces.
-
-`specs.catalogue` loads the files; `answers.cases` asks for the model.
-"""
+"""Model of a question as a spec: from a name, a path or a configuration, with the fields that somebody replaces."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ class ContradictionError(InputError):
 
 
 def model_of(model: Any) -> ModelSpec:
-    """Return the model of a name, a path, or a Hugging Face configuration: a mapping, or an object with `to_dict`.
-
-    Raises InputError, or UnsupportedError for a configuration of unknown make.
-    """
+    """Return the model of a name, a path, or a Hugging Face configuration: a mapping, or an object with `to_dict`."""
     if isinstance(model, str):
         return load_model(model)
     values = model.to_dict() if hasattr(model, "to_dict") else model

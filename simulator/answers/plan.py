@@ -1,8 +1,4 @@
-"""Plan of a purchase: which offered hardware trains a number of tokens in time, and what each choice costs.
-
-A `Plan` divides days and cost by the `Goodput`: the share of paid time that trains beside failures, checkpoints and
-evaluation. `answers.ranking` ranks each offer, `show.report.plan` writes the plan.
-"""
+"""Plan of a purchase: which offered hardware trains a number of tokens in time, and what each choice costs."""
 
 from __future__ import annotations
 
@@ -84,11 +80,9 @@ class Goodput:
 
 
 def goodput(availability: Availability, devices: int, parameters: float) -> Goodput:
-    """Return the goodput of a job on `devices` devices that trains `parameters` parameters.
+    """Return the goodput of a job on `devices` devices that trains `parameters` parameters (docs/plan.md).
 
-    Per second of training that counts a run spends `C / T` on checkpoints and `e` on evaluation; failures come every
-    `M = MTBF / devices`, and each costs the restart, reading the checkpoint, and on average half of the interval `T`
-    with its checkpoint and evaluation. Raises UnsupportedError where a job fails faster than it recovers.
+    Raises UnsupportedError where a job fails faster than it recovers.
     """
     mean = availability.device_mtbf_hours * SECONDS_PER_HOUR / devices
     write = parameters * BYTES_PER_PARAMETER / (availability.checkpoint_bandwidth_per_device * devices)

@@ -1,8 +1,4 @@
-"""Rankings and single estimates of a question: `Question` in, frozen answer out.
-
-A question with `tp=4` searches all layouts of that tensor-parallel size (`search.rank`); with a whole layout it has one
-estimate (`search.build`). `answers.cases` completes the question first.
-"""
+"""Rankings and single estimates of a question: `Question` in, frozen answer out."""
 
 from __future__ import annotations
 
@@ -66,10 +62,7 @@ def estimate_of(case: Case) -> Estimate:
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:
-    """Return the search of a question, in `space` or over the sets that its layout leaves.
-
-    Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
-    """
+    """Return the search of a question, in `space` or over the sets that its layout leaves."""
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
     return launchable(Query(question=question, scenario=scenario, space=space, min_fit_probability=min_fit_probability))

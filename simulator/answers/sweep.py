@@ -1,11 +1,6 @@
 """Sweeps: lists of inputs multiplied into questions, priced by many processes and appended as rows of a table.
 
-    >>> found = questions_of({"model": "llama3.1-8b", "nodes": [1, 2, 4]})
-    >>> len(found), found[2]["nodes"]
-    (3, 4)
-
 Values are checked before the first question is asked. A sweep that was stopped goes on where its rows end.
-`answers.ranking` answers each question; `show.cli.plan` is the command.
 """
 
 from __future__ import annotations

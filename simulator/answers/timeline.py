@@ -1,7 +1,4 @@
-"""Timeline of an estimate: the passes and the memory of every pipeline rank over one step.
-
-`cost.schedule.schedule` runs the passes; `show.report.estimate` writes the trace, `show.pages.figures` draws it.
-"""
+"""Timeline of an estimate: the passes and the memory of every pipeline rank over one step."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ class Timeline:
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
-    """Run the schedule of an estimate, of its first `micro_batches` alone if that is fewer.
-
-    Raises UnsupportedError for a layout that breaks a rule, and for more than `MOST_PASSES` passes.
-    """
+    """Run the schedule of an estimate, of its first `micro_batches` alone if fewer. Raises UnsupportedError."""
     if estimate.violations:
         raise UnsupportedError(f"timeline: the layout is refused: {estimate.violations[0].message}")
     layout, speed = estimate.layout, estimate.throughput

@@ -2,8 +2,7 @@
 
 `simulate estimate --model llama3.1-8b --hardware h100 --devices 8 --tp 2` names no stack: whether gradients are reduced
 in 16 bits, losses are fused or collectives overlapped is open. The layout is priced with each value that runs of the
-framework have (`Practice`), and at four ends: least and most memory, fastest and slowest. `answers.ranking` asks for
-it; `show.report.text` writes it.
+framework have (`Practice`), and at four ends: least and most memory, fastest and slowest.
 """
 
 from __future__ import annotations
@@ -330,10 +329,7 @@ def _below(change: float, moves: Mapping[float, float], deviation: float) -> flo
 
 
 def _half_widths(figure: str, own: float, moves: Mapping[float, float]) -> tuple[float, float]:
-    """Return how far a 90 % range reaches below and above a figure, in the logarithm: never less than without moves.
-
-    `own` is the half of the fit's own range.
-    """
+    """Return how far a 90 % range reaches below and above a figure, in the logarithm; `own` is half the fit's range."""
     half = math.hypot(own, UNSAID_STACK[figure])
     lowest, highest = min(moves) - 2.0 * half, max(moves) + 2.0 * half
     ends = []

@@ -1,11 +1,10 @@
 """Pricing: a block of layouts of one question, with a cache of every figure that formulas derive from it.
 
-Formulas of `cost.memory` and `cost.timing` take a `Pricing`. Many layouts share a figure; three decorators say which:
+Many layouts share a figure; three decorators say which:
 
 - `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
   parallel sizes and the micro batch: a search of 600,000 layouts computes it once for each of some 200 such choices.
-- `of_sizes`: layouts with equal sizes. `micro_batches` depends on the data parallel size as well, and not on
-  recompute, sharding or offload: in a block of 8,192 layouts it has some 40 values.
+- `of_sizes`: layouts with equal sizes, such as `micro_batches`, which does not depend on recompute or sharding.
 - `derived`: nothing is shared; the figure is cached. `recompute_plan` serves memory and time.
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
@@ -153,10 +152,7 @@ def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
-    """Return a block of layouts with one pipeline shape, to be priced; a single layout is a block of one.
-
-    A few layouts that were asked about lately come with the figures derived from them then.
-    """
+    """Return a block of layouts with one pipeline shape, to be priced; the latest ones come with their figures."""
     if len(layouts) > _FEW:
         return Pricing(scenario, block_of(layouts))
     recent = _few(scenario, *layouts)

@@ -1,8 +1,6 @@
 """Bytes per number (activations, parameters, gradients, states, exchanges), by precision and framework.
 
-All formulas ask here. In fp32 training every one of them is fp32, without 16-bit or master copies; the profile's
-`parameter_dtype`, `gradient_dtype` and `master_weights` describe 16-bit training. `frameworks.profile` has those
-switches, `specs.optimizers` the tensors of an optimizer.
+In fp32 training every one of them is fp32, without 16-bit or master copies; the profile describes the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Contents of pipeline ranks: chunks of layers, input table, output layer, prediction modules, as counts.
-
-`question.scenario.layout` has the cut that a user states; `cost.memory` and `cost.timing` price the contents.
-"""
+"""Contents of pipeline ranks: chunks of layers, input table, output layer, prediction modules, as counts."""
 
 from __future__ import annotations
 

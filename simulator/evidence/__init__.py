@@ -1,5 +1,1 @@
-"""Measured runs and what follows from them.
-
-`measurements` reads their rows, `calibration` fits coefficients to them and gives predictions their ranges, `cluster`
-reads the name of a cluster.
-"""
+"""Measured runs and what follows from them."""

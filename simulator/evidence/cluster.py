@@ -1,7 +1,4 @@
-"""Clusters named in text, as in `--hardware h800-sxm-80g:1,bi150-64g:1x8`: one kind of device, or groups of nodes.
-
-`specs.catalogue` loads a spec; `question.scenario.scenario` has the record.
-"""
+"""Clusters named in text, as in `--hardware h800-sxm-80g:1,bi150-64g:1x8`: one kind of device, or groups of nodes."""
 
 from __future__ import annotations
 

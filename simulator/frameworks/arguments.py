@@ -1,7 +1,4 @@
-"""Records of a training command as readers see it: launcher, script, arguments, environment; and of the run it makes.
-
-`recipes.readers` and `recipes.shell` fill them from files; `frameworks.take` gives the words their meaning.
-"""
+"""Records of a training command (launcher, script, arguments, environment) and of the run that it makes."""
 
 from __future__ import annotations
 
@@ -267,10 +264,7 @@ class Arguments:
         return entry.text
 
     def integer(self, option: str, *names: str, low: int = 1, high: int | None = None) -> int | None:
-        """Return a whole number; None where absent or unknown. Raises InputError for other text.
-
-        The number is at most `high`, by default what any count may be, and at most what its setting takes.
-        """
+        """Return a whole number up to `high` and its setting's largest; None where it is unknown. Raises InputError."""
         text = self.text(option, *names)
         if text is None:
             return None

@@ -1,7 +1,4 @@
-"""Values in configuration files: environment variables (`$NAME`, `${NAME:default}`), interpolation, unread keys.
-
-`frameworks.documents` reads the files into keys; each framework's folder knows its keys.
-"""
+"""Values in configuration files: environment variables (`$NAME`, `${NAME:default}`), interpolation, unread keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Configuration files (YAML, JSON, TOML) as flat keys with their lines.
-
-`frameworks.configuration` interprets values; each framework's folder knows its keys.
-"""
+"""Configuration files (YAML, JSON, TOML) as flat keys with their lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tables of flags: what every known flag of a framework sets, and the nearest name to one that no table lists.
-
-`frameworks.take` turns a run's words into values by these tables; `frameworks.arguments` holds the words.
-"""
+"""Tables of flags: what every known flag of a framework sets, and the nearest name to one that no table lists."""
 
 from __future__ import annotations
 
@@ -119,14 +116,7 @@ ANY_TEXT: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One thing that a flag sets, parsed from the column `sets`.
-
-    `layout.tensor_parallel` takes the flag's own value; a switch that is on is `true`. `option.fused_rotary=false` is
-    set by a flag that is on. `model.norm=rmsnorm:rms_norm,*:layer_norm` maps the flag's text, compared in lower case or
-    as a number; `*` is any other text, `*:*` takes it as it is, and nothing after the colon sets nothing.
-    `option.gradient_dtype=true:fp32,false:bf16` maps a switch that is on or off. After `|` stands the value where no
-    flag of the target sets it: `option.tp_comm_overlap=true|false`. `;` separates several meanings.
-    """
+    """One thing that a flag sets, parsed from the column `sets`, whose forms CONTRIBUTING.md lists."""
 
     kind: TargetKind
     name: str
@@ -177,11 +167,7 @@ class Flag:
             return False
 
     def aliases(self) -> Iterator[tuple[str, str]]:
-        """Yield the flags that this is another name of, each with the text after its name.
-
-        `alias:x` is flag x with this one's value, `alias:x=!` its opposite, and `alias:recompute_granularity=full` that
-        flag with this value.
-        """
+        """Yield the flags that this is another name of, each with the text after its name."""
         for part in self._parts(alias=True):
             name, _, text = part.removeprefix(_ALIAS).partition("=")
             yield name, text

@@ -1,10 +1,8 @@
 """Record `Framework`, which each framework's folder fills in its `framework.py`: its tables, readers and writer.
 
-A trainer with flags of its own has a `LaunchForm`: how its launches are recognised, its table of flags, and the
-function that reads a run from them. One with configuration files of its own has a `FileForm`. A stack that adds flags
+A trainer with flags of its own has a `LaunchForm`, one with configuration files a `FileForm`. A stack that adds flags
 to another framework's, as MindSpeed does to Megatron-LM's, `extends` it: its table comes after that one's, and its
-functions see every run of it. `frameworks.registry` lists the filled records. All functions take and return types of
-this package and of the question: arguments, runs, scenarios, layouts.
+functions see every run of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Forms of training logs that a framework registers, and how lines, printed configurations and data sets are read.
-
-Each framework's folder reads its own lines; `recipes.logs` turns a log into measured rows.
-"""
+"""Forms of training logs that a framework registers, and how lines, printed configurations and data sets are read."""
 
 from __future__ import annotations
 
@@ -174,10 +171,7 @@ def counts(where: str, facts: Mapping[str, str], names: Mapping[str, str]) -> di
 
 
 def log_lines(path: Path) -> Iterator[LogLine]:
-    """Yield the lines of a log, in order. Raises InputError when the file cannot be read or is too large.
-
-    A carriage return begins a new text on the same line (progress bars); a text over 64 KiB is cut.
-    """
+    """Yield the lines of a log in order, progress bars too, each cut at 64 KiB. Raises InputError for a bad file."""
     try:
         require_regular(path)
         if path.stat().st_size > _MAXIMUM_BYTES:

@@ -1,7 +1,4 @@
-"""Shipped models that recipes name: by name, by a configuration beside the recipe, or by shape.
-
-Readers of each framework ask for one; `answers.models` makes the spec of a question of it.
-"""
+"""Shipped models that recipes name: by name, by a configuration beside the recipe, or by shape."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ def by_name(name: str) -> tuple[str | None, bool]:
 
 
 def beside(name: str, recipe: Path) -> str | None:
-    """Return the path of a model configuration that a recipe names relative to itself; None without one.
-
-    Raises InputError for one outside the recipe's repository.
-    """
+    """Return the path of a model configuration that a recipe names, inside its repository; None without one."""
     if not name or len(name) > 1000 or "\0" in name or name.startswith(("/", "~")) or "$" in name:
         return None
     path = recipe.parent / name

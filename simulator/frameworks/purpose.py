@@ -1,8 +1,4 @@
-"""Recognition of launches and files that do something else than training, which are refused.
-
-A program is identified by its name, a file by its switches; all others are taken to train. Whether a file of no known
-framework trains is asked of `recipes.readers.recognition`.
-"""
+"""Recognition of launches, by their program, and files, by their switches, that do not train and are refused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Return values of functions in a Python file, found by reading it: assignments, calls, conditions, imports beside it.
 
 Nothing of the file is executed. Names of packages that are not beside it stay names, and values that depend on the
-machine are `OpenValue`. A condition on one leaves everything unknown that either branch sets. `nemo.recipes` and
-`recipes.readers.formats` ask for the values.
+machine are `OpenValue`. A condition on one leaves everything unknown that either branch sets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Registry of frameworks: every folder here with a `framework.py`, imported, in one list.
-
-`frameworks.framework` has the record that a folder fills; readers and writers of recipes look one up here.
-"""
+"""Registry of frameworks: every folder here with a `framework.py`, imported, in one list."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 `take` returns values by target, named as in the tables: ``{"layout.tensor_parallel": 2, "model.norm": "rms_norm",
 "option.fused_rotary": "false"}``. What no row can say (the pipeline's cut, recompute) a framework's `read` adds.
-`frameworks.flags` has the tables, `frameworks.write` goes the other way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Text of a recipe in pieces, each with its line, some of which only the run knows.
 
 `--tp $TP` on line 7 has the value ``PlainValue((PlainPiece("$TP", 7, {Cause(3, "TP")}),))``: unknown, because line 3
-takes `TP` from the environment. Values of configuration files and logs have one known piece. `recipes.shell.values` has
-the pieces of a script, `frameworks.arguments` the words made of them.
+takes `TP` from the environment. Values of configuration files and logs have one known piece.
 """
 
 from __future__ import annotations
@@ -184,10 +183,7 @@ def root_of(recipe: Path) -> Path:
 
 
 def require_inside(path: Path, recipe: Path, where: str) -> Path:
-    """Return a path if it is inside the root once its links are followed.
-
-    Raises InputError where the recipe itself is outside, AbsentFileError for a file that it names.
-    """
+    """Return a path inside the root once links are followed. Raises InputError; AbsentFileError for a file beside."""
     try:
         root = root_of(recipe)
         inside = path.resolve().is_relative_to(root.resolve())

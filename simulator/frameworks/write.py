@@ -1,8 +1,6 @@
 """Writing that all frameworks share: values of a question as flags of a framework, by the rows of its table reversed.
 
-`frameworks.take` reads ``--tensor-model-parallel-size 2`` as ``{"layout.tensor_parallel": 2}``; `Writing.word` turns
-the target and its value back into the flag. Flags that a framework's code reads by name it also writes by name, in its
-own `write`.
+Flags that a framework's code reads by name it also writes by name, in its own `write`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Array types of the formulas, named by their shape, and two helpers over records of arrays.
-
-`scenario.block` has the arrays of a block of layouts, `cost` the formulas.
-"""
+"""Array types of the formulas, named by their shape, and two helpers over records of arrays."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Record `Question`: every value that somebody said, with who said it; entrances make one, answers take one.
 
-`simulate estimate --model llama3.1-8b --tp 2` has the inputs `model` and the layout field `tensor_parallel`, both by an
-option; over a launch script it has the script's values too, each with its line, and an option beats the file:
-`options.over(Question.of_recipe(recipe))`. `question.origin` says who said a value, `answers.cases` completes it.
+A script's question has its values with their lines; options beat them: `options.over(Question.of_recipe(recipe))`.
 """
 
 from __future__ import annotations

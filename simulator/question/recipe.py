@@ -1,9 +1,4 @@
-"""Record of a recipe: one training run as a file describes it, in this project's terms, with the line of each setting.
-
-`--tensor-model-parallel-size 2` of Megatron-LM and `--tensor_parallel_degree 2` of Paddle both set
-`layout.tensor_parallel` here. Readers in `frameworks` return one; `recipes.readers.read` adds its file, form and
-machines.
-"""
+"""Record of a recipe: a training run as a file describes it, in this project's terms, with each setting's line."""
 
 from __future__ import annotations
 

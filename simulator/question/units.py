@@ -99,9 +99,7 @@ def parse_seconds(text: str) -> float:
 def parse_count(text: str, *, length: bool = False) -> int:
     """Return the whole number a count stands for: ``100B``, ``1.5T``, ``300M``, ``16k`` or ``123``.
 
-    K, M, B and T are powers of one thousand; of a `length`, K and M are powers
-    of 1024, as sequences of 8k tokens are 8192 long. A count that is not whole,
-    such as ``1.5``, is refused.
+    K, M, B and T are powers of one thousand; of a `length`, K and M are powers of 1024, so 8k is 8192.
     """
     suffixes = _LENGTHS if length else _COUNTS
     number, suffix = _split(text, "count", "8k" if length else "1.5T")

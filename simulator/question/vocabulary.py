@@ -1,7 +1,6 @@
 """Closed lists of words of a question (precisions, schedules, frameworks ...), each defined once as a type.
 
 Code that branches on one ends in `assert_never`, so that a new word is a type error wherever it is not handled.
-`scenario.layout` and `scenario.inputs` say which input takes which list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Training logs as measured rows.
+"""Training logs as measured rows, of each framework's own reader (`frameworks.logs`).
 
 A log of Megatron-LM that prints its arguments and 20 steps becomes one row: the columns of its layout, the median of
-the steps after warm-up, and the largest memory. Each framework's own reader reads its words (`frameworks.logs`); what a
-log leaves out is asked for in one list. `evidence.measurements.rows` has the columns.
+the steps after warm-up, and the largest memory.
 """
 
 from __future__ import annotations

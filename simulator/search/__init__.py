@@ -1,5 +1,1 @@
-"""Search for layouts.
-
-`space` makes them, `rules` drops those that cannot run, `rank` finds the fastest that fit, `build` makes estimates;
-`fewest` and `alternatives` ask further, `query` has the records.
-"""
+"""Search for layouts: made by `space`, dropped by `rules`, compared by `rank`; `alternatives` asks further."""

@@ -1,9 +1,4 @@
-"""Alternatives to a ranking: another precision or stack, changes that would make something fit, the fewest nodes.
-
-A ranking in bf16 on H100 also names the best layout in fp8; one without a fitting layout names changes such as
-`--offload optimizer` or twice the nodes; `--nodes auto` searches the fewest nodes on which a layout fits or meets a
-deadline. `search.rank` searches each; `answers.ranking` asks for them.
-"""
+"""Alternatives to a ranking: another precision or stack, changes that would make something fit, the fewest nodes."""
 
 from __future__ import annotations
 
@@ -80,11 +75,7 @@ def doubled(low: int, most: int) -> Iterator[int]:
 
 
 def fewest_of(rungs: Iterable[int], best: Callable[[int], _Answer | None], below: int = 0) -> _Answer | None:
-    """Return the answer of the fewest of all counts above `below` that has one; None where no rung has.
-
-    Ascending `rungs` are tried first, then all counts under the first of them with an answer: what divides 6 devices
-    need not divide 4.
-    """
+    """Return the answer of the fewest counts above `below` that has one: of `rungs`, then of all under the first."""
     for rung in rungs:
         answer = best(rung)
         if answer is not None:
@@ -339,10 +330,7 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
 
 
 def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -> Query:
-    """Return the question with adapters of a rank, None for its own, and with further switches.
-
-    A stack that was assumed has recipes for all weights alone.
-    """
+    """Return the question with adapters of a rank, None for its own, and further switches, without an assumed stack."""
     scenario, profile = query.scenario, query.scenario.framework
     question, stack = query.question.with_switches(switches, SEARCH), profile.stack
     if rank is not None:

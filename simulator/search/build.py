@@ -1,7 +1,4 @@
-"""Estimates of single layouts, made of a priced block as frozen records.
-
-`pricing.price` prices the block; `search.rank` selects the layouts; `evidence.calibration` gives the ranges.
-"""
+"""Estimates of single layouts, made of a priced block as frozen records."""
 
 from __future__ import annotations
 
@@ -45,10 +42,7 @@ from simulator.search.space import PricedLayout
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
-    """Price one layout, with intervals where the scenario has a calibration.
-
-    A layout that breaks a rule is priced too and marked `refused`.
-    """
+    """Price one layout, `refused` ones too, with intervals where the scenario has a calibration."""
     return estimate_of_block(price(pricing_of(scenario, layout)))
 
 

@@ -1,8 +1,4 @@
-"""Search for the fastest layouts that fit: rules first, then memory, then the time of layouts that may enter the list.
-
-Results are layouts with two figures each, of which `search.build` makes estimates. `search.space` makes the layouts,
-`search.rules` has the rules, `pricing.price` the figures.
-"""
+"""Search for the fastest layouts that fit: rules first, then memory, then the time of layouts that may enter."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Rules that a layout must keep to run, each with a stable id, a message and a fix.
 
-A rule is a mask over a block of layouts and a row of `rules.csv` with its messages; a ranking (`search.rank`) drops a
-layout and counts it under the first rule it breaks. Whether memory suffices is judged in `pricing.price`;
-`answers.rules` has what a framework refuses beyond these.
+A rule is a mask over a block of layouts and a row of `rules.csv` with its messages; a ranking drops a layout and counts
+it under the first rule it breaks.
 """
 
 from __future__ import annotations

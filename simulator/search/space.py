@@ -1,8 +1,7 @@
 """Space of a search, its query and its result: axes of values, blocks of layouts that they span, a ranking.
 
 A question about Mixtral on H100 may leave open how tokens reach their experts. It is then searched twice, as it stands
-and with DeepEP's kernels overlapped; `chosen` of an answer names the selected kernels. `search.rules` drops layouts,
-`search.rank` prices what is left, `show.report.ranking` writes the result.
+and with DeepEP's kernels overlapped; `chosen` of an answer names the selected kernels.
 """
 
 from __future__ import annotations
@@ -157,11 +156,7 @@ def _cuts(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ..
 
 
 def balanced_cut(scenario: Scenario, pipeline: int) -> tuple[int, ...]:
-    """Return a cut whose ranks take about equal time on devices of different peaks.
-
-    Every rank gets one layer; each further layer goes where work over peak is then smallest. The output layer counts as
-    the layers of equal FLOP.
-    """
+    """Return a cut for devices of different peaks: a layer each, further ones where work over peak is then smallest."""
     model = scenario.model
     width = scenario.devices // pipeline
     kinds = scenario.kinds_of_device

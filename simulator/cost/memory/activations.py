@@ -1,7 +1,6 @@
 """Activations that layers save for their backward pass: of one layer by recompute policy, and of a rank in flight.
 
-`cost.operations` states what each operation saves; `cost.schedule`, how many micro batches a pipeline rank holds at
-once. Figures of a layer are per micro batch and device. In formulas T is tokens on the device (micro batch x sequence /
+Figures of a layer are per micro batch and device. In formulas T is tokens on the device (micro batch x sequence /
 context parallel), t tensor parallel and h hidden size; bytes are those of 16-bit training (an fp32 element takes four).
 """
 

@@ -1,7 +1,4 @@
-"""Memory of a node's host: offloaded tensors and the buffers that they pass through (M25), or whole models (M32).
-
-`memory.state` and `memory.activations` have the sizes of what is offloaded, `memory.peak` the side of the device.
-"""
+"""Memory of a node's host: offloaded tensors and the buffers that they pass through (M25), or whole models (M32)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Memory of the output layer and the loss, in bytes (M13): logits are the largest single tensors of most steps.
-
-`memory.peak` adds it to the other parts; `memory.activations` has the layers before it.
-"""
+"""Memory of the output layer and the loss, in bytes (M13): logits are the largest single tensors of most steps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Moments of a step (a layer's backward pass, the loss, the optimizer's step ...) and the bytes alive at each.
-
-`memory.state`, `memory.activations` and `memory.loss` have the parts; `memory.peak` adds them at each moment and picks
-the one of most bytes.
-"""
+"""Moments of a step (a layer's backward pass, the loss, the optimizer's step ...) and the bytes alive at each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Device memory beside tensors, in bytes: driver's context, communication buffers, the allocator's unused blocks.
-
-`memory.peak` adds it to what tensors take; `question.coefficients` has the coefficients that measured runs decide.
-"""
+"""Device memory beside tensors, in bytes: driver's context, communication buffers, the allocator's unused blocks."""
 
 from __future__ import annotations
 
@@ -166,10 +163,7 @@ def stranded_logits(pricing: Pricing) -> Array:
 
 
 def _in_ring(pricing: Pricing) -> Mask:
-    """Return where ranks pass keys and values on in a ring, shape (n,).
-
-    Gathered keys and values, and exchanges by heads, are tensors of the layer.
-    """
+    """Return where ranks pass keys and values on in a ring, shape (n,); other exchanges are tensors of the layer."""
     rings = pricing.scenario.framework.cp_communication in ("ring", "all_to_all_ring")
     return np.asarray((pricing.block.context_parallel > inner_context(pricing)) & rings)
 

@@ -1,8 +1,4 @@
-"""Peak memory of every pipeline rank: the moment of most bytes, and its parts.
-
-`memory.state`, `activations`, `loss` and `outside` have the parts, `memory.moments` the record of a moment;
-`pricing.price` judges whether it fits.
-"""
+"""Peak memory of every pipeline rank: the moment of most bytes, and its parts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Training state of a device: its parameters by what divides them, and bytes of weights, gradients and optimizer.
-
-`memory.peak` adds activations and loss; `memory.fully_shard` replays FSDP2 instead; `specs.optimizers` has the tensors
-of each optimizer.
-"""
+"""Training state of a device: its parameters by what divides them, and bytes of weights, gradients and optimizer."""
 
 from __future__ import annotations
 
@@ -152,10 +148,7 @@ class ShardDegrees(NamedTuple):
 
 @of_sizes
 def shard_degrees(pricing: Pricing) -> ShardDegrees:
-    """Return the ranks of a ZeRO shard group: all replicas, `sharding_degree`, or one of `sharding_replicas` groups.
-
-    Routed experts are sharded in proportion.
-    """
+    """Return the ranks of a ZeRO shard group: all, `sharding_degree`, or one of `sharding_replicas`; experts too."""
     scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
     degree: Array | float = float(scenario.framework.sharding_degree)

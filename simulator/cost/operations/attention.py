@@ -1,8 +1,4 @@
-"""Operations of every mixer that scores keys (grouped queries, latent, indexed, compressed ...), listed by functions.
-
-What mixers share stands first: core attention, context-parallel exchanges, output projection. `operations.recurrent`
-has mixers with a state instead, `operations.blocks` what surrounds a mixer, `operations.layer` the list of all.
-"""
+"""Operations of every mixer that scores keys (grouped queries, latent, indexed, compressed ...); shared parts first."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import cast as as_type
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients, tensor_collective, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
-from simulator.question.specs.model import TRAITS, Heads, Mixer, ModelSpec
+from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
 
 _SLIDING: Final = ("sliding", "reused_sliding")
@@ -28,11 +24,6 @@ def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered
         "ring": "sliding_ring",
     }
     return forms[of] if mixer in _SLIDING else of
-
-
-def attention_width(heads: Heads) -> float:
-    """Return the width of the two attention products, `heads (qk size + v size) / 2`: h for the usual shapes."""
-    return (heads.query_width + heads.output_width) / 2.0
 
 
 def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:
@@ -129,7 +120,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
         moved_backward=(_backward_traffic(element, heads.output_width),) if fused else (),
-        core_width=attention_width(heads),
+        core_width=(heads.query_width + heads.output_width) / 2.0,
         core_window=_window(conditions, mixer) if fused else None,
     )
 
@@ -427,10 +418,7 @@ def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:
     """
     model = conditions.model
     hidden, (rank, _, rope, _) = model.hidden_size, _sizes(model)
-    compressed: tuple[Weight, ...] = (
-        Weight("kv_a", hidden, rank + rope, "replicated"),
-        vector("kv_a_norm", rank),
-    )
+    compressed: tuple[Weight, ...] = (Weight("kv_a", hidden, rank + rope, "replicated"), vector("kv_a_norm", rank))
     if model.attention_gate != "none":
         gates = model.num_attention_heads if model.attention_gate == "head" else model.value_width
         compressed = (*compressed, Weight("g", hidden, gates, "column"))

@@ -1,21 +1,11 @@
-"""Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer.
-
-`operations.attention`, `recurrent` and `feed_forward` list what stands between them; `operations.layer` joins them.
-"""
+"""Operations around mixers and networks: norms, additions, activations, casts, streams, embeddings, output layer."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Literal
 
-from simulator.cost.dtypes import (
-    FP32,
-    HALF,
-    activation_input_bytes,
-    element_bytes,
-    fp4_bytes,
-    narrow_element_bytes,
-)
+from simulator.cost.dtypes import FP32, HALF, activation_input_bytes, element_bytes, fp4_bytes, narrow_element_bytes
 from simulator.cost.operations.record import (
     Amount,
     Collective,
@@ -149,10 +139,7 @@ def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...
 
 
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
-    """Return a gather or scatter of the whole activation `2 T h` around a tensor-parallel block.
-
-    An all-reduce without sequence parallelism is the same traffic as both.
-    """
+    """Return a gather or scatter of `2 T h` around a tensor-parallel block; an all-reduce is the traffic of both."""
     amount = element_bytes(conditions) * conditions.model.hidden_size
     return Collective(group="tensor", pattern=pattern, amount=amount, spread="whole", beside="products")
 
@@ -445,9 +432,7 @@ def prediction(conditions: Conditions) -> tuple[Operation, ...]:
     return (
         Operation(name="prediction_norms", group="prediction", weights=joined),
         Operation(
-            name="prediction_projection",
-            group="prediction",
-            weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),),
+            name="prediction_projection", group="prediction", weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),)
         ),
         Operation(name="prediction_final_norm", group="prediction", weights=(vector("mtp_final_norm", hidden),)),
         *(operation._replace(group="prediction") for operation in last_streams(conditions)),

@@ -1,7 +1,4 @@
-"""Operations of feed-forward networks: a dense one, and routed experts with their exchanges.
-
-`operations.layer` puts them behind a mixer; `operations.attention` and `recurrent` have the mixers.
-"""
+"""Operations of feed-forward networks: a dense one, and routed experts with their exchanges."""
 
 from __future__ import annotations
 

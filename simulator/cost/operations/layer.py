@@ -1,7 +1,4 @@
-"""Registry of layers: which operations each mixer and feed-forward network of a model has, as one list a layer.
-
-A new architecture is a module beside this one that lists its operations, and a line here. `operations.sums` adds up.
-"""
+"""Registry of layers: which operations each mixer and feed-forward network of a model has, as one list a layer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Recompute inside a layer: which operations the backward pass repeats under a policy, and which tensors that frees.
-
-A policy has parts, each a set of operations. Recompute of whole layers saves only their inputs; `memory.activations`
-counts it by layer, `timing.layers` adds the repeated work.
-"""
+"""Recompute inside a layer: which operations the backward pass repeats under a policy, and which tensors that frees."""
 
 from __future__ import annotations
 

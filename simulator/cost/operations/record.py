@@ -6,8 +6,7 @@ Every figure of the simulator is a sum over records. A record also says how each
 Offload inside a layer (M27), Megatron-LM d98e8a6, core/pipeline_parallel/fine_grained_activation_offload.py: a module
 of `--offload-modules` moves the tensors that autograd saves between its start and its end to the host, to return in the
 backward pass (core/transformer/attention.py, multi_latent_attention.py, transformer_layer.py, moe/experts.py). Row
-statistics, below its minimum of a million numbers, stay. `memory.activations` takes them off the device, `memory.host`
-counts them there.
+statistics, below its minimum of a million numbers, stay.
 """
 
 from __future__ import annotations

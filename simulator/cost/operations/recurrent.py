@@ -1,7 +1,4 @@
-"""Operations of mixers with a state in place of scores: linear attention, gated delta rules, Mamba, short filters.
-
-`operations.attention` has the mixers that score keys, `operations.layer` the list of all.
-"""
+"""Operations of mixers with a state in place of scores: linear attention, gated delta rules, Mamba, short filters."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ def _filter(conditions: Conditions) -> Operation:
             Weight("filter_out", 2 * half, hidden, "replicated", matmul=False),
             vector("filter_out_bias", hidden),
         ),
-        saved=(
-            Saved("filter_input", element * hidden, "sequence"),
-            Saved("filter_inner", element * half, "sequence"),
-        ),
+        saved=(Saved("filter_input", element * hidden, "sequence"), Saved("filter_inner", element * half, "sequence")),
         moved=(Amount(8.0 * element * hidden, "sequence"),),
         core_flops=8.0 * hidden * half,
     )

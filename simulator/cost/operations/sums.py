@@ -1,8 +1,7 @@
 """Sums over operations: parameters of a model, work of a layer, and what turns a figure per token into bytes or counts.
 
 A norm's output has 2 h bytes a token and the spread `sequence`: a device holds 2 h bytes times `extent(pricing,
-"sequence")`, the tokens of its micro batch over its sequence-parallel group. `operations.record` defines an operation
-and its spreads, `operations.layer` lists those of a layer; `cost.memory` and `cost.timing` use the sums.
+"sequence")`, the tokens of its micro batch over its sequence-parallel group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Record `Estimate` of one layout: memory, throughput, broken rules, range and what it rests on, frozen.
-
-`pricing.price` prices blocks of layouts; `search.build` makes estimates of them; `show.report.estimate` writes one.
-"""
+"""Record `Estimate` of one layout: memory, throughput, broken rules, range and what it rests on, frozen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prices of a block of layouts: memory and time by rank and by part, each with its verdict.
-
-`memory.peak` and `timing.step` compute them; `search.rank` compares layouts, `search.build` makes estimates of them.
-"""
+"""Prices of a block of layouts: memory and time by rank and by part, each with its verdict."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Interface `Schedule` of a pipeline schedule, and its run pass by pass in the schedule's order.
-
-A run says when each pass begins and ends, and what a rank holds. `schedule.orders` has the orders, and closed forms
-that the tests hold to these runs; `timing.step` takes the run where no closed form is exact.
-"""
+"""Interface `Schedule` of a pipeline schedule, and its run pass by pass: begins, ends and what a rank holds."""
 
 from __future__ import annotations
 
@@ -189,10 +185,7 @@ class EventRun(NamedTuple):
 
 
 def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
-    """Run a step: a pass starts when its rank is free and the pass it needs has ended and been sent.
-
-    Two overlapped passes start and end together; they are shown one after the other.
-    """
+    """Run a step: a pass starts when its rank is free and what it needs has come; overlapped pairs go together."""
     passes = _fronts(schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches)
     weights = np.array(pipeline.weight_seconds or 0.0 * np.array(pipeline.backward_seconds))
     durations = kinds_of_pass(np.array(pipeline.forward_seconds), np.array(pipeline.backward_seconds), weights)

@@ -5,8 +5,7 @@ pipeline (Megatron's default order); expert tensor parallel, then expert paralle
 
 Link levels are nested islands: level j joins islands of level j-1. A group has `m` members in an island of `D` devices,
 `m = min(size, D / stride)`. Data that leaves an island uses the links of all its members. All levels move data at once
-(rings are pipelined), so the slowest level sets the time. `timing.layers` and `timing.data_parallel` know which
-collectives a layout needs and what hides them.
+(rings are pipelined), so the slowest level sets the time.
 """
 
 from __future__ import annotations

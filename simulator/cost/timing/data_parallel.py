@@ -1,7 +1,4 @@
-"""Seconds of reducing gradients and gathering parameters over replicas that the passes do not hide.
-
-`timing.step` adds them to the passes; `timing.collectives` prices one exchange.
-"""
+"""Seconds of reducing gradients and gathering parameters over replicas that the passes do not hide."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Seconds of a layer and of the output layer: products, kernels and the collectives that run beside them.
-
-A projection split by columns gathers its input over the tensor-parallel group; one split by rows scatters its output.
-`PARTS` names the parts of a step's time, and `PassSeconds` holds those of a pass through a layer. `timing.products` has
-the rates, `timing.collectives` the exchanges; `timing.step` sums layers over ranks.
-"""
+"""Seconds of a layer and of the output layer: products, kernels and the collectives that run beside them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Products and kernels: their FLOP and bytes from the operations, and the rates at which a device does them.
-
-`cost.operations` counts the work; `timing.layers` sums its seconds; `question.coefficients` has the efficiencies.
-"""
+"""Products and kernels: their FLOP and bytes from the operations, and the rates at which a device does them."""
 
 from __future__ import annotations
 
@@ -203,10 +200,7 @@ def prediction_projection(scenario: Scenario) -> float:
 
 
 def forward_flops_per_token(scenario: Scenario) -> float:
-    """Return the forward FLOP per token of the whole model: layers and output layer (not the input table).
-
-    The output layer counts for labelled tokens only.
-    """
+    """Return the forward FLOP per token of all layers, and of the output layer for labelled tokens alone."""
     model = scenario.model
     head = 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
     flops = layers_flops_per_token(scenario) + head

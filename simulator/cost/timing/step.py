@@ -1,9 +1,7 @@
 """Seconds of a step by part: passes, pipeline, exchanges of gradients, optimizer, and waits for the slowest.
 
 Stages of a pipeline may work unequally; an encoder of images works on the ranks that hold the input table (T29). Where
-lengths differ, replicas wait for each other, and a pipeline for its longest micro batch. `timing.layers` prices a layer
-and has the records, `schedule.orders` the order of passes, `timing.data_parallel` what gradients exchange;
-`question.scenario.lengths` has the lengths, `question.specs.vision` the encoder's sizes, `memory.encoder` its bytes.
+lengths differ, replicas wait for each other, and a pipeline for its longest micro batch.
 """
 
 from __future__ import annotations
@@ -16,13 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
-from simulator.cost.dtypes import (
-    HALF,
-    element_bytes,
-    gradient_bytes,
-    optimizer_bytes_per_parameter,
-    parameter_dtype,
-)
+from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_dtype
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
@@ -136,7 +128,7 @@ def pieces_of(pricing: Pricing, group: int) -> Pieces:
             *(layer_seconds(each, kind) for kind in contents.layer_kinds),
             *(head_seconds(each), table_seconds(each)),
             *projections,
-        ),
+        )
     )
 
 

@@ -1,8 +1,4 @@
-"""Calibrated estimates: figures moved by the measured rows of their device family, with their range by contributions.
-
-A range follows from the coefficients' covariance and the scatter of rows. `calibration.store` reads the file and sizes
-the contributions; `search.build` asks for estimates.
-"""
+"""Calibrated estimates: figures moved by measured rows of their family, with ranges by covariance and scatter."""
 
 from __future__ import annotations
 
@@ -310,10 +306,7 @@ class Applied(NamedTuple):
         ]
 
     def difference_half_widths(self, alternatives: Sequence[tuple[Scenario, Layout]]) -> list[float]:
-        """Return half the 90 % range of each layout's step time over the first layout's, in the logarithm.
-
-        Errors that the layouts share cancel: the coefficients are the same. Without a calibration all are 0.
-        """
+        """Return half the 90 % range of each step time over the first's, in the logarithm; 0 without a calibration."""
         part = self.part("time")
         if part is None or self.time is None:
             return [0.0] * len(alternatives)
@@ -334,10 +327,7 @@ class Applied(NamedTuple):
         return self.memory if kind == "memory" else self.time
 
     def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, probability: float) -> Mask:
-        """Return which layouts at `index` of a priced block fit with at least `probability`, as estimates state it.
-
-        Without a calibration of memory all pass.
-        """
+        """Return which layouts at `index` fit with at least `probability`; all where memory has no calibration."""
         if self.memory is None or self.memory.memory is None or not len(index):
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
@@ -508,11 +498,7 @@ _FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
 def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, *, covered: bool) -> FittedPart:
-    """Return a part completed from its family's sources for ranges beyond its own rows.
-
-    A part fitted to own rows takes the sizes of contributions beyond measured runs; for a layout that its own range
-    does not cover also the scatter.
-    """
+    """Return a part with its family's sizes of contributions beyond its own rows, and scatter beyond its own range."""
     family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
     others = None if family is None else family.part(kind)
     if others is None or part.sizes or part.known:
@@ -527,10 +513,7 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
 
 
 def _surest(where: RangeWords, time: Calibration | None, scenario: Scenario, layout: Layout) -> float:
-    """Return the highest probability to fit: less for software, devices or features of a layout that no run had.
-
-    `where` is its place beside the runs with memory; those with speed are `time`'s.
-    """
+    """Return the highest probability to fit: less for software, devices or features of a layout that no run had."""
     beside = where if time is None else _where(time, "time", scenario, layout)
     alike = where.stack in _COVERED and "never" not in (where.worst, beside.worst)
     return 1.0 if alike else 1.0 - UNFORESEEN

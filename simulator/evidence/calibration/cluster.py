@@ -3,9 +3,7 @@
 A `Sample` is a measured row prepared for a fit, with its figures predicted under many coefficient sets. Known is a
 normal distribution of the coefficients' logarithms: what ships for the family, or the priors. The rows add an
 information matrix and vector (`Message`). Around a point the model is linear, and the point moves to the solution
-(Gauss-Newton). Nobody annotated these rows: those far outside the scatter of the others are left out, by the median,
-which they do not move. `measurements.rows` reads the rows, `calibration.own` chooses them and judges the fit;
-`benchmarks.accuracy` fits all sources.
+(Gauss-Newton). Rows far outside the scatter of the others are left out, by the median, which they do not move.
 """
 
 from __future__ import annotations
@@ -72,21 +70,14 @@ def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
 
 
 def sample_of(row: MeasuredRow) -> Sample:
-    """Return the sample of a row, with the devices that its own figures give.
-
-    The annotation `devices_from_figures` is not read. Raises InputError when the row's layout is none.
-    """
+    """Return the sample of a row, with the devices that its own figures give, not those that an annotation gives."""
     scenario, layout = by_its_figures(row)
     pricing = pricing_of(scenario, layout)
     return Sample(row, scenario, layout, pricing.block, memory_by_stage(pricing))
 
 
 def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
-    """Return a row's scenario and layout, with the devices that its own figures give.
-
-    The stated devices stay, unless TFLOPS and step time contradict them and give another whole number of nodes on which
-    the layout is possible.
-    """
+    """Return a row's scenario and layout, on other devices where TFLOPS and step time contradict the stated ones."""
     stated = question(replace(row, devices_from_figures=None))
     implied = figures_devices(row)
     if implied is None or abs(implied / row.devices - 1.0) <= DEVICE_TOLERANCE:
@@ -104,11 +95,7 @@ def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
 
 
 def predict(kind: CoefficientKind, sample: Sample, base: Coefficients, names: Sequence[str], values: Vector) -> Vector:
-    """Return the predictions of one row under many coefficient sets.
-
-    `values` has shape (coefficients, sets); the result one figure per set: bytes of the kind the row measured (tensors
-    at the peak, or the device figure), or model TFLOP/s per device.
-    """
+    """Return the predictions of a row, in bytes or model TFLOP/s, for `values` of shape (coefficients, sets)."""
     sets = values.shape[1]
     repeated = np.zeros(sets, dtype=np.intp)
     scenario = replace(sample.scenario, coefficients=replaced(base, kind, names, values))
@@ -243,10 +230,7 @@ decide them are fitted."""
 
 
 def names_of(kind: CoefficientKind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
-    """Return the coefficients that a fit moves from `base`; `every` adds those that shipped rows leave open.
-
-    A coefficient of 0 in `base` stays 0: its spread is a share of its value.
-    """
+    """Return the coefficients above 0 in `base` that a fit moves; `every` adds those that shipped rows leave open."""
     values = getattr(base or Coefficients(), kind)
     return tuple(name for name in priors(kind) if getattr(values, name) != 0.0 and (every or name not in UNFITTED))
 

@@ -1,7 +1,4 @@
-"""Calibration by a user's own rows: which of them count, the fit, and their errors before and after.
-
-`calibration.cluster` fits them, `calibration.store` writes and reads the file, `show.cli.calibration` is the command.
-"""
+"""Calibration by a user's own rows: which of them count, the fit, and their errors before and after."""
 
 from __future__ import annotations
 
@@ -47,10 +44,7 @@ TEMPLATE = (
 
 
 def template(hardware: HardwareSpec | None) -> str:
-    """Return the table of a run's columns with an example; with `hardware`, of one of its nodes and with a framework.
-
-    The framework decides what a device holds, and is Megatron on few platforms.
-    """
+    """Return the table of a run's columns with an example, with `hardware` of one of its nodes and a framework."""
     if hardware is None:
         return TEMPLATE
     header, example = TEMPLATE.splitlines()

@@ -1,7 +1,4 @@
-"""Question that a measured row asks of the simulator, and columns of a row from a question.
-
-`measurements.rows` has the columns and reads tables; `calibration.cluster` prepares rows for a fit.
-"""
+"""Question that a measured row asks of the simulator, and columns of a row from a question."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ from simulator.question.vocabulary import StackName
 def case_columns(
     scenario: Scenario, layout: Layout, *, model: str, options: Mapping[str, str], num_layers: int | None
 ) -> dict[str, Any]:
-    """Return the columns of workload and layout; `model` is the spec's name, `num_layers` its layers if they are cut.
-
-    Columns that say nothing of the run stay blank.
-    """
+    """Return the columns of workload and layout, without those that say nothing; `num_layers` if they are cut."""
     profile = scenario.framework
     usual = stack_for(profile.name, None, scenario.hardware.stack)
     cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
@@ -208,10 +202,7 @@ def row_question(row: MeasuredRow) -> Question:
 
 
 def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tuple[Scenario, Layout]:
-    """Return the scenario of a row's question, and its layout with its cut.
-
-    Raises InputError when the row's layout is none, with the row's name.
-    """
+    """Return the scenario of a row's question, and its layout with its cut. Raises InputError with the row's name."""
     stated = row_question(row)
     scenario = _scenario_of(row, stated, coefficients or Coefficients())
     layers = scenario.model.num_hidden_layers

@@ -1,7 +1,4 @@
-"""Rows of measured runs: one field per column, with the source's figures and annotations; reading of their tables.
-
-`measurements.question` asks a row of the simulator; `recipes.logs` makes rows of logs.
-"""
+"""Rows of measured runs: one field per column, with the source's figures and annotations; reading of their tables."""
 
 from __future__ import annotations
 
@@ -345,10 +342,7 @@ _REQUIRED: Final = frozenset(f.name for f in dataclasses.fields(MeasuredRow) if 
 
 
 def shipped_tables() -> tuple[Path, ...]:
-    """Return the tables that come with the simulator, in order of name.
-
-    A wheel carries them inside the package, under ``_data``; in a checkout they stand beside the package.
-    """
+    """Return the shipped tables by name: those in the package (`_data`), or beside it in a checkout."""
     return tuple(sorted((data_folder("calibration") / "measured").glob("*.csv")))
 
 

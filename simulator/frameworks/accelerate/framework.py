@@ -1,7 +1,4 @@
-"""Registration of accelerate: its table of options, and the writer of TRL scripts that it starts.
-
-`accelerate.words` translates the options, `accelerate.write` writes a script.
-"""
+"""Registration of accelerate: its table of options, and the writer of TRL scripts that it starts."""
 
 from typing import Final
 

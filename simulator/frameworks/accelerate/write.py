@@ -1,7 +1,6 @@
 """Writer of scripts that train with TRL under `accelerate launch`, sharded by FSDP or DeepSpeed's ZeRO.
 
 Words of `accelerate launch` are those of accelerate 1.15, the script's those of TRL 1.9 (`trl/scripts/sft.py`).
-`recipes.emit` calls it; `accelerate.words` and `transformers.read` read what it writes.
 """
 
 from __future__ import annotations

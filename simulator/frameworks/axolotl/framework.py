@@ -1,7 +1,6 @@
 """Reader of axolotl's configuration files, by translation into the words of Hugging Face's Trainer and TRL.
 
-Read at 067b021c8: `src/axolotl/utils/schemas`, `utils/config`, `loaders/model.py` and `core/builders`, whose defaults
-apply where a key is absent. `transformers.read` interprets the translated words.
+Read at 067b021c8: `src/axolotl/utils/schemas`, `utils/config`, `loaders/model.py` and `core/builders`.
 """
 
 from __future__ import annotations

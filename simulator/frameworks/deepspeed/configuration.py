@@ -1,7 +1,4 @@
-"""DeepSpeed's configuration beside a trainer's flags: a file that a flag names, or a preset, as switches.
-
-`transformers.read`, `megatron_deepspeed` and `neox` ask for it; `frameworks.documents` reads the file.
-"""
+"""DeepSpeed's configuration beside a trainer's flags: a file that a flag names, or a preset, as switches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Reader of FlagScale's experiments: a file that names a training configuration beside it and the program that trains.
 
-`experiment.task.backend` names the trainer, `defaults: - train: 7b` the file `train/7b.yaml`. Keys of that file mean
-what Megatron-Bridge's do and are interpreted by `nemo.read`.
+`experiment.task.backend` names the trainer, `defaults: - train: 7b` a file in Megatron-Bridge's keys.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Reader of LLaMA-Factory's configuration files, by translation into the words of Hugging Face's Trainer.
 
-Read as LLaMA-Factory ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults apply where a key is absent. Its
-second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name. `transformers.read` interprets
-the translated words.
+Read as ff6d4d1 reads them (`src/llamafactory/hparams`); its second format and runs on mcore_adapter are refused.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Read at 8c8dd48 as `utils/config_utils.py`, `models/mpt/configuration_mpt.py` and `models/hf/hf_causal_lm.py` read them,
 whose defaults apply where a key is absent. Files for MosaicML's platform have the same keys below `parameters`.
-`frameworks.documents` makes keys of a file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Registration of Megatron-LM, recognition of its launches and logs, and the reader of its logs.
 
-`megatron.read` interprets its flags. Three kinds of line of a log are read: the dump of all arguments, the line of each
-logged iteration, and the memory report that the ranks of the first replica print after the first iterations (in MB,
-which are MiB). The dump names every argument by its variable, after validation: `megatron_dump.csv` has the names that
-no flag has.
+Three kinds of line of a log are read: the dump of all arguments, the line of each logged iteration, and the memory
+report that the ranks of the first replica print after the first iterations (in MB, which are MiB). The dump names every
+argument by its variable, after validation: `megatron_dump.csv` has the names that no flag has.
 """
 
 from __future__ import annotations
@@ -102,10 +101,7 @@ class _RunLines:
 
 
 def runs_of(lines: Iterable[logs.LogLine], table: FlagTable) -> Iterator[logs.LoggedRun]:
-    """Yield every run that logged iterations or ran out of memory. Raises InputError naming the line.
-
-    Iterations without arguments, as in an excerpt, are a run without words.
-    """
+    """Yield every run that logged iterations or ran out of memory; an excerpt has no words. Raises InputError."""
     any_run = False
     last: logs.LogLine | None = None
     for run in _split(lines):

@@ -1,7 +1,4 @@
-"""Reader of Megatron-LM's launches: its flags, and the model that they state, its mixers and its vocabulary among them.
-
-`megatron.special` has settings that several flags decide, `frameworks.take` those that one row of the table decides.
-"""
+"""Reader of Megatron-LM's launches: its flags, and the model that they state with its mixers and vocabulary."""
 
 from __future__ import annotations
 
@@ -28,10 +25,9 @@ from simulator.question.vocabulary import ScheduleName
 
 
 def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> Recipe:
-    """Return the run that Megatron's flags describe, without remarks on unread ones.
+    """Return the run that Megatron's flags describe, without remarks on unread ones. Raises InputError.
 
-    `environment` is None where the recipe does not state it; `own` says that Megatron-LM itself reads the flags, so
-    that its defaults apply. Raises InputError for an invalid value.
+    `environment` is None where it is not stated; `own`: Megatron-LM itself reads the flags, and its defaults apply.
     """
     special.drop_idle_exports(arguments)
     count_layers(arguments)
@@ -187,11 +183,6 @@ _CHUNK: Final = 64
 _MOST_LAYERS: Final = 10_000
 MixerFields = dict[str, Any]
 """Fields of a model's spec that concern mixers."""
-
-
-def is_known_spec(spec: str) -> bool:
-    """Whether the other flags describe the layers of a definition that `--spec` names."""
-    return _SPECS.fullmatch(spec) is not None
 
 
 def _spec(arguments: Arguments, group: str) -> str | None:
@@ -498,7 +489,7 @@ def _places_of_experts(arguments: Arguments, fields: dict[str, Any], layers: int
 def _set_latent(arguments: Arguments, fields: dict[str, Any]) -> None:
     """Set the sizes of latent attention, if the model has it; refuse unknown definitions of layers."""
     spec = arguments.text("spec", "spec")
-    if spec and not is_known_spec(spec):
+    if spec and _SPECS.fullmatch(spec) is None:
         arguments.not_modelled(f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
     if fields.get("attention") != "mla":
         for name in LATENT:

@@ -1,8 +1,7 @@
 """Settings that several of Megatron-LM's flags decide together and so have no row in its table.
 
 Each function takes the run's arguments and the values that `frameworks.take` returned by target, and adds or corrects
-some: recompute, sharding, offload, experts, precision and number types, attention, exchanges. `megatron.read` calls
-them.
+some: recompute, sharding, offload, experts, precision and number types, attention, exchanges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Writer of launch scripts of Megatron-LM and MindSpeed-LLM: the rows of their tables, reversed.
-
-`frameworks.write` reverses a row, `megatron.read` reads what it writes, `recipes.emit` calls it.
-"""
+"""Writer of launch scripts of Megatron-LM and MindSpeed-LLM: the rows of their tables, reversed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Megatron-Bridge's releases as data: what its recipes set by model, device and precision; `nemo` reads files.
-
-`framework` reads launches of its performance scripts, which change such a recipe.
-"""
+"""Megatron-Bridge's releases as data: what its recipes set by model, device and precision; `nemo` reads files."""

@@ -120,11 +120,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
 
 
 def _bases(names: tuple[str, str, str, str], variant: str) -> list[_Base]:
-    """Return the recipe of a name, task, device and precision in each release: its variant, else the first.
-
-    As `get_workload_base_config` of `utils/utils.py` looks it up; releases that have the variant come first, newest
-    first.
-    """
+    """Return the recipe of a name, task, device and precision in each release, its variant first, newest first."""
     name, task, device, precision = names
     start, end = f"{name}_{task}_", f"_{device}_{precision}"
     stacks = sorted((stack.name for stack in STACKS if stack.name.startswith("megatron-bridge@")), reverse=True)

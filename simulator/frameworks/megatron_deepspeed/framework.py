@@ -1,8 +1,6 @@
 """Reader of DeepSpeed's engine beside Megatron's flags, in Megatron-DeepSpeed and BigScience's fork.
 
-Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names decides how the
-state is sharded, stored and offloaded. `frameworks.megatron` reads Megatron's own flags, `deepspeed.configuration` the
-file.
+Read at microsoft f4157be and bigscience 8387ae17: the file of `--deepspeed_config` decides how the state is sharded.
 """
 
 from __future__ import annotations

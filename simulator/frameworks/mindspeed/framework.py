@@ -1,7 +1,6 @@
 """Reader of MindSpeed's flags beyond its table: its release, tensors it keeps, parts it recomputes.
 
-`extended` takes a run read from Megatron-LM's flags (`megatron.read`) and adds MindSpeed's behaviour below its
-switches. Scripts name no release: the oldest one that has their flags is assumed.
+Scripts name no release: the oldest one that has their flags is assumed.
 """
 
 from __future__ import annotations

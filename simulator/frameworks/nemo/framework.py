@@ -1,7 +1,4 @@
-"""Registration of NeMo and Megatron-Bridge: how their files and logs are recognised, and who reads and writes them.
-
-`nemo.read` interprets keys, `nemo.write` writes them, `nemo.recipes` reads recipes that are Python.
-"""
+"""Registration of NeMo and Megatron-Bridge: how their files and logs are recognised, and who reads and writes them."""
 
 from typing import Final
 

@@ -3,7 +3,6 @@
 NVIDIA-NeMo/NeMo v2.4.0: `nemo/collections/llm/recipes`, each file a `pretrain_recipe` and a `finetune_recipe` whose
 arguments all have defaults. `MegatronStrategy` (nemo/lightning/pytorch/strategies/megatron_strategy.py) passes its
 fields to Megatron's core; plugins and callbacks override fields of the replicas and the optimizer before training.
-`frameworks.python` reads the functions, `nemo.read` interprets the keys.
 """
 
 from __future__ import annotations
@@ -221,13 +220,11 @@ def _defaults() -> Mapping[str, Any]:
     return config
 
 
-def _default(name: str) -> Any:
-    return _defaults().get(name, Outside(name))
-
-
 def bridge_reader() -> PythonReader:
     """Return a reader of Megatron-Bridge's recipes, with the defaults of its fields."""
-    return PythonReader(_default, lambda name: _PARTIAL_OR_RECIPES.search(name) is not None)
+    return PythonReader(
+        lambda name: _defaults().get(name, Outside(name)), lambda name: _PARTIAL_OR_RECIPES.search(name) is not None
+    )
 
 
 def is_python_recipe(text: str) -> bool:

@@ -1,8 +1,7 @@
 """Writer of Megatron-Bridge configurations: Megatron-LM's flags as keys, by `bridge.csv` and `words.csv`.
 
 A configuration overrides the recipe `vanilla_gpt_pretrain_config`, whose fields are Megatron-LM's defaults
-(Megatron-Bridge 03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`). `megatron.write` finds
-the flags, `nemo.read` reads what is written.
+(Megatron-Bridge 03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reader of GPT-NeoX' configuration files, by translation into Megatron's flags, with DeepSpeed's engine below.
 
 Read as GPT-NeoX at ea7aefd reads them (`megatron/neox_arguments`), whose defaults apply where a key is absent.
-`megatron.read` interprets the flags, `deepspeed.configuration` the engine's keys.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def is_neox(names: Collection[str]) -> bool:
 
 
 def read_neox(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
-    """Return the run of a configuration file.
-
-    GPT-NeoX merges several files; the user's settings state keys of the others, by their names.
-    """
+    """Return the run of a configuration file; the user's settings state keys of others that are merged with it."""
     table = table_of("neox")
     own = {key.dotted.replace("-", "_"): key for key in keys}
     for name, text in arguments.settings.items():

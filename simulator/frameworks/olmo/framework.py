@@ -1,7 +1,6 @@
 """Reader of OLMo's configuration files, which state the whole network.
 
-Read at 59a53e3 as `olmo/config.py`, `olmo/model.py` and `scripts/train.py` read them, whose defaults apply where a key
-is absent. `frameworks.documents` makes keys of a file.
+Read at 59a53e3 as `olmo/config.py`, `olmo/model.py` and `scripts/train.py` read them.
 """
 
 from __future__ import annotations

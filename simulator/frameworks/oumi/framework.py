@@ -1,8 +1,4 @@
-"""Reader of oumi's configurations, by translation into the words of Hugging Face's Trainer.
-
-Read at d8ed077: `src/oumi/core/configs/params` and `core/distributed.py`, whose defaults apply where a key is absent.
-`transformers.read` interprets the translated words.
-"""
+"""Reader of oumi's configurations (d8ed077: `src/oumi/core/configs/params`), in the words of Hugging Face's Trainer."""
 
 from __future__ import annotations
 

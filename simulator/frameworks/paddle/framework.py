@@ -1,9 +1,8 @@
 """Registration of PaddleNLP, PaddleFormers and ERNIEKit, and the reader of their logs.
 
-`paddle.read` interprets launches, `paddle.write` writes them. Three kinds of line of a log are read: the configuration
-dump (`name : value` under a heading of the arguments' kind), the model's configuration as JSON, and the line of each
-logged step. Memory is in GiB (2**30 bytes). The dump lists flags and derived values alike; names in the tables are
-words of the run.
+Three kinds of line of a log are read: the configuration dump (`name : value` under a heading of the arguments' kind),
+the model's configuration as JSON, and the line of each logged step. Memory is in GiB (2**30 bytes). The dump lists
+flags and derived values alike; names in the tables are words of the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reader of launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers.
 
-The tables cover most words (`frameworks.take`). Here are settings that depend on several words or on the model:
-recompute, experts, the cut, the loss, and the file that a launch names. `paddle.framework` reads logs.
+Settings that depend on several words or on the model: recompute, experts, the cut, the loss, a named file.
 """
 
 from __future__ import annotations
@@ -157,10 +156,7 @@ def _precision(arguments: Arguments) -> str | None:
 
 
 def _purpose(arguments: Arguments, names: str, lora_rank: int | None) -> dict[str, str]:
-    """Return the switches of the training's purpose, such as a frozen copy of the model and its forward pass.
-
-    Purposes other than language modelling, preferences and rewards are refused.
-    """
+    """Return the switches of the purpose: language modelling, preferences or rewards; others are refused."""
     stage = (arguments.text("stage", "stage") or "").upper()
     named = _PREFERENCE.search(names)
     kind = stage.lower() or (named[1] if named else "dpo" if arguments.has("loss_type") else "")

@@ -1,7 +1,4 @@
-"""Writer of launch scripts of ERNIEKit and PaddleNLP; a setting without a flag is refused by name.
-
-`frameworks.write` reverses a row of a table, `paddle.read` reads what is written, `recipes.emit` calls it.
-"""
+"""Writer of launch scripts of ERNIEKit and PaddleNLP; a setting without a flag is refused by name."""
 
 from __future__ import annotations
 

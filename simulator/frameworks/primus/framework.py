@@ -2,7 +2,6 @@
 
 Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment, and the named files are in
 `primus/configs` of its checkout. Where those are not beside the recipe, the constants here replace them.
-`megatron.read` and `torchtitan.read` interpret the keys.
 """
 
 from __future__ import annotations
@@ -68,19 +67,13 @@ def is_primus(names: Collection[str]) -> bool:
 
 
 def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
-    """Return the run of an experiment on Megatron-LM; None for another framework.
-
-    Raises UnsupportedError for a model of another kind, and InputError for a file outside the repository.
-    """
+    """Return the run of an experiment on Megatron-LM; None for another framework. Refuses models of another kind."""
     experiment = _experiment(arguments, keys)
     return _megatron(arguments, experiment) if experiment and experiment.framework == "megatron" else None
 
 
 def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
-    """Return the run of an experiment on torchtitan; None for a file that is no experiment.
-
-    Raises UnsupportedError for another framework, and InputError for a file outside the repository.
-    """
+    """Return the run of an experiment on torchtitan; None for what is no experiment. Refuses another framework."""
     experiment = _experiment(arguments, keys)
     if experiment is not None and experiment.framework != "torchtitan":
         raise UnsupportedError(

@@ -1,7 +1,6 @@
 """Reader of ms-swift, by translation into Megatron-LM's words (`megatron sft`) or those of the Trainer (`swift sft`).
 
-Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
-defaults apply where a flag is absent. `megatron.read` and `transformers.read` interpret the translated words.
+Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`).
 """
 
 from __future__ import annotations
@@ -131,10 +130,7 @@ def _parts(arguments: Arguments, run: Recipe) -> Recipe:
 
 
 def _task(arguments: Arguments) -> dict[str, str]:
-    """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts.
-
-    How many passages belong to an anchor or a query, only the data tell.
-    """
+    """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts."""
     task = arguments.text("score_head", "task_type") or "causal_lm"
     arguments.forget("score_head")
     if task not in ("causal_lm", "seq_cls"):

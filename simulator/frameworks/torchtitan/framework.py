@@ -1,7 +1,4 @@
-"""Registration of torchtitan: how its launches, files and logs are recognised, and who reads and writes them.
-
-`torchtitan.read` interprets them, `torchtitan.write` writes a file.
-"""
+"""Registration of torchtitan: how its launches, files and logs are recognised, and who reads and writes them."""
 
 from typing import Final
 

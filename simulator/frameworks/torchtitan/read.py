@@ -1,8 +1,7 @@
 """Reader of torchtitan: makes a recipe of a launch or a TOML file, and a step of each step line of its log.
 
-`words.csv` has the keys that a table translates, through `frameworks.take`; here stands what needs code: model, layout,
-recompute, the cut of the pipeline. `flavors.yaml` names the models, `torchtitan.framework` registers the reader,
-`torchtitan.write` writes files.
+`words.csv` has the keys that a table translates; here stands what needs code: model, layout, recompute, the cut of the
+pipeline. `flavors.yaml` names the models.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ def published() -> Mapping[str, tuple[str, str]]:
 
 
 def shape_of(name: str, *, with_table: bool) -> dict[str, object]:
-    """Return the shape of a flavor that is no published model, as `ModelSpec` fields; empty for other names.
-
-    `vocab_size` is left out unless `with_table`: a tokenizer may decide it.
-    """
+    """Return the `ModelSpec` fields of an unpublished flavor, its vocabulary only `with_table`; else none."""
     shape: dict[str, object] = dict(_flavors()["own"].get(name, {}))
     if "feed_forwards" in shape:
         shape["feed_forwards"] = tuple(_flavors()["own"][name]["feed_forwards"])

@@ -1,7 +1,4 @@
-"""Writer of torchtitan's job configurations; a setting without a key is refused by name.
-
-`torchtitan.read` reads what it writes, `frameworks.write` reverses rows of tables, `recipes.emit` calls it.
-"""
+"""Writer of torchtitan's job configurations; a setting without a key is refused by name."""
 
 from __future__ import annotations
 

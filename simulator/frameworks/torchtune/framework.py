@@ -1,8 +1,7 @@
 """Reader of torchtune's configuration files.
 
-Read at bd2a0fc as its recipes read them (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`), whose
-defaults apply where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and
-the longest sequence that the builder makes positions for. `frameworks.documents` makes keys of a file.
+Read at bd2a0fc (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`). `models.yaml` names the shipped model
+of each builder of `torchtune/models`, and the longest sequence that it makes positions for.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ def is_file(names: Collection[str]) -> bool:
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
-    """Return the run of a command line; `key=value` overrides the keys of the file that it names.
-
-    A name without a suffix means a file that torchtune ships, where its checkout is at hand.
-    """
+    """Return the run of a command line; `key=value` overrides the keys of the named, or shipped, file."""
     named = arguments.entry("config")
     if named is None or not named.values or not named.values[0].known:
         arguments.need(named.causes if named is not None else (), "model")

@@ -1,7 +1,6 @@
 """Reader of runs of Hugging Face's Trainer: its words, its model's configuration and DeepSpeed's.
 
 axolotl, LLaMA-Factory, ms-swift, oumi and TRL train with it too; their folders first translate their own words.
-`deepspeed.configuration` reads DeepSpeed's file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reader of scripts that train with Hugging Face's Trainer or TRL, and of the files that replace their flags.
 
 TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
-output layer (TRL 1.9, `trl/trainer`). `transformers.read` interprets the Trainer's words, `accelerate` what starts
-them.
+output layer (TRL 1.9, `trl/trainer`).
 """
 
 from __future__ import annotations
@@ -152,10 +151,7 @@ def _add_mode(arguments: Arguments) -> None:
 
 
 def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
-    """Return the run of a trainer's words with a preference loss, or the next-token loss where `kind` is empty.
-
-    `padded` says that batches are padded only to their longest sample.
-    """
+    """Return the run of a trainer's words with a preference loss, or the next-token loss where `kind` is empty."""
     run = trainer_run(arguments, deepspeed=deepspeed)
     purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
     if padded and not arguments.any_switch("packing", "packing", "padding_free"):

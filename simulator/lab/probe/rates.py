@@ -3,9 +3,7 @@
     >>> rates = rates_of(from_json(MeasuredRates, text))  # what the ranks of `rates_job` timed
     >>> from_rates(rates, "bf16", Coefficients()).time.gemm_efficiency  # `rates.gemm_efficiency["bf16"].value`
 
-They become a measured hardware spec (`measured_spec`), the nearest shipped one with the machine's own figures, and the
-priors from which the fit of its launches starts (`from_rates`). Figures that a probe cannot see keep the template's
-source and status. `lab.trainer.rates` times the operations, `lab.probe.run` goes on to launches.
+Figures that a probe cannot see keep the source and status of the template, the nearest shipped spec.
 """
 
 from __future__ import annotations
@@ -328,11 +326,7 @@ def _reduce_slowdown(gathers: Sequence[Timed], scatters: Sequence[Timed]) -> flo
 
 
 def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates, date: str) -> dict[str, Any]:
-    """Return the document of `template`'s hardware with measured figures in place of its own.
-
-    Figures that the probe cannot see keep the template's values and sources: links between nodes or beyond the ranks of
-    the probe, and precisions that the reference trainer lacks.
-    """
+    """Return `template`'s document with measured figures; those that the probe cannot see keep values and sources."""
     document = template.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     document["sources"] = dict(document["sources"]) | {SOURCE: _source(measured, date)}
     document["note"] = (

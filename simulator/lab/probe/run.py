@@ -4,8 +4,7 @@
     >>> launch_all(prepare(request, print), print).calibration_file
     PosixPath('mine/cpu.yaml')
 
-`outlook` returns the plan and starts nothing. `lab.probe.rates` has the rates, `lab.runner.campaign` launches, and
-`evidence.calibration` fits; rows that scatter too much store nothing.
+`outlook` returns the plan and starts nothing.
 """
 
 from __future__ import annotations
@@ -156,10 +155,7 @@ def _variants(layers: int, tensor: int, pipeline: int, data: int) -> Iterator[La
 
 
 def reach(backend: str, model: str | None, folder: Path) -> Reach:
-    """Return the sizes of launches: the user's model cut to a few layers, or shapes of three widths.
-
-    A measured row names a shape by the file that `write_shapes` leaves in `folder`.
-    """
+    """Return the sizes of launches: the user's model cut to a few layers, or shapes of three widths in `folder`."""
     small = backend == "cpu"
     sizes: dict[str, Any] = {
         "layers": (2, 4, _DEEPEST),

@@ -1,11 +1,7 @@
 """Campaigns: the best layouts of a ranking, launched one after the other, each recorded and compared as it ends.
 
-    >>> planner = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=Wanted(top=3))
-    >>> run(planner.plan(estimates), launcher, engine, record, print).all_well
-    True
-
 A launch that fails stops no other, and no measured row is lost to an interruption: the `Record`, a file of rows, is
-whole at any moment, whoever else writes. `lab.runner.engine` has one launch, `show.report.lab` writes the result.
+whole at any moment, whoever else writes.
 """
 
 from __future__ import annotations
@@ -228,10 +224,9 @@ class Planner:
 
 
 def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
-    """Run all launches; each is recorded as it ends, and one that fails stops no other layout.
+    """Run all launches, each recorded as it ends; neither a failure nor a record that cannot be written stops others.
 
-    A record that cannot be written stops nothing either: the rows are compared, and `unwritten` says why they are
-    missing. Without a record the rows are compared only: another node records them.
+    Rows are compared without a record too; `unwritten` says why they are missing.
     """
     launched: list[Launched] = []
     keeper = _Keeper(record)
@@ -321,10 +316,7 @@ def run_folder(work: Path) -> Path:
 
 
 def shared_folder(work: Path, node_rank: int) -> Path:
-    """Return the folder of a campaign on several nodes started by themselves: they cannot agree on a new one.
-
-    Raises InputError on the first node where it holds what an earlier campaign left.
-    """
+    """Return the folder of a campaign on nodes started by themselves; InputError if an earlier one left files."""
     # Only the first node writes the log of a launch: another node that started earlier has written none.
     with writing(work, "--work-folder"):
         work.mkdir(parents=True, exist_ok=True)
@@ -554,11 +546,7 @@ class Learned:
 
 
 def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate], rank: Rank, top: int) -> Learned:
-    """Fit all rows of a record from the shipped calibration, write the new one, and rank again.
-
-    `before` is the ranking so far; the best `top` of both are reported. Raises InputError where the file cannot be
-    written.
-    """
+    """Fit all rows of a record, write the calibration, and rank again: the best `top` of both. Raises InputError."""
     samples = prepared(rows)
     fitted = fit_own(samples[0].scenario.hardware.family, samples)
     stored = [fit for kind in KINDS if (fit := fitted.stored(kind))]

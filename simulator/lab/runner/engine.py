@@ -1,13 +1,7 @@
 """One launch of a layout: the command of its nodes, its end, its outcome; its launcher, and the interface of engines.
 
-    >>> launch = Launch(title="1-tiny", pick=pick, estimate=estimate, command=engine.prepare(pick, folder))
-    >>> engine.outcome(pick, folder, launcher.run(launch)).kind
-    'ok'
-
-An `Engine` (`lab.runner.engines`, or `outside` for Megatron-LM and Paddle) prepares the command of a node and reads
-how it ended; the `Launcher` starts the command on its node and ends all of it. It sets `NNODES`, `NODE_RANK`,
-`MASTER_ADDR` and `MASTER_PORT` there; the command starts the ranks of its node. `lab.runner.campaign` makes several
-launches.
+An `Engine` prepares the command of a node and reads how it ended; the `Launcher` starts the command on its node, with
+`NNODES`, `NODE_RANK`, `MASTER_ADDR` and `MASTER_PORT`, and ends all of it.
 """
 
 from __future__ import annotations
@@ -129,10 +123,7 @@ class Engine(Protocol):
         """Raise InputError where something that every launch needs is missing. A dry run does not ask."""
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write the files of the launch into `folder`, and return the command of each node.
-
-        Raises UnsupportedError for a layout that the engine cannot run: it is skipped, with that reason.
-        """
+        """Write the launch's files into `folder`, and return each node's command; UnsupportedError skips it."""
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         """Return the outcome from the files of the launch in `folder`."""
@@ -277,10 +268,7 @@ class Diagnosis:
 
 
 def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
-    """Return why a launch failed; memory that ran out is the reason also where other ranks then hung.
-
-    `more` are logs of single ranks beside that of the launch.
-    """
+    """Return why a launch failed, memory first, as other ranks then hang; `more` are logs of single ranks."""
     signs: dict[str, LogLine] = {}
     for line in chain.from_iterable(map(_lines, (ended.log, *more))):
         sign = _sign(line.text.strip())
@@ -343,10 +331,7 @@ _HERE: Final = "127.0.0.1"
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """Hold a port that nobody listens on, so that the system gives it to nobody else.
-
-    Bound and never listened on: a program that is told the port and sets SO_REUSEADDR, as servers do, can take it.
-    """
+    """Hold a port, bound and never listened on, so that only a program that sets SO_REUSEADDR can take it."""
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((_HERE, 0))
@@ -395,10 +380,7 @@ class Launcher:
             )
 
     def _node(self, launch: Launch, port: int) -> dict[str, str]:
-        """Return the variables for the command of a node; torchrun reads its own options from variables too.
-
-        Ranks meet at the endpoint of the nodes, or at a port here.
-        """
+        """Return the variables for the command of a node; ranks meet at the endpoint of the nodes, or here."""
         host, _, first = self.endpoint.rpartition(":")
         address, number = (host, int(first) + launch.number - 1) if host else (_HERE, port)
         variables = {"NNODES": str(launch.nodes), "NODE_RANK": str(self.node_rank)}

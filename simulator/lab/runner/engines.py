@@ -1,15 +1,9 @@
 """Engines: the reference trainer that ships, and outside frameworks (experimental), whose log becomes a row.
 
-    >>> ReferenceEngine(backend="cuda").prepare(pick, folder).arguments[:3]
-    ('/usr/bin/python', '-m', 'torch.distributed.run')
-    >>> MegatronEngine(path="Megatron-LM").prepare(pick, folder).arguments
-    ('bash', 'recipe.sh')
-
 Of the reference trainer a job is written, a rank started for each device, and the ranks' results read; ranks
 (`lab.trainer`) import torch in processes of their own, this module does not. Of a framework that the user has
 installed the recipe of `simulate emit` is started, in the user's own environment, of which it changes nothing; figures
-come from the log alone, and the log of another layout is refused. Also what this machine's devices are, before anything
-is launched on them. `lab.runner.engine` has the interface of engines.
+come from the log alone, and the log of another layout is refused.
 """
 
 from __future__ import annotations
@@ -346,10 +340,7 @@ class OutsideEngine:
 
 
 def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Mapping[str, str]) -> Command:
-    """Write the recipe of a layout into `folder`, and return the command that runs it on a node.
-
-    Raises UnsupportedError for a layout that the framework, or a measured row, has no words for.
-    """
+    """Write the recipe of a layout into `folder`, and return its command; UnsupportedError if it has none."""
     if pick.layout.recompute_method == "list":
         raise UnsupportedError("--recompute-layer-list: a measured row has no words for it")
     text = emit(pick.case, target)
@@ -360,10 +351,7 @@ def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Ma
 
 
 def read_outcome(pick: Pick, ended: Ended, warmup: int, more: Iterable[Path] = ()) -> LaunchOutcome:
-    """Return the outcome of a launch, by how it ended and its log.
-
-    `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
-    """
+    """Return the outcome of a launch by its end, its log, and `more` of single ranks; `warmup` in logged intervals."""
     if ended.interrupted:
         return LaunchOutcome(kind="interrupted", row=None)
     if ended.exit_code == 0 and not ended.timed_out:

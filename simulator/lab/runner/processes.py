@@ -1,14 +1,9 @@
 """Commands run to their end, their time limit or an interruption, with none of their processes left behind.
 
-    >>> ended = run_guarded(("torchrun", "train.py"), folder=here, environment={}, log=log, limit_seconds=600.0)
-    >>> ended.exit_code, ended.timed_out
-    (0, False)
-
 A launcher such as torchrun starts its ranks in sessions of their own: a signal to its process group does not reach
 them, and when it is killed they live on. So a guard, a process of this module, starts the command and watches a pipe
 whose other end its parent holds. When the parent closes it, or dies in whatever way, every process that psutil finds
 below the guard is ended. The guard adopts those that lose their parent (Linux), so that they are found again.
-`lab.runner.engine` and `lab.probe.run` start their commands so.
 """
 
 from __future__ import annotations
@@ -111,10 +106,7 @@ def _ends(guard: subprocess.Popen[bytes]) -> bool:
 
 
 def guard(pipe: int, command: list[str]) -> int:
-    """Run a command until it ends or `pipe` is closed, end its remaining processes, and return its exit code.
-
-    A command ended by a signal gives 128 and the signal's number, as a shell does.
-    """
+    """Run a command until it ends or `pipe` is closed; end its processes; return its exit code as a shell does."""
     adopt_orphans(adopt=True)
     # Orders to the guard come through the pipe; a signal to all processes must not end it before the others.
     for number in _ENDING:
@@ -149,10 +141,7 @@ def _descendants() -> list[Any]:
 
 
 def end_all(processes: Callable[[], list[Any]], grace_seconds: float = GRACE_SECONDS) -> list[int]:
-    """End processes: ask first, kill after the grace. Return those that are still there.
-
-    They are listed again and again, as a process may start another between the look and the signal.
-    """
+    """End processes, listed again and again: ask first, kill after the grace. Return those that are still there."""
     import psutil  # noqa: PLC0415  only a launch needs it
 
     ending = processes() if grace_seconds else []

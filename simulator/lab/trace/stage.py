@@ -1,10 +1,4 @@
-"""Count of a stage's bytes: a rank of the reference trainer on fake tensors, in a process group without other ranks.
-
-    >>> trace_stage(TraceRequest(job=job, stage=0, micro_batches=count)).peak_bytes
-    63285264996
-
-The code that runs is the trainer's own (`lab.trainer.worker`); `lab.trace.tracing` compares the count.
-"""
+"""Count of a stage's bytes: a rank of the reference trainer on fake tensors, in a process group without other ranks."""
 
 from __future__ import annotations
 

@@ -1,11 +1,6 @@
 """Comparison of a pipeline stage traced at full size, on tensors without data, with its predicted bytes.
 
-    >>> found = trace(scenario, layout, stage=0)
-    >>> found.predicted.allocated_bytes, found.traced.peak_bytes, found.traced.moment
-    (63285002240.0, 63285264996, 'backward')
-
-`lab.trace.stage` runs the reference trainer's own code in a process of its own (`python -m simulator.lab.trace`), so
-that this one imports no torch. It sees tensors only: the prediction leaves out the coefficients that stand for none.
+It sees tensors only: the prediction leaves out the coefficients that stand for none.
 """
 
 from __future__ import annotations
@@ -54,10 +49,7 @@ class TraceComparison:
 
     @property
     def rows(self) -> tuple[tuple[str, float, float], ...]:
-        """(part, traced, predicted) in bytes; both columns add up to their peak.
-
-        Whole copies of the parameters that are kept from pass to pass are predicted as parameters.
-        """
+        """(part, traced, predicted) in bytes, each adding up to its peak; kept copies of parameters are parameters."""
         traced = {name: self.traced.parts_bytes.get(name, 0) for name in ("parameters", "gradients", "optimizer")}
         if self.estimate.layout.zero_stage < 3:
             traced["parameters"] += self.traced.parts_bytes.get("gathered", 0)
@@ -71,10 +63,9 @@ class TraceComparison:
 
 
 def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> TraceComparison:
-    """Trace a pipeline rank of a layout and price it; by default the one that needs most.
+    """Trace a pipeline rank of a layout, by default the one that needs most, and price it.
 
-    Raises InputError for a rank that the pipeline lacks, and UnsupportedError for what the reference trainer cannot
-    run, without torch, and where the trace fails.
+    Raises InputError for a rank that the pipeline lacks, and UnsupportedError for what cannot be traced.
     """
     if scenario.framework.name != "torch":
         raise UnsupportedError(f"framework {scenario.framework.name}: a trace runs PyTorch; allowed is torch")

@@ -1,10 +1,5 @@
 """Device of a rank and its process group: one interface to a processor, CUDA, NPU or another kind.
 
-    >>> backend = Backend(job)
-    >>> backend.join(job, rank=0)
-    >>> backend.device, backend.library
-    (device(type='cpu'), 'gloo')
-
 Kinds of devices differ here alone; `lab.trainer.worker` and `rates` use whichever they get.
 """
 
@@ -74,10 +69,7 @@ class Backend:
         self.library = library
 
     def limit_memory(self, size: int | None) -> None:
-        """Limit this process to `size` bytes of tensors beyond its present memory, and little more.
-
-        Only a processor's memory is limited, and only where the system tells how much a process has.
-        """
+        """Limit a processor's process to `size` bytes of tensors beyond its memory now, where the system tells that."""
         mapped = Path("/proc/self/statm")
         if size is None or self.module is not None or not mapped.is_file():
             return

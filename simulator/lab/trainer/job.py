@@ -1,10 +1,6 @@
 """Records that both sides of a launch or a trace read: the job of its ranks, what each measured, a machine's timings.
 
-    >>> job = TrainingJob.of(scenario, layout, steps=4)
-    >>> refused(job) or to_json(job)  # why the reference trainer cannot run it, in one line, or the text of its file
-    'context_parallel 2: the reference trainer has 1 only'
-
-Imports no torch, so that `lab.runner` plans, refuses and reads a launch without it; `lab.trainer.worker` does the job.
+Imports no torch, so that `lab.runner` plans, refuses and reads a launch without it.
 """
 
 from __future__ import annotations

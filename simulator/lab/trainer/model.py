@@ -1,7 +1,6 @@
 """Decoder of the reference trainer, whose runs test the formulas of `cost`: a pipeline stage in plain PyTorch.
 
-It has grouped-query attention and dense SwiGLU, no experts. It places nothing itself but works on shards (`DTensor`):
-`trainer.worker` spreads and trains it, `trainer.watch` measures it.
+It has grouped-query attention and dense SwiGLU, no experts, and works on whatever shards (`DTensor`) it is given.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Process of a rank: which rank it is, how it ends, and the line in which it says why it failed.
 
-    >>> failure_in("simulate-trainer: rank 3: out-of-memory: CUDA out of memory")
-    Failure(rank=3, kind='out-of-memory', text='CUDA out of memory')
-
 Imports no torch: a wrong environment is reported before torch loads, and `lab.runner.engine` reads failures without it.
 """
 
@@ -37,10 +34,7 @@ _LONGEST_TEXT: Final = 500
 
 
 def rank_from_environment(environment: MutableMapping[str, str], devices: int) -> int:
-    """Return the global rank, as torchrun sets it; a job of one device needs none.
-
-    Completes the variables that torch reads. Raises InputError where the ranks are not those of the job.
-    """
+    """Return the global rank as torchrun sets it, with torch's variables completed. Raises InputError."""
     if "RANK" not in environment and devices == 1:
         environment.update({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
     missing = [name for name in ("RANK", "WORLD_SIZE") if name not in environment]

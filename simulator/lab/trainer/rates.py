@@ -1,10 +1,6 @@
 """Timings of a machine's operations: every rank runs the same one at the same time, as in training.
 
-    >>> measure(job, folder, rank=0)
-    >>> from_json(MeasuredRates, (folder / "rates.json").read_text()).timed[0].forward
-
-Ranks that share memory or links share them here, and a repeat's time is that of the slowest rank. `lab.probe.rates`
-lists the operations and makes rates of the timings.
+Ranks that share memory or links share them here, and a repeat's time is that of the slowest rank.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
     >>> counter.peak, counter.peak_parts
     (4194312, {'activations': 1048584, 'temporary': 3145728})
 
-`LiveBytes` counts storages, once each, of real tensors and of those without data; memory inside a kernel and the blocks
-of an allocator are no tensors. `lab.trainer.worker` and `lab.trace.stage` watch their steps with it.
+Memory inside a kernel and the blocks of an allocator are no tensors.
 """
 
 from __future__ import annotations

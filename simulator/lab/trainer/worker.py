@@ -1,11 +1,7 @@
 """Rank of a run of the reference trainer: it spreads its stages, trains on random tokens, measures, writes its result.
 
-    >>> train(job, folder, rank=0)
-    >>> from_json(RankResult, (folder / "rank-0.json").read_text()).peak_bytes
-
-Stages (`lab.trainer.model`) are spread over devices, and their passes run, by torch's own parallelism and schedules:
-tensor parallelism, recomputation and FSDP2, in this order. `lab.trainer.watch` measures them, `lab.runner.engines`
-launches the ranks.
+Stages are spread over devices, and their passes run, by torch's own parallelism and schedules: tensor parallelism,
+recomputation and FSDP2, in this order.
 """
 
 from __future__ import annotations

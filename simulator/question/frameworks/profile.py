@@ -1,10 +1,7 @@
 """Profile of a framework: its switches, each with default and allowed values, and its limits.
 
 A switch is a behaviour that changes memory or time, and `--option` sets it; a limit is what the framework supports,
-which rules and search read. `switches.csv` says what each switch means; measured runs, or the saved tensors of real
-implementations, differ by it. Values stand in files of `simulator/frameworks`; `specs.stacks` reads them,
-`frameworks.stacks` makes profiles of releases and clusters. Formulas in `cost` read the profile and never the name of a
-framework.
+which rules and search read. `switches.csv` says what each switch means. Formulas read the profile, never its name.
 """
 
 from __future__ import annotations
@@ -87,11 +84,7 @@ def switch(  # noqa: PLR0913  what is known of a switch
     moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
     concerns: Literal["every", "experts", "fp8"] = "every",
 ) -> Any:
-    """Return the profile field of a switch: its default, allowed words or range.
-
-    `moves` lists the effects that it may have, `concerns` the questions that it applies to. What it means stands in
-    `switches.csv`.
-    """
+    """Return the profile field of a switch: default, words or range, its effects, what it concerns."""
     meta = {"choices": choices, "low": low, "high": high, "moves": moves, "concerns": concerns}
     return field(default=default, metadata=meta)
 

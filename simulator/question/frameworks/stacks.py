@@ -1,8 +1,6 @@
 """Stacks: the switches of a framework as one release, or one source of runs, sets them over its defaults.
 
-A stack stands in a file of its framework's folder, `simulator/frameworks/*/stacks/NAME.yaml`, a release below
-`releases`; `specs.stacks` reads the files, `frameworks.profile` has the switches. Old spellings of switches live here
-too, each with the name that took its place.
+Old spellings of switches live here too, each with the name that took its place.
 """
 
 from __future__ import annotations
@@ -97,10 +95,7 @@ def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Sta
 
 
 def stack_for(framework: str, named: str | None, *usual: str | None) -> StackName:
-    """Return the stack of a question: the named one, else the first usual one of this framework, else `default`.
-
-    Raises InputError for an unknown one, or one of another framework.
-    """
+    """Return the stack of a question: the named one, else the first usual one, else `default`. Raises InputError."""
     allowed = (DEFAULT, *(stack.name for stack in stacks_of(framework)))
     if named is not None:
         for name in allowed:
@@ -160,10 +155,7 @@ def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
 
 
 def framework(name: str, options: Mapping[str, str] | None = None, stack: str | None = None) -> FrameworkProfile:
-    """Return the profile called `name`: its own defaults, a stack's switches over them, `options` over those.
-
-    Options are text as given on the command line. Raises InputError for an unknown framework, stack, switch or value.
-    """
+    """Return the profile `name` with a stack's switches, and `options` as text over those. Raises InputError."""
     settings: tuple[tuple[str, Any], ...] = tuple((options or {}).items())
     if wrong := next((key for key, text in settings if not isinstance(text, str)), None):
         raise InputError(f"option {wrong}: its value is text, as after --option")
@@ -192,10 +184,7 @@ def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:
 
 
 def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
-    """Return the profile with switches replaced by `options`, text as on the command line.
-
-    Raises InputError for an unknown switch or value.
-    """
+    """Return the profile with switches replaced by `options`, text as on the command line. Raises InputError."""
     known = {f.name: f for f in switches()}
     changes: dict[str, Any] = {}
     for key, text in options.items():

@@ -2,8 +2,7 @@
 
 A layout with tensor parallel 4 on two pipeline ranks and one with tensor parallel 8 on two are a block of two:
 `block.tensor_parallel` is `[4.0, 8.0]`, `block.pipeline_parallel` is 2. A single layout is a block of one, so that each
-formula has one copy. Values are float64: bytes, tokens and counts stay exact up to 2**53. `scenario.layout` has one
-layout, `search.space` makes blocks, `cost` prices them.
+formula has one copy. Values are float64: bytes, tokens and counts stay exact up to 2**53.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Completion of a layout: fields that were left out are derived from the others, contradictions refused.
-
-`scenario.layout` has the fields; `answers.cases` asks for it; `search.rules` judges the whole.
-"""
+"""Completion of a layout: fields that were left out are derived from the others, contradictions refused."""
 
 from __future__ import annotations
 

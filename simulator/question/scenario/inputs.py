@@ -1,7 +1,4 @@
-"""Inputs of a question (model, cluster, workload): name, option, bounds, search axis and column of each.
-
-`scenario.layout` has the fields of a layout; `question.question` who said each value.
-"""
+"""Inputs of a question (model, cluster, workload): name, option, bounds, search axis and column of each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Layout: the cut of a model over devices, with recomputation and offload.
 
 The fields of `Layout` are the one place of layout fields: columns of blocks, axes of a search, options, keys of JSON,
-columns of CSV and of measured rows, and texts derive from them; `scenario.typed` is written from them for type
-checkers. `scenario.complete` derives fields that are left out, `search.rules` judges a layout.
+columns of CSV and of measured rows, and texts derive from them; `scenario.typed` is written from them.
 """
 
 from __future__ import annotations
@@ -14,13 +13,7 @@ from operator import attrgetter
 from typing import Any, Literal, assert_never
 
 from simulator.errors import InputError
-from simulator.question.scenario.inputs import (
-    GROUPS,
-    LISTS,
-    InputSetting,
-    input_field,
-    settings_of,
-)
+from simulator.question.scenario.inputs import GROUPS, LISTS, InputSetting, input_field, settings_of
 from simulator.question.vocabulary import (
     NAMED_RECOMPUTE_METHODS,
     OFFLOADS,
@@ -36,100 +29,73 @@ from simulator.question.vocabulary import (
 )
 
 
+def _size(default: int, help: str, **about: Any) -> Any:  # noqa: A002  as of `input_field`
+    return input_field(default, help, group="size", **about)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Layout of a training run over its devices; counts are of the whole run unless stated."""
 
-    tensor_parallel: int = input_field(
-        default=1,
-        help="Tensor parallel size.",
-        key="tp",
-        label="TP",
-        group="size",
-        split=True,
-        search="every divisor of the devices up to 64",
+    tensor_parallel: int = _size(
+        1, "Tensor parallel size.", key="tp", label="TP", split=True, search="every divisor of the devices up to 64"
     )
     """Ranks that share every weight matrix."""
-    pipeline_parallel: int = input_field(
-        default=1,
-        help="Pipeline parallel size.",
+    pipeline_parallel: int = _size(
+        1,
+        "Pipeline parallel size.",
         key="pp",
         label="PP",
-        group="size",
         split=True,
         per_block=True,
         search="every divisor of the devices up to the layers",
     )
     """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
-    context_parallel: int = input_field(
-        default=1,
-        help="Context parallel size.",
-        key="cp",
-        label="CP",
-        group="size",
-        split=True,
-        search="every divisor of the devices up to 64",
+    context_parallel: int = _size(
+        1, "Context parallel size.", key="cp", label="CP", split=True, search="every divisor of the devices up to 64"
     )
     """Ranks that share one sequence."""
-    expert_parallel: int = input_field(
-        default=1,
-        help="Expert parallel size.",
+    expert_parallel: int = _size(
+        1,
+        "Expert parallel size.",
         key="ep",
         label="EP",
-        group="size",
         split=True,
         search="every divisor of the experts up to the devices",
     )
     """Ranks over which whole routed experts are spread."""
-    expert_tensor_parallel: int = input_field(
-        default=1,
-        help="Expert tensor parallel size.",
-        key="etp",
-        label="ETP",
-        group="size",
-        split=True,
-        search="1 and the tensor-parallel size",
+    expert_tensor_parallel: int = _size(
+        1, "Expert tensor parallel size.", key="etp", label="ETP", split=True, search="1 and the tensor-parallel size"
     )
     """Ranks that share every routed expert's matrices."""
-    data_parallel: int = input_field(
-        default=1,
-        help="Data parallel size; follows from the devices.",
-        key="dp",
-        label="DP",
-        group="size",
-        search="what is left of the devices",
+    data_parallel: int = _size(
+        1, "Data parallel size; follows from the devices.", key="dp", label="DP", search="what is left of the devices"
     )
     """Replicas: devices / (tensor x pipeline x context)."""
-    virtual_stages: int = input_field(
-        default=1,
-        help="Model chunks per pipeline rank; 1 is none.",
+    virtual_stages: int = _size(
+        1,
+        "Model chunks per pipeline rank; 1 is none.",
         key="vpp",
         label="VP",
-        group="size",
         search="every number that divides the layers of a rank",
     )
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
     schedule: ScheduleName = input_field(
-        default="1f1b",
-        help="Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
+        "1f1b",
+        "Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
         label="schedule ",
         per_block=True,
         choices=SCHEDULES,
         search="1f1b",
     )
     """Order of the passes of a pipeline."""
-    micro_batch_size: int = input_field(
-        default=1,
-        help="Sequences in a micro batch.",
-        label="mbs",
-        group="size",
-        searched=(1, 2, 4, 8),
-        search="1, 2, 4, 8",
+    micro_batch_size: int = _size(
+        1, "Sequences in a micro batch.", label="mbs", searched=(1, 2, 4, 8), search="1, 2, 4, 8"
     )
     """Sequences per micro batch on one replica."""
     zero_stage: int = input_field(
-        default=1,
-        help="What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
+        1,
+        "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
         label="ZeRO ",
         of_work=False,
         choices=(0, 1, 2, 3),
@@ -145,8 +111,8 @@ class Layout:
     )
     """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
     recompute: RecomputeMode = input_field(
-        default="none",
-        help="What the backward pass computes again.",
+        "none",
+        "What the backward pass computes again.",
         label="recompute ",
         group="recompute",
         of_work=False,
@@ -157,8 +123,8 @@ class Layout:
     """Recomputation in the backward pass: nothing, the attention core, whole layers, the attention block, or all
     operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
     recompute_modules: tuple[RecomputeModule, ...] = input_field(
-        default=("core_attn",),
-        help="What selective recompute does again, such as moe_act,layernorm.",
+        ("core_attn",),
+        "What selective recompute does again, such as moe_act,layernorm.",
         kind="words",
         group="recompute",
         of_work=False,
@@ -167,8 +133,8 @@ class Layout:
     )
     """Recomputed parts of a layer, for selective recompute."""
     recompute_method: RecomputeMethod = input_field(
-        default="uniform",
-        help="Layers that full recompute covers: all, or the first.",
+        "uniform",
+        "Layers that full recompute covers: all, or the first.",
         group="recompute",
         of_work=False,
         choices=RECOMPUTE_METHODS,
@@ -177,8 +143,8 @@ class Layout:
     )
     """Recomputed layers, for full recompute: all in units (`uniform`), the first of each chunk (`block`), or a list."""
     recompute_layers: int = input_field(
-        default=1,
-        help="Layers in a unit (uniform) or in a chunk (block).",
+        1,
+        "Layers in a unit (uniform) or in a chunk (block).",
         group="recompute",
         of_work=False,
         high=10000,
@@ -186,8 +152,8 @@ class Layout:
     )
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
     recompute_layer_list: tuple[int, ...] = input_field(
-        default=(),
-        help="Layers to recompute, counted from 0, such as 4,5,9.",
+        (),
+        "Layers to recompute, counted from 0, such as 4,5,9.",
         group="recompute",
         per_block=True,
         of_work=False,
@@ -197,17 +163,12 @@ class Layout:
     )
     """Indices of the recomputed layers (`list`)."""
     offload: Offload = input_field(
-        default="none",
-        help="What is kept in host memory.",
-        label="offload ",
-        of_work=False,
-        choices=OFFLOADS,
-        search="none",
+        "none", "What is kept in host memory.", label="offload ", of_work=False, choices=OFFLOADS, search="none"
     )
     """Tensors kept in host memory between uses."""
     stage_layers: tuple[int, ...] = input_field(
-        default=(),
-        help="Uneven cut: layers on each stage, such as 18,21,21,20.",
+        (),
+        "Uneven cut: layers on each stage, such as 18,21,21,20.",
         per_block=True,
         low=0,
         high=10000,
@@ -215,8 +176,8 @@ class Layout:
     )
     """Layers on each pipeline rank, first to last; empty means the default cut."""
     chunk_layers: tuple[int, ...] = input_field(
-        default=(),
-        help="Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
+        (),
+        "Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
         per_block=True,
         low=0,
         high=10000,

@@ -1,10 +1,4 @@
-"""Lengths of samples: read from a file or a text, binned, and batched. Every figure of a mean or a longest is here.
-
-    Lengths.read("p50=900,p90=3k,max=16k")
-    Lengths.read("lengths.jsonl")
-
-`cost.operations.sums` reads the means, `answers.lengths` says where a run would fail.
-"""
+"""Lengths of samples, read, binned and batched (`Lengths.read("p50=900,p90=3k,max=16k")`), with all their means."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question.
-
-`scenario.layout` has what differs between layouts; `answers.cases` looks names up and makes a scenario.
-"""
+"""Scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question."""
 
 from __future__ import annotations
 

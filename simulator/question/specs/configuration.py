@@ -1,7 +1,4 @@
-"""Typed access to the keys of a parsed `config.json`, with errors of one line.
-
-`specs.families.reading` interprets them.
-"""
+"""Typed access to the keys of a parsed `config.json`, with errors of one line."""
 
 from __future__ import annotations
 

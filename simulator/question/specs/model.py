@@ -1,8 +1,4 @@
-"""Spec of a language model: the shape of its layers and its tables.
-
-`specs.catalogue` finds the file of a name, `specs.families` makes one of a configuration; `cost.operations` counts
-parameters and work.
-"""
+"""Spec of a language model: the shape of its layers and its tables."""
 
 from __future__ import annotations
 
@@ -364,11 +360,7 @@ class Published(Sourced):
 
 
 class ModelSpec(Frozen):
-    """Shape of a model; field names as in Hugging Face configurations.
-
-    Read from ``model_specs/<name>.yaml``, a file of the same form, or a
-    Hugging Face ``config.json``.
-    """
+    """Shape of a model, read from a spec or a ``config.json``; field names as in Hugging Face configurations."""
 
     name: Name
     """Name the model is asked for by."""

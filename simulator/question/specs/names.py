@@ -1,7 +1,6 @@
 """Names of shipped specs and the files they stand for: their own, a vendor's or a cloud's, an id on Hugging Face.
 
-Other names stand in the specs themselves, under `aliases`, on one line; only that line is read here. `specs.catalogue`
-reads the whole file.
+Other names stand in the specs themselves, under `aliases`, on one line; only that line is read here.
 """
 
 from __future__ import annotations

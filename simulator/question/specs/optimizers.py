@@ -1,7 +1,4 @@
-"""Optimizers as data: numbers of state per parameter by class of tensor, and tensors held during a step.
-
-`optimizers.csv` has the values; `memory.state` counts their bytes.
-"""
+"""Optimizers as data (`optimizers.csv`): state per parameter by class of tensor, and tensors held in a step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files of stacks: profiles, named stacks and releases, read from the folders of `simulator/frameworks`.
-
-`question.frameworks.stacks` gives them types, so that formulas know no file.
-"""
+"""Files of stacks: profiles, named stacks and releases, read from the folders of `simulator/frameworks`."""
 
 from __future__ import annotations
 

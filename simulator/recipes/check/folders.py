@@ -1,7 +1,4 @@
-"""Files of a folder that may be recipes, chosen by name, and the baseline of verdicts that a check compares with.
-
-`check.judge` judges each file.
-"""
+"""Files of a folder that may be recipes, chosen by name, and the baseline of verdicts that a check compares with."""
 
 from __future__ import annotations
 
@@ -61,10 +58,7 @@ def _matching(file: str) -> list[str]:
 
 
 def below(folder: str) -> Iterator[str]:
-    """Yield the paths of possible recipes below a folder, sorted by name, and folders that cannot be listed.
-
-    A dangling link is yielded; pipes, sockets and devices are not.
-    """
+    """Yield the paths of possible recipes below a folder, sorted by name, dangling links too; no devices or pipes."""
     closed: list[str] = []
     for place, folders, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename))):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _OTHERS)

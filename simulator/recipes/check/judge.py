@@ -1,8 +1,4 @@
-"""Judge of recipe files: each is read, priced and compared with the gates; every file gets an answer.
-
-`recipes.readers.read` reads, `answers.cases` and `answers.ranking` price, `answers.gates` has the gates,
-`check.verdict` the record of an answer, which `show.report.check` writes.
-"""
+"""Judge of recipe files: each is read, priced and compared with the gates; every file gets an answer."""
 
 from __future__ import annotations
 
@@ -342,7 +338,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
-    reasons = tuple(remark.message for remark in (*refusals, *unsure, *_failing(host))) or broken
+    unmet = [remark for remark in host if remark.severity == "error"]
+    reasons = tuple(remark.message for remark in (*refusals, *unsure, *unmet)) or broken
     priced = outcome not in ("not_modelled", "cannot_tell")
     return Checked(
         file=recipe.file,
@@ -419,10 +416,6 @@ def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
     yield Remark(rule=UNDECIDED, severity="error", message=message)
 
 
-def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
-    return (remark for remark in remarks if remark.severity == "error")
-
-
 def _starts(case: Case, estimate: Estimate) -> bool:
     """Whether a starved run surely starts: its whole 90 % range is within the limit of starved runs."""
     memory = estimate.memory
@@ -474,10 +467,7 @@ def _unread_messages(recipe: Recipe) -> Iterator[str]:
 
 
 def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
-    """Return what may lower a need that does not fit, as errors: bounds with both needs, or unpriced settings.
-
-    None where it does not fit by the most favourable reading of its bounds.
-    """
+    """Return what may lower a need that does not fit, as errors; None where even the favourable reading fails."""
     if estimate.verdict != "does_not_fit":
         return ()
     rules = {UPPER_BOUND}
@@ -537,10 +527,7 @@ def _is_ended(remark: Remark, case: Case) -> bool:
 
 
 def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) -> float:
-    """Return the need by the most favourable reading of some bounds, in bytes; samples are the shortest that divide.
-
-    A launcher that may shard the state may keep it on the host as well.
-    """
+    """Return the need by the most favourable reading of some bounds: the shortest samples, or state on the host."""
     if not bounds:
         return estimate.memory.device_bytes
     scenario, layout = case.scenario, case.layout

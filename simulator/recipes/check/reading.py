@@ -1,7 +1,4 @@
-"""Facts of a recipe before it is priced: devices, missing settings, verdicts that hold for any value of them.
-
-`check.judge` asks for them, then prices and judges the recipe.
-"""
+"""Facts of a recipe before it is priced: devices, missing settings, verdicts that hold for any value of them."""
 
 from __future__ import annotations
 
@@ -210,10 +207,7 @@ def launched_devices(recipe: Recipe, options: Question) -> int:
 def other_machines(
     recipe: Recipe, options: Question, missing: Unstated, devices: int
 ) -> Iterator[tuple[str, Question]]:
-    """Yield other machines, as option text and as options: more nodes, fewer devices, fewer nodes.
-
-    `devices` are those on which the recipe fails.
-    """
+    """Yield machines other than `devices`, as option text and options: more nodes, fewer devices, fewer nodes."""
     spec = cluster(options.value("hardware"), None, None, options.stated("calibration")).hardware
     per_node = recipe.devices_per_node or spec.devices_per_node
     nodes = max(devices // per_node, 1)
@@ -276,10 +270,7 @@ class Reading:
     def recipes(
         self, file: str, more: Mapping[str, str] = NOTHING, machines: Question | None = None
     ) -> tuple[Recipe, ...]:
-        """Return the launches of a file; commands that count devices print those of `machines`, by default the user's.
-
-        The settings override `more`.
-        """
+        """Return the launches of a file on `machines`, by default the user's; the settings override `more`."""
         machines, known = machines or self.options, {**more, **self.settings}
         recipes = self._read(file, known)
         spec = cluster(machines.value("hardware"), None, None, machines.stated("calibration")).hardware

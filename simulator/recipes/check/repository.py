@@ -5,8 +5,7 @@
       "recipes/70b/*": {nodes: 16, set: {MODEL_SIZE: 70B}, ignore: {megatron-batch: the launcher pads it}}
 
 The nearest file above a recipe counts, up to the root of its repository. What the command line says beats a comment, a
-comment beats the file, and of its patterns the last that matches. `check.reading` asks for the settings of a file and
-`check.judge` lets ignored findings pass; `show.cli.recipes` writes a first file for `--init`.
+comment beats the file, and of its patterns the last that matches.
 """
 
 from __future__ import annotations
@@ -155,10 +154,7 @@ def _line(text: str, path: tuple[str, ...]) -> int:
 
 
 def read_settings(file: Path, folder: Path | None = None) -> _SettingsFile:
-    """Return a settings file for the files below `folder`, by default its own.
-
-    Raises InputError with the line of the first wrong key, and the nearest known one.
-    """
+    """Return a settings file for the files below `folder`, by default its own. Raises InputError with line and key."""
     text = read_limited(file, _MOST_BYTES)
     values = parse_yaml(str(file), text)
     try:

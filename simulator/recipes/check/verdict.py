@@ -1,7 +1,6 @@
 """Record of a verdict on a recipe: outcome, reasons, places, marks of the code that it starts; its peaks and its room.
 
-Room is the longest sequence and the largest micro batch that would still fit. `check.judge` makes them,
-`show.report.check` writes them; `answers.explain` has what would make a recipe fit.
+Room is the longest sequence and the largest micro batch that would still fit.
 """
 
 from __future__ import annotations

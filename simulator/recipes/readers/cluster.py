@@ -1,7 +1,4 @@
-"""Command lines as flags and words, the jobs that start them (SkyPilot, MosaicML), and the devices that they book.
-
-`readers.read` recognises files and calls them; `recipes.shell.launch` has commands of scripts.
-"""
+"""Command lines as flags and words, the jobs that start them (SkyPilot, MosaicML), and the devices that they book."""
 
 from __future__ import annotations
 
@@ -65,10 +62,7 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
 
 
 def _in_containers(value: Any, variables: dict[str, str]) -> Iterator[str]:
-    """Yield the shell of containers, `command` and `args`, and of a ConfigMap's scripts; add the containers' variables.
-
-    As in manifests of Kubernetes; a program that is no shell stands as its words.
-    """
+    """Yield the shell of Kubernetes' containers and of a ConfigMap's scripts; add the containers' variables."""
     charge(_VISIT_WORK)
     if isinstance(value, list):
         for item in value:

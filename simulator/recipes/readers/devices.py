@@ -1,7 +1,4 @@
-"""Devices that a recipe's own words name: `--device npu`, `#SBATCH --gres=gpu:h100:8`, `gpu.product` of a node.
-
-`devices.yaml` lists the words; `question.recipe` has what they say, and `answers.cases` asks where they leave a choice.
-"""
+"""Devices that a recipe's own words name: `--device npu`, `#SBATCH --gres=gpu:h100:8`, `gpu.product` of a node."""
 
 from __future__ import annotations
 

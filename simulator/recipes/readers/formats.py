@@ -1,8 +1,4 @@
-"""Forms of files of no framework's folder: launches, Python, files with NeMo's keys, Megatron's `MODEL_ARGS`.
-
-Also models that a launch states, and launches that a repository documents. `frameworks.nemo` interprets NeMo's keys;
-`readers.read` chooses among the forms.
-"""
+"""Forms of files of no framework's folder: launches, Python, NeMo's keys, `MODEL_ARGS`; documented launches."""
 
 from __future__ import annotations
 
@@ -351,10 +347,7 @@ def _in_place_of(replaced: Iterable[Key], added: Mapping[str, str]) -> str:
 
 
 def _documented(start: DocumentedStart | None, settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the variables that a documented launcher sets for the framework's own file, and the flags that it adds.
-
-    They depend on each other, so both are empty where the user sets any of them.
-    """
+    """Return the variables and flags that a documented launcher sets for a file; none where the user sets any."""
     words = dict(word.split("=", 1) for word in start.words) if start is not None else {}
     if words.keys() & settings.keys():
         return {}, {}

@@ -1,8 +1,4 @@
-"""Reader of recipes: finds the form of a file or launch and calls the reader of its framework.
-
-Forms of files stand in `readers.formats`, readers in `frameworks.registry`; `readers.recognition` says whether a file
-trains at all.
-"""
+"""Reader of recipes: finds the form of a file or launch and calls the reader of its framework."""
 
 from __future__ import annotations
 
@@ -76,10 +72,7 @@ _STACK: Final = re.compile(r"^[ \t]*(?:#|//)[ \t]*simulate:[ \t]*stack=([\w.@-]{
 
 
 def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
-    """Return the recipe with the stack that a comment `# simulate: stack=NAME` of its file names.
-
-    Raises InputError for a stack that its framework does not have.
-    """
+    """Return the recipe with the stack of a comment `# simulate: stack=NAME`. Raises InputError for an unknown one."""
     text = read_text(path)
     named = _STACK.search(text)
     if named is None or recipe.dialect == UNREAD:
@@ -187,10 +180,7 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
 
 
 def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | None:
-    """Return the recipe as a page of the file's repository starts it; None without such a page or its files.
-
-    The number of nodes is unknown: the page shows its author's machines.
-    """
+    """Return the recipe as a page of its repository starts it, on any number of nodes; None without such a page."""
     documented = formats.documented_launch(path, text)
     with contextlib.suppress(AbsentFileError):
         recipe = _read_launch(documented[0], str(path)) if documented else None
@@ -201,10 +191,7 @@ def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | 
 
 
 def _by_format(document: _Document) -> _ReadRecipe | None:
-    """Return the recipe by the first format that a file has the marks of, and the settings used; None without one.
-
-    Formats that belong to no framework's folder come first: their marks are the surest.
-    """
+    """Return the recipe by the first format whose marks a file has, no framework's first, and the settings used."""
     path, keys = document.path, document.keys
     if formats.is_model_args(keys):
         recipe, used = formats.read_model_args(path, keys, document.settings)

@@ -86,11 +86,7 @@ def _trainers() -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
-    """Return the trainer whose marks are all among `names`; empty without one.
-
-    `names` are sections, names and dotted paths of a file's keys, `keys` the same with values, where the file can be
-    parsed.
-    """
+    """Return the trainer whose marks are all among `names`, or `keys` with values, of a file; empty without one."""
     keys = list(keys)
     texts = [(key.name, key.values[0].text) for key in keys if key.values]
     sections = {part for key in keys for part in key.path}

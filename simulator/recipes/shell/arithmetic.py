@@ -1,7 +1,4 @@
-"""Arithmetic as in bash: signed 64 bits, division that truncates, names that stand for their values.
-
-`evaluate("N / 8 + 1", {"N": 32}.__getitem__)` is 5. `shell.words` expands `$(( ))` by it.
-"""
+"""Arithmetic as in bash: signed 64 bits, truncating division; `evaluate("N / 8", {"N": 32}.__getitem__)` is 4."""
 
 from __future__ import annotations
 

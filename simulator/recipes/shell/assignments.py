@@ -1,8 +1,4 @@
-"""Assignments and declarations of a script: `X=a`, `A+=(b)`, `L[k]=c`, `export X`, `declare -i N=1`, `unset X`.
-
-`A=(x y); A+=(z)` leaves in the machine's state the list `A` with the items `0`, `1`, `2`. `shell.walk` hands them over,
-`shell.state` has the machine.
-"""
+"""Assignments and declarations of a script: `X=a`, `A+=(b)`, `L[k]=c`, `export X`, `declare -i N=1`, `unset X`."""
 
 from __future__ import annotations
 

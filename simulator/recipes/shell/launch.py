@@ -2,12 +2,11 @@
 
 `srun -N 2 singularity exec IMAGE torchrun --nproc_per_node 8 train.py --tp 2` is a launch by `torch` of `train.py` with
 the arguments `--tp 2`, spread by srun over 2 nodes; in `ssh host 'cd x; torchrun …'` the text in quotes starts it.
-`shell.walk` hands commands over, `shell.script` collects the launches.
 
 Example arguments of a script are from its comment (`# sh run.sh dsw 7B 1 8`) or from pages of its framework: for
 `# bash run.sh 8 4096`, `example_of` returns the words 8 and 4096 by number. `starts.csv` is made by `tools/starts.py`
 from checkouts: the first start of a file that pages or launchers show. A start applies to that very text only; another
-file of the same name may order its arguments differently. `shell.script` asks for it where arguments are missing.
+file of the same name may order its arguments differently.
 """
 
 from __future__ import annotations
@@ -411,10 +410,7 @@ _VARIABLES: Final = {
 
 
 def shell_text(argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
-    """Return the text that a command passes to a shell, and the parameters behind it; None without one.
-
-    `srun … bash -c TEXT`, `ssh HOST TEXT`.
-    """
+    """Return the text that a command such as `srun … bash -c TEXT` passes to a shell, and its parameters; or None."""
     first = PurePath(argv[0].text).name
     for number, value in enumerate(argv[:FARTHEST]):
         if value.known and value.text.startswith("--wrap="):

@@ -1,8 +1,7 @@
 """Launch script as a whole: its training commands, and the assumptions of reading it.
 
 Of the text `TP=$1; torchrun train.py --tp $TP` with the setting `1=2`, `read_script` returns one launch, of `train.py`
-with the arguments `--tp 2`; without the setting, the argument depends on `1`. `shell.walk` follows the statements,
-`shell.launch` judges commands; `recipes.readers` asks for the launches.
+with the arguments `--tp 2`; without the setting, the argument depends on `1`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 After `export TP=2; cd x`, `State.variables` holds `TP` as 2, `State.exported` its name, `State.files.folder` is `x`.
 `Machine` holds the present state, the values that come from outside (settings, environment, scheduler, an example's
 arguments), and the remarks. Paths that a branch or a loop opens are joined again: what differs is one of both values.
-`shell.walk` moves it along, `shell.values` has the values.
 """
 
 from __future__ import annotations

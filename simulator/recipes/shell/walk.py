@@ -1,8 +1,7 @@
 """Walk over a script's statements: sequences, branches, loops, functions, assignments, redirections.
 
 For `if [ $N -gt 1 ]; then A=--x; fi; torchrun t.py $A` it follows both branches, since only the run knows N, joins
-their variables and hands the expanded words `torchrun t.py $A` to `shell.launch`. `shell.state` is what it moves along,
-`shell.words` expands words.
+their variables and hands the expanded words `torchrun t.py $A` to `shell.launch`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Expansion of words, and tests: quotes, parameters, arithmetic, the output of `$( )`; `[ ]`, `[[ ]]`, `(( ))`.
 
 With TP as 2, `"--tp "$TP` expands to the one word `--tp 2`, and `[[ $TP -gt 1 && $PP == 1 ]]` depends on PP alone. What
-is not expanded here (`${X/a/b}`, `{1..3}`, `${!X}`) is a hole that the run fills. `shell.walk` asks for words,
-`shell.values` is what they become.
+is not expanded here (`${X/a/b}`, `{1..3}`, `${!X}`) is a hole that the run fills.
 """
 
 from __future__ import annotations

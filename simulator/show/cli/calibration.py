@@ -1,8 +1,4 @@
-"""Commands `calibrate` and `accuracy`: coefficients fitted to measured runs, and how far off predictions are.
-
-`simulate calibrate mine.csv --output own/` fits, `simulate accuracy mine.csv` judges. Here are their options, what
-excludes what, and where the results go; `evidence.calibration` works both out, `show.report.calibration` writes them.
-"""
+"""Commands `calibrate mine.csv --output own/`, which fits coefficients, and `accuracy`, which judges predictions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Commands `rank` and `estimate` once their options are read; `show.cli.main` has their options.
-
-Imported only when one of them runs, as it needs all of the formulas. `answers.ranking` prices.
-"""
+"""Commands `rank` and `estimate` once their options are read; imported only when one runs: it needs all formulas."""
 
 from __future__ import annotations
 

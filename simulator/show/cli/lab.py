@@ -1,9 +1,6 @@
 """Commands of the lab: `validate` launches layouts, `trace` counts a stage's bytes, `calibrate --probe` measures.
 
-    simulate validate --model tiny.yaml --hardware local-cpu --devices 2
-
-Here are their options, what they need and exclude, and their exit codes. `simulator.lab` does the work; it is imported
-where a command runs, as launches exist on POSIX alone. `show.report.lab` writes the results.
+`simulator.lab` is imported where a command runs, as launches exist on POSIX alone.
 """
 
 from __future__ import annotations
@@ -83,11 +80,7 @@ _LAUNCH = in_section(
         "from then on.",
     ),
     Option("--dry-run", "Show what would be started, and start nothing."),
-    Option(
-        "--rdzv-endpoint",
-        "Several nodes, started alike: where the first node waits.",
-        metavar="HOST:PORT",
-    ),
+    Option("--rdzv-endpoint", "Several nodes, started alike: where the first node waits.", metavar="HOST:PORT"),
     Option("--node-rank", "Several nodes, started alike: which of them this is.", Whole(0, 2**20), default=0),
 )
 _GONE = ("--launcher", "--slurm-partition", "--slurm-account", "--slurm-option", "--queue-limit")

@@ -1,7 +1,5 @@
 """Options of the command line: types of their values, those that several commands share, and the sections of a help.
 
-    Option("--top", "Layouts to show.", Whole(1, 10_000), default=10)
-
 An option stands here once, or with the only command that has it. Those of a question's inputs follow from
 `scenario.inputs` and `scenario.layout`; a ranking takes sets of values (`--tp 1,2,4`) where an estimate takes one.
 """

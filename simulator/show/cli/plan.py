@@ -1,12 +1,4 @@
-"""Commands over many questions: `plan` compares offers, `sweep` prices a product of lists, `lengths` counts samples.
-
-    simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --deadline-days 30
-    simulate sweep catalogue.yaml --output catalogue.csv --workers 8
-    simulate lengths data.jsonl --output lengths.csv
-
-An offer of several node counts is as many choices; each is ranked, and its fastest layout stands for it.
-`answers.plan` chooses, `answers.sweep` prices the questions, `answers.lengths` counts without a tokenizer.
-"""
+"""Commands over many questions: `plan` compares offers, `sweep` prices a product of lists, `lengths` counts samples."""
 
 from __future__ import annotations
 

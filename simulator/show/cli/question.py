@@ -1,7 +1,4 @@
-"""Question of a command line: the values of its options, each said by an option or by the environment.
-
-`show.cli.options` has the options, `question.question` the record; every command that prices asks here.
-"""
+"""Question of a command line: the values of its options, each said by an option or by the environment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Commands on given layouts: `check` recipes, `emit` one, `compare` two, `explain` one; their options and exit codes.
-
-A layout stands in a recipe, in a saved answer, or in the options of an estimate. `recipes.check.judge` judges,
-`recipes.emit` writes, `answers.compare` and `answers.explain` work the answers out, and `show.report` writes them.
-"""
+"""Commands on given layouts: `check` recipes, `emit` one, `compare` two, `explain` one; options and exit codes."""
 
 from __future__ import annotations
 
@@ -49,7 +45,10 @@ from simulator.show.cli.streams import (
 
 if TYPE_CHECKING:
     from simulator.answers.cases import Case
+    from simulator.answers.gates import Gates
     from simulator.question.question import Question
+    from simulator.recipes.check.verdict import Checked, Checks
+    from simulator.show.report.presentation import Presentation
 
 _REPLACED = Option(
     "--model-field",
@@ -210,9 +209,6 @@ def _quoted_question(text: str) -> Question:
         return question_on_line(ctx)
 
 
-if TYPE_CHECKING:
-    from simulator.answers.cases import Case
-
 _ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
 """Other names of targets; `deepspeed` selects its own stack too."""
 DOES_NOT_FIT = 1
@@ -298,12 +294,6 @@ def _stdin() -> str:
     if len(text) > MOST_BYTES:
         raise InputError(f"stdin: is larger than {MOST_BYTES // MEGA} MB")
     return text
-
-
-if TYPE_CHECKING:
-    from simulator.answers.gates import Gates
-    from simulator.recipes.check.verdict import Checked, Checks
-    from simulator.show.report.presentation import Presentation
 
 
 def _open(params: list[click.Parameter]) -> list[click.Parameter]:

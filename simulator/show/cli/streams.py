@@ -3,7 +3,6 @@
     write_answer(ctx, "plan", plan, presentation(ctx))    # in the form of `--format`, to where `--output` says
 
 What a terminal or a CI runner would obey is made visible on the way, and no output may replace a file that is read.
-`show.forms` has the forms of an answer, `show.report` their text.
 """
 
 from __future__ import annotations
@@ -83,11 +82,7 @@ def presentation(ctx: click.Context, **more: Any) -> Presentation:
 
     output = ctx.params.get("output")
     return Presentation(
-        verbosity=verbosity_of(ctx),
-        colour=colour_of(ctx, output),
-        width=width_of(output),
-        command=typed(ctx),
-        **more,
+        verbosity=verbosity_of(ctx), colour=colour_of(ctx, output), width=width_of(output), command=typed(ctx), **more
     )
 
 
@@ -117,10 +112,7 @@ class _Closed(io.TextIOBase):
 
 
 def open_streams() -> None:
-    """Replace closed standard streams, so that no file is opened under their numbers.
-
-    Text for a closed stderr is lost; an answer for a closed stdout is an error.
-    """
+    """Replace closed standard streams: text for stderr is lost, an answer for stdout is an error."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -177,10 +169,7 @@ _SUFFIXES: Final = {".htm": "html", ".html": "html", ".md": "markdown", ".yml": 
 
 
 def form_of(ctx: click.Context, name: str) -> str:
-    """Return the form of an answer: that of `--format`, else what the suffix of `--output` names.
-
-    Raises UsageError for the suffix of a form that this answer has not.
-    """
+    """Return the form of an answer: that of `--format`, else the one that the suffix of `--output` names."""
     form, output = str(ctx.params["format"]), ctx.params.get("output")
     source = ctx.get_parameter_source("format")
     if output in (None, "-") or source is not click.core.ParameterSource.DEFAULT:
@@ -194,10 +183,7 @@ def form_of(ctx: click.Context, name: str) -> str:
 
 
 def write(text: str | Iterable[str], output: str | None, option: str = "--output", *, commands: bool = False) -> None:
-    """Write text, or pieces of it, to the file that an option names, or to stdout where none is.
-
-    `commands` are for a CI runner.
-    """
+    """Write text, or pieces of it, to an option's file or stdout; `commands` are for a CI runner."""
     ctx = click.get_current_context(silent=True)
     colour = ctx is not None and colour_of(ctx, output)
     pieces = (text,) if isinstance(text, str) else text

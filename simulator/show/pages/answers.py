@@ -1,12 +1,7 @@
 """Pages of answers: an estimate with its curves, a ranking with a panel for each layout or with sliders, and others.
 
-    simulate rank --model llama3.1-8b --nodes 2 --format html --output rank.html
-    simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
-
-The others are of a plan, a comparison, verdicts on recipes, and predictions beside measured runs. Each takes the answer
-and its presentation, and raises UnsupportedError where plotly is not installed. Other questions that a page answers
-(another sequence length, each position of a slider) are priced here beforehand; the browser computes no figure.
-`pages.figures` has the figures, `pages.page` the file.
+Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed. Other questions
+that a page answers (another sequence length, a slider's position) are priced here; the browser computes no figure.
 """
 
 from __future__ import annotations
@@ -89,13 +84,7 @@ from simulator.show.report.estimate import (
     status_line,
 )
 from simulator.show.report.listing import SpecListing, listing_columns
-from simulator.show.report.plan import (
-    availability_lines,
-    foundation_lines,
-    left_out_lines,
-    plan_answer,
-    plan_columns,
-)
+from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
 from simulator.show.report.ranking import (
     equal_lines,
@@ -246,10 +235,7 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 def _dots(
     ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
-    """Return dots by group (in the table, fitting, risky), and the panel of each dot.
-
-    Beyond `MOST_PANELS` a panel has text and command alone.
-    """
+    """Return dots by group (table, fitting, risky) and their panels, without figures beyond `MOST_PANELS`."""
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
     feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_PANELS, drawn=MOST_DOTS)
@@ -424,10 +410,7 @@ Cells = dict[tuple[Any, ...], Estimate | None]
 
 
 def sliders_page(ranking: Ranking, shown: Presentation) -> str:
-    """Return the page of sliders: the best layout of every combination of some inputs.
-
-    Raises UnsupportedError without plotly.
-    """
+    """Return the page of sliders: the best layout of every combination. Raises UnsupportedError without plotly."""
     knobs = tuple(knobs_of(ranking))
     cells = _priced_cells(knobs, shown)
     panels = [_cell(values, estimate, knobs, shown) for values, estimate in cells.items()]

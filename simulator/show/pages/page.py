@@ -1,8 +1,4 @@
-"""Page as one HTML file that needs no network, of texts, figures and tables.
-
-`pages.answers` composes them, `pages.figures` draws; template, style and script are in
-`pages/assets`. Panels of a ranking's layouts are stored deflated, and the script inflates them.
-"""
+"""Page as one HTML file that needs no network, of texts, figures and tables, by the files of `pages/assets`."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     platform  class  rows  source left out %  ...         simulate accuracy
     coefficient  value  standard error  prior  ...        simulate calibrate mine.csv
 
-Deviations are shares: predicted over measured, less one. `evidence.calibration` fits coefficients and holds the file of
-a calibration; `show.cli.calibration` has the commands.
+Deviations are shares: predicted over measured, less one.
 """
 
 from __future__ import annotations

@@ -4,11 +4,8 @@
     recipe    verdict       on              GiB
     train.sh  does not fit  8 x h100  161.2
 
-    ::error file=train.sh,line=12,title=simulate check%3A does not fit::needs 161.2 of 79.6 GiB
-
 CI reads JUnit XML, SARIF 2.1.0, and workflow commands of GitHub Actions. Names and values come from files: `printable`
-leaves nothing in them that a terminal or a CI runner would obey. `recipes.check.verdict` has the record,
-`recipes.check` titles of verdicts and of a reader's remarks; a rule of a layout or of a framework says its own.
+leaves nothing in them that a terminal or a CI runner would obey.
 """
 
 from __future__ import annotations
@@ -62,10 +59,7 @@ _BESIDE_REASONS = 30
 
 
 def check_table(checks: Checks, shown: Presentation) -> str:
-    """Return the verdicts for people: the count of each, a row per recipe, and details of those to look at.
-
-    Of many, only reasons and failing recipes; all with more verbosity.
-    """
+    """Return the verdicts for people: the count of each, a row per recipe, details; of many only what fails."""
     checks, verbosity = printable(checks), shown.verbosity
     many = len(checks.results) > _MANY and verbosity < 1
     failing = tuple(result for result in checks.results if not result.passed and not result.known)
@@ -232,7 +226,7 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
         yield from range_line(result)
     # A refused layout has no figures: no run can have it.
     if estimate is not None and result.outcome != "refused":
-        parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
+        parts = largest_parts(estimate.memory.parts_bytes)
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
         yield from _peak_lines(result)
     if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):

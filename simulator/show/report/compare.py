@@ -4,7 +4,7 @@
     input            A  B  GiB     s
     tensor parallel  2  4  -8.12  +0.41
 
-`answers.compare` works it out; an estimate's explanation, which names causes of its memory, is in `report.estimate`.
+An explanation, with the causes of one memory, is in `report.estimate`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Estimate and explanation as text for people, and the lines that all answers about layouts share.
+"""Estimate, explanation and timeline as text for people, and the lines that all answers about layouts share.
 
     llama3.1-70b on 64 devices of z2000: bf16, ...       the question
     TP4 PP8 CP2 DP1: fits: needs 83.6 of 95.6 GiB ...    the answer in words
     stage  parameters  optimizer  activations            tables, as many as `-v` asks for
     Known: device measured, stack between ...            what the numbers rest on
 
-A timeline as trace events stands here too. `report.ranking` has many layouts, `report.as_json` the JSON.
+`report.ranking` has many layouts, `report.as_json` the JSON.
 """
 
 from __future__ import annotations
@@ -376,10 +376,7 @@ def speed_sentence(estimate: Estimate, shown: Presentation) -> str:
 
 
 def launch_block(rows: Sequence[Sequence[str]], shown: Presentation) -> str:
-    """Return the effects of another switch, precision or stack in the reader's launch; empty without any.
-
-    Signs are those of the reader's change.
-    """
+    """Return the effects of other switches in the reader's launch, signed as that change; empty without any."""
     head = ["if your launch has", "tokens/s", "GiB", ""]
     return shown.grid(head, rows, (0, 3), {"": _NOTE_WIDTH}) if rows else ""
 
@@ -516,10 +513,7 @@ _RANKS, _SENDS = 0, 1
 
 
 def trace_text(timeline: Timeline) -> str:
-    """Return a timeline as trace events in JSON, for Perfetto and chrome://tracing.
-
-    There is a track for each pipeline rank, one for its sends, and its bytes alive.
-    """
+    """Return a timeline as trace events in JSON for Perfetto: a track per pipeline rank, its sends, its bytes."""
     estimate = timeline.estimate
     document = {
         "displayTimeUnit": "ms",

@@ -1,9 +1,4 @@
-"""Models of the JSON of plans, comparisons, explanations, sweeps, verdicts and traces.
-
-    ComparisonJson.model_validate_json(text).inputs[0].memory_mib
-
-`report.as_json` has the models of estimates, layouts and rankings, and writes the text; `json_lab` those of launches.
-"""
+"""Models of the JSON of plans, comparisons, explanations, sweeps, verdicts and traces; `as_json` has the rest."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Models of the JSON of launches: validations and probes.
-
-    ValidationJson.model_validate_json(text).layouts[0].title
-
-`report.as_json` writes the text, `report.json_answers` has the models of other answers.
-"""
+"""Models of the JSON of launches (validations and probes); `report.as_json` writes the text."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
     key                value  unit    source     status
     num_hidden_layers     32  layers  config-hf  published
 
-Each function makes a `SpecListing`, which is written here as a table, as CSV or as JSON. `report.schema` has the JSON
-keys, `question.specs` the specs.
+Each function makes a `SpecListing`, which is written here as a table, as CSV or as JSON.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
     Book: 16 nodes of h800-sxm-80g (128 devices), bf16: 22.1 (18.0-27.1) days, cost 142k (116k-175k), in time: yes.
 
 Days and cost are the likeliest and the range of likely ones; a limit is compared with both ends of the range.
-`answers.plan` works the plan out, `pages.answers` has its page; `answers.sweep` writes the rows of a sweep.
 """
 
 from __future__ import annotations

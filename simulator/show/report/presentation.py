@@ -190,10 +190,7 @@ class Column(NamedTuple):
 
 
 def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[Column]]:
-    """Return the columns that fit side by side into the width, in order, and those that were left out.
-
-    A column left out early returns where a wider one that was left out after it makes room.
-    """
+    """Return the columns that fit side by side into the width, in order, and those that were left out."""
     room = math.inf if width is None else width + BETWEEN
     by_need = sorted(range(len(columns)), key=lambda position: columns[position].spare)
     shown = {position for position in by_need if not columns[position].spare}

@@ -4,7 +4,6 @@
     #  TP  PP  DP  mbs  re-comp.  tokens/s  MFU %   GiB
 
 A line that is too short for all columns loses those that others tell (`Column.spare`), the highest first.
-`report.estimate` has one layout, `search.space` the record of a ranking.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ from simulator.show.report.text import (
     step_unit,
     teraflops,
     verdict_sentence,
-    words,
 )
 
 _NEXT = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
@@ -271,11 +269,10 @@ def miss_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         near = "every layout that keeps the rules is too near capacity"
         yield f"Nothing fits{searched}: {near if ranking.starved else 'no layout keeps the rules'}."
         return
-    parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes))
     where = "" if fewest is None else f", on {grouped(fewest.ranked_nodes)}"
     yield f"Nothing fits{searched}. Nearest miss{where}: {layout_text(nearest.layout)}"
     yield verdict_sentence(nearest, colour=shown.colour)
-    yield f"largest parts (GiB): {parts}"
+    yield f"largest parts (GiB): {largest_parts(nearest.memory.parts_bytes)}"
 
 
 def _least_probability(ranking: Ranking) -> str:

@@ -3,8 +3,7 @@
     gib(2.0**30) == "1.00"    money(258_861) == "259k"    layout_text(layout) == "TP4 PP8 CP2 ..."
     dumps({"step_time_s": 1.5})    significant(1 / 3) == 0.333333333
 
-A table and a sentence that show the same figure get it from the same function here. `report.presentation` lays tables
-out, `report.as_json` has the JSON of answers.
+A table and a sentence that show the same figure get it from the same function here.
 """
 
 from __future__ import annotations
@@ -402,10 +401,10 @@ def margin_text(headroom_bytes: float) -> str:
     return f"{gib(-headroom_bytes)} GiB over" if headroom_bytes < 0 else f"{gib(headroom_bytes)} GiB spare"
 
 
-def largest_parts(parts: Mapping[str, float], limit: int = 4) -> list[tuple[str, float]]:
-    """Return the largest parts, largest first, without empty ones."""
+def largest_parts(parts: Mapping[str, float]) -> str:
+    """Return the four largest parts in GiB, largest first, without empty ones."""
     ordered = sorted(parts.items(), key=lambda part: (-part[1], part[0]))
-    return [(name, size) for name, size in ordered[:limit] if size > 0]
+    return ", ".join(f"{words(name)} {gib(size)}" for name, size in ordered[:4] if size > 0)
 
 
 def option_name(name: str) -> str:

@@ -1,8 +1,7 @@
 """Reader of Hugging Face configurations: the model of a `config.json`, by the row of its `model_type`.
 
 The file is parsed as JSON; nothing is fetched and no code that it names is run. A key that is absent means what the
-configuration class of the `transformers` library makes of its absence. Sizes that a saved configuration always carries
-are required. What the simulator cannot price is refused by name. `specs.model` has the fields that are filled.
+configuration class of the `transformers` library makes of its absence. What cannot be priced is refused by name.
 """
 
 from __future__ import annotations
@@ -353,7 +352,7 @@ def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
         if (mixer, follows) != ("none", "none"):
             mixers.append(mixer)
             networks.append(follows)
-            widths.append(_multiple(int(2 * network.real("ffn_mult") * hidden / 3)) if follows == "gated" else 0)
+            widths.append(-(-int(2 * network.real("ffn_mult") * hidden / 3) // 256) * 256 if follows == "gated" else 0)
     if len(shared) != 1:
         raise config.unsupported("block_configs", f"{len(shared)} numbers of key-value heads: only one can be priced")
     return {
@@ -364,10 +363,6 @@ def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
         "feed_forwards": networks,
         "intermediate_sizes": widths,
     }
-
-
-def _multiple(width: int, of: int = 256) -> int:
-    return -(-width // of) * of
 
 
 def _behind_hashed(config: Config, fields: Fields, _how: How) -> Fields:
@@ -639,10 +634,7 @@ def _without_absent_parts(fields: Fields) -> Fields:
 
 
 def read_config(file: Path, name: str = "") -> ModelSpec:
-    """Return the model a Hugging Face configuration describes; InputError or UnsupportedError if none.
-
-    Without a name it is called as its folder is, or as the file.
-    """
+    """Return the model a Hugging Face configuration describes, named as its folder or file. Raises like `fields_of`."""
     # State-space configurations bound their time steps by infinity, which nothing here reads.
     values = read_json(file, infinite=True)
     if not isinstance(values, dict):
@@ -655,10 +647,7 @@ def read_config(file: Path, name: str = "") -> ModelSpec:
 def model_of_config(
     values: Mapping[str, Any], where: str, name: str, pixels: Mapping[str, Any] = MappingProxyType({})
 ) -> ModelSpec:
-    """Return the model that the keys of a Hugging Face configuration describe; errors as of `read_config`.
-
-    `pixels` are the keys of its preprocessor's configuration.
-    """
+    """Return the model that a Hugging Face configuration describes; `pixels` are the keys of its preprocessor's."""
     whole = Config(where, dict(values))
     if not whole.has("model_type"):
         raise InputError(f"{where}: model_type: is missing; this is not a Hugging Face model configuration")
