@@ -17,6 +17,8 @@ def test_every_remark_is_listed() -> None:
     used = set(re.findall(r"""remark(?:_line)?\(\s*"([a-z-]+)\"""", SOURCES)) | set(
         re.findall(r"""Remark\(\s*"([a-z-]+)\"""", SOURCES)
     )
+    for constant in re.findall(r"""[Rr]emark(?:_line)?\(\s*([A-Z_]+),""", SOURCES):
+        used |= set(re.findall(rf"""^{constant}: Final = "([a-z-]+)\"""", SOURCES, flags=re.MULTILINE))
     section = PAGE.split("\n## Remarks\n", 1)[1].split("\n## ", 1)[0]
     assert set(re.findall(r"^\| `([a-z-]+)` \|", section, flags=re.MULTILINE)) == used
 
