@@ -92,13 +92,22 @@ LAYOUT: dict[str, tuple[Choice, ...]] = {
         choice({}, fields(recompute=mode), AGAIN) for mode in RECOMPUTE_MODES if mode not in ("none", "selective")
     ),
     # Norms and activation functions are no products.
-    "recompute_modules": tuple(
+    "recompute_modules": (
+        *(
+            choice(
+                {},
+                fields(recompute="selective", recompute_modules=(module,)),
+                AGAIN.replace("flop+ ", "") if module in ("layernorm", "moe_act") else AGAIN,
+            )
+            for module in RECOMPUTE_MODULES
+            if module != "core_attn"
+        ),
         choice(
             {},
-            fields(recompute="selective", recompute_modules=(module,)),
-            AGAIN.replace("flop+ ", "") if module in ("layernorm", "moe_act") else AGAIN,
-        )
-        for module in RECOMPUTE_MODULES
+            fields(recompute="selective", recompute_modules=("core_attn",)),
+            AGAIN.replace("saved-", "saved?").replace("device-", "device?"),
+            "the view of the values holds the joint projection, where flash attention saves no scores",
+        ),
     ),
     "recompute_method": (
         choice(BLOCK | fields(recompute_layers=4), FULL, AGAIN),
