@@ -107,6 +107,7 @@ SAMPLES: dict[str, object] = {
     "attention_backend": "unfused",
     "attention_dropout": 0.1,
     "context_parallel_size": 2,
+    "cross_entropy_fusion_impl": "te",
     "cp_comm_type": "a2a",
     "cpu_offloading_num_layers": 31,
     "cuda_graph_impl": "local",
@@ -314,7 +315,7 @@ def row_of(more: dict[str, object], folder: Path) -> MeasuredRow:
 @pytest.mark.parametrize(
     ("more", "status", "evidence"),
     [
-        ({"deterministic_mode": True}, "consistent", "deterministic_mode: slower deterministic kernels"),
+        ({"deterministic_mode": True}, "consistent", "--deterministic-mode: slower kernels are not priced"),
         ({"deterministic_mode": False}, "consistent", ""),
         ({"window_size": "(1024, 0)"}, "consistent", "window_size: small copies"),
         ({"some_new_offload_depth": 3}, "unpriced", "some_new_offload_depth is not read"),

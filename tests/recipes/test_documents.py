@@ -49,7 +49,7 @@ def test_nemo() -> None:
     }
     lines = (DATA / "nemo.yaml").read_text(encoding="utf-8").splitlines()
     assert "tensor_model_parallel_size" in lines[recipe.places["tp"].line - 1]
-    assert recipe.remarks == ()
+    assert [remark.rule for remark in recipe.remarks] == ["vocabulary-assumed"]
 
 
 def test_megatron_bridge() -> None:
