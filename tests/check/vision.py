@@ -21,6 +21,8 @@ from tests.recipes.corpus import FOLDER, corpus, verdict
 _VISION: Final = re.compile(
     r"(?i)(?<![a-z])vl(?![a-z])|(?<=\d)vl|vlm|llava|vision[-_]|[-_]vision|multimodal|internvl|[-_]omni|glm[-_]?4\.?5v|gemma[-_]?4|kimi[-_]?k2\.?5|max_pixels|visualchat"
 )
+
+
 class _OfCorpus(Listed):
     """A file of the corpus, whose repository is the folder of its family."""
 

@@ -74,6 +74,10 @@ def test_internvl_on_preferences_has_pairs_and_a_frozen_copy(tmp_path: Path) -> 
 
 
 FACTORY_VL = FACTORY.replace("meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct")
+PADDLE_VL = (
+    "stage: VL-SFT\nmodel_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\nmax_seq_len: 8192\nfine_tuning: full\n"
+    "tensor_model_parallel_size: 1\nsharding: stage1\nper_device_train_batch_size: 1\nbf16: true\n"
+)
 SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-VL-7B-Instruct")
 
 
@@ -84,6 +88,10 @@ SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qw
         ("x.yaml", f"{FACTORY_VL}freeze_vision_tower: false\n", "trained"),
         ("x.yaml", f"{FACTORY_VL}freeze_vision_tower: false\n".replace(": full", ": lora"), "lora8"),
         ("x.yaml", f"{FACTORY_VL}freeze_multi_modal_projector: false\n", "projector"),
+        ("x.yaml", PADDLE_VL, "trained"),
+        ("x.yaml", f"{PADDLE_VL}freeze_config: freeze_vision freeze_aligner\n", "frozen"),
+        ("x.yaml", f"{PADDLE_VL}freeze_config: freeze_vision\n", "projector"),
+        ("x.yaml", f"{PADDLE_VL}lora: true\nfreeze_config: freeze_llm\n", "lora8"),
         ("x.sh", SWIFT_VL, "frozen"),
         ("x.sh", f"{SWIFT_VL} --freeze_vit false", "lora8"),
         ("x.sh", f"{SWIFT_VL} --freeze_vit false --tuner_type full", "trained"),
@@ -93,6 +101,23 @@ SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qw
 def test_words_that_freeze_parts(name: str, text: str, training: str, tmp_path: Path) -> None:
     recipe = read(tmp_path, name, text)
     assert (recipe.model, recipe.encoder_training) == ("qwen2.5-vl-7b", training)
+
+
+@pytest.mark.parametrize(
+    ("more", "bounded", "refused"),
+    [
+        ("", True, ""),
+        ("packing: true\n", False, ""),
+        ("attn_impl: eager\n", True, "keeps its scores"),
+        ("freeze_config: freeze_bias\n", True, "other parts"),
+    ],
+)
+def test_samples_and_attention_of_paddle(more: str, *, bounded: bool, refused: str, tmp_path: Path) -> None:
+    remarks = read(tmp_path, "x.yaml", f"{PADDLE_VL}{more}").remarks
+    assert any(remark.bound == "length" for remark in remarks) == bounded
+    messages = [remark.message for remark in remarks if remark.rule == "not-modelled"]
+    assert bool(messages) == bool(refused)
+    assert all(refused in message for message in messages)
 
 
 def test_unknown_images_are_priced_at_both_ends(tmp_path: Path) -> None:
