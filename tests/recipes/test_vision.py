@@ -154,6 +154,7 @@ def test_names_of_models_that_read_images(text: str, name: str | None, rest: str
 COUNTED = {"internvl2-2b": 2.21, "internvl2-8b": 8.08, "internvl2-26b": 25.5, "internvl2-40b": 40.1}
 COUNTED |= {"internvl2-llama3-76b": 76.3, "internvl2.5-4b": 3.71, "internvl2.5-38b": 38.4, "internvl2.5-78b": 78.4}
 COUNTED |= {"internvl3-9b": 9.14, "internvl3.5-1b": 1.06, "internvl3.5-30b-a3b": 30.8, "llava-1.5-7b": 7.06}
+COUNTED |= {"gemma-3-4b": 4.30, "gemma-3-12b": 12.19, "gemma-3-27b": 27.43, "qwen3.5-vl-9b": 9.41}
 
 
 def test_named_models_have_their_published_parameters() -> None:
