@@ -26,7 +26,14 @@ from simulator.question.specs.names import (
 )
 
 __all__ = [
-    *("BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"),
+    "BY_NAME_ALONE",
+    "beside",
+    "by_name",
+    "by_shape",
+    "differing",
+    "load_model",
+    "model_names",
+    "shares_sizes",
     "vision_models",
 ]
 
@@ -176,9 +183,18 @@ def of_parts(
     """
     if not decoder:
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
-        arguments.remark("upper-bound", "warning", message, "freeze_llm", bound="adapters")
+        arguments.remark("upper-bound", "warning", message, "freeze_llm", "freeze_language_model", bound="adapters")
     whole = "projector" if projector else "frozen"
     return replace(run, encoder_training=whole if encoder is None else f"lora{encoder}" if encoder else "trained")
+
+
+def of_bridged_parts(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return the run of a model that Megatron-Bridge builds: what no flag freezes is trained, or has adapters."""
+    encoder = None if arguments.switch("encoder", "freeze_vision_model") else run.lora_rank or 0
+    projector = not arguments.switch("projector", "freeze_vision_projection")
+    decoder = not arguments.switch("decoder", "freeze_language_model")
+    run = run if decoder else replace(run, lora_rank=1)
+    return of_parts(arguments, run, encoder, projector=projector, decoder=decoder)
 
 
 def note_fewer_bits(arguments: Arguments, run: Recipe) -> None:

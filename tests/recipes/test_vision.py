@@ -230,3 +230,42 @@ def test_an_unset_number_of_nodes_counts_as_unsaid(tmp_path: Path) -> None:
     # Half of a number is no number of nodes.
     halved = judged(tmp_path, "x.sh", text.replace("--nnodes=$WORLD_SIZE", "--nnodes=$((WORLD_SIZE / 2))"))
     assert halved.outcome == "cannot_tell"
+
+
+LIBRARY = (
+    "torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe qwen3_vl_8b_{}_config "
+    "--step_func qwen3_vl_step checkpoint.pretrained_checkpoint=x train.micro_batch_size=1 model.tensor_model_parallel_size=4"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "rank", "training"),
+    [
+        ("sft", "", None, "trained"),
+        ("sft", "model.freeze_vision_model=True", None, "projector"),
+        ("peft", "", 32, "lora32"),
+        ("pretrain_mock", "", 1, "projector"),
+    ],
+)
+def test_library_recipes_of_bridge(kind: str, flags: str, rank: int | None, training: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.sh", f"{LIBRARY.format(kind)} {flags} -gb 64 optimizer.lr=1e-5")
+    assert (recipe.model, recipe.lora_rank, recipe.encoder_training) == ("qwen3-vl-8b", rank, training)
+    assert recipe.layout
+    assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size, recipe.seq_length) == (4, 1, 4096)
+    assert (recipe.global_batch_size, recipe.devices_per_node) == (64, 8)
+    assert any(remark.bound == "length" for remark in recipe.remarks) == ("mock" not in kind)
+    assert not [remark for remark in recipe.remarks if remark.rule == "unknown-flag"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("--recipe qwen3_vl_8b_sft_config --peft_scheme dora", "--peft_scheme"), ("--recipe glm_45v_sft_config", "cut")],
+)
+def test_what_is_not_read_of_a_library_recipe(words: str, message: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.sh", f"torchrun run_recipe.py {words}")
+    assert any(message in remark.message for remark in recipe.remarks if remark.rule == "not-modelled")
+
+
+def test_a_library_recipe_that_a_variable_names(tmp_path: Path) -> None:
+    text = "torchrun --nproc_per_node=8 run_recipe.py --recipe $RECIPE"
+    assert "only the run knows which" in judged(tmp_path, "x.sh", text).reasons[0]

@@ -22,6 +22,7 @@ from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.flags import plain
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron_bridge.framework import is_own as names_recipe
+from simulator.frameworks.megatron_bridge.library import read_library
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import (
@@ -95,18 +96,17 @@ def is_nemo_launch(launch: TrainingCommand) -> bool:
         or any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments)
     ):
         return False
-    return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
+    named = any(value.text.partition("=")[0] == "--recipe" for value in launch.arguments)
+    return named or sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
 
 
 def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     """Return the recipe of a launch: its configuration, with the keys that the command line overrides."""
-    named = next((value for value in launch.arguments if value.text.partition("=")[0] == "--recipe"), None)
-    if named is not None:
-        raise UnsupportedError(
-            f"{file}:{max(named.line, 1)}: --recipe: Megatron-Bridge keeps what it sets in Python, which is not run; "
-            "read are its configuration files that name the model and its layout"
-        )
     arguments = Arguments(file, registry.table("nemo", FORM))
+    flags = _flags(launch)
+    if "--recipe" in flags:
+        run = read_library(arguments, flags, _settings(launch), launch.environment)
+        return _of_launch(arguments, launch, run)
     keys: dict[tuple[str, ...], Key] = {}
     base = _base(arguments, launch, file)
     for key in (*base, *_overrides(launch)):
@@ -115,10 +115,51 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     environment = {name: value.text for name, value in launch.environment.items() if value.known}
     filled = Interpolation([key for key in keys.values() if key.values], environment)
     run, _ = nemo.read_filled(arguments, filled, launch.environment)
+    return _of_launch(arguments, launch, run)
+
+
+def _of_launch(arguments: Arguments, launch: TrainingCommand, run: Recipe) -> Recipe:
     nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
     run = finished(arguments, run)
-    return dataclasses.replace(run, file=file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices)
+    return dataclasses.replace(
+        run, file=arguments.file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices
+    )
+
+
+def _flags(launch: TrainingCommand) -> dict[str, PlainValue]:
+    """Return the values of a launch's flags, `--name value` or `--name=value`."""
+    flags: dict[str, PlainValue] = {}
+    for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
+        name, equals, _ = value.text.partition("=")
+        if name.startswith("-"):
+            flags[name] = value.after(len(name) + 1) if equals else following or EMPTY
+    return flags
+
+
+_SETTING: Final = re.compile(r"\+{0,2}(?P<path>[a-z_]+(?:\.\w+)*)=", re.ASCII)
+"""A key of Megatron-Bridge's configuration that a command line sets."""
+_ASIDE: Final = (
+    "checkpoint",
+    "logger",
+    "scheduler",
+    "validation",
+    "rng",
+    "dist",
+    "tokenizer",
+    "profiling",
+    "rerun_state_machine",
+)
+"""Parts of a configuration without effect on memory and speed."""
+
+
+def _settings(launch: TrainingCommand) -> Iterator[Key]:
+    """Yield the keys that a launch of a library recipe sets."""
+    for value in launch.arguments:
+        match = _SETTING.match(value.text)
+        if match is not None and match["path"].partition(".")[0] not in _ASIDE:
+            content = value.after(match.end())
+            yield Key(tuple(match["path"].split(".")), (content,), value.line, content.text)
 
 
 def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
