@@ -174,6 +174,9 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     return model
 
 
+_FREEZES: Final = ("freeze_llm", "freeze_language_model", "freeze_lm")
+
+
 def of_parts(
     arguments: Arguments, run: Recipe, encoder: int | None, *, projector: bool, decoder: bool = True
 ) -> Recipe:
@@ -183,7 +186,7 @@ def of_parts(
     """
     if not decoder:
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
-        arguments.remark("upper-bound", "warning", message, "freeze_llm", "freeze_language_model", bound="adapters")
+        arguments.remark("upper-bound", "warning", message, *_FREEZES, bound="adapters")
     whole = "projector" if projector else "frozen"
     return replace(run, encoder_training=whole if encoder is None else f"lora{encoder}" if encoder else "trained")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.question.question import question_of
-from tests.check.repositories import FIRM, Listed, left_out, listed
+from tests.check.repositories import FIRM, NODES, Listed, left_out, listed
 from tests.recipes.corpus import FOLDER, corpus, verdict
 
 _VISION: Final = re.compile(
@@ -53,8 +53,9 @@ def told() -> Iterator[str]:
             continue
         results = row.judged(asked)
         outcome = verdict(results)
-        if outcome == "cannot_tell":
-            outcome = row.judged_with_nodes(asked)
+        if outcome in ("cannot_tell", "refused"):
+            told_nodes = (verdict(row.judged(asked.changed(nodes=nodes))) for nodes in NODES)
+            outcome = next((other for other in told_nodes if other in VERDICTS and other != "refused"), outcome)
         counts[group][outcome] += 1
         if "--all" in sys.argv or ("--list" in sys.argv and outcome not in VERDICTS):
             reasons = " | ".join(reason for result in results for reason in result.reasons)

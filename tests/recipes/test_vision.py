@@ -234,7 +234,8 @@ def test_an_unset_number_of_nodes_counts_as_unsaid(tmp_path: Path) -> None:
 
 LIBRARY = (
     "torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe qwen3_vl_8b_{}_config "
-    "--step_func qwen3_vl_step checkpoint.pretrained_checkpoint=x train.micro_batch_size=1 model.tensor_model_parallel_size=4"
+    "--step_func qwen3_vl_step checkpoint.pretrained_checkpoint=x train.micro_batch_size=1 "
+    "model.tensor_model_parallel_size=4"
 )
 
 
@@ -269,3 +270,64 @@ def test_what_is_not_read_of_a_library_recipe(words: str, message: str, tmp_path
 def test_a_library_recipe_that_a_variable_names(tmp_path: Path) -> None:
     text = "torchrun --nproc_per_node=8 run_recipe.py --recipe $RECIPE"
     assert "only the run knows which" in judged(tmp_path, "x.sh", text).reasons[0]
+
+
+MULTIMODAL = (
+    "torchrun --nproc_per_node 8 examples/multimodal/train.py --num-layers 32 --hidden-size 4096 "
+    "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm --bf16 "
+    "--untie-embeddings-and-output-weights --disable-bias-linear --position-embedding-type rope --vocab-size 32768 "
+    "--seq-length 576 --decoder-seq-length 1024 --max-position-embeddings 4096 --micro-batch-size 1 "
+    "--global-batch-size 256 --tensor-model-parallel-size 4 --patch-dim 14 --img-h {0} --img-w {0} {1}"
+)
+
+
+@pytest.mark.parametrize(
+    ("side", "flags", "sizes", "training"),
+    [
+        # CLIP: 24 layers of 4 x 1024^2 + 2 x 1024 x 4096 and vectors; 336 / 14 = 24 patches on a side.
+        (336, "--language-model-type=mistral_7b --freeze-ViT --freeze-LM", (303.5e6, 576), "projector"),
+        (
+            448,
+            "--language-model-type=mistral_7b --vision-model-type internvit300M --pixel-shuffle",
+            304e6,
+            256,
+            "trained",
+        ),
+    ],
+)
+def test_a_decoder_behind_an_encoder_of_megatron(
+    side: int, flags: str, sizes: tuple[float, int], training: str, tmp_path: Path
+) -> None:
+    result = judged(tmp_path, "x.sh", MULTIMODAL.format(side, flags))
+    assert result.outcome == "fits"
+    assert result.case
+    encoder = result.case.scenario.model.encoder
+    assert encoder
+    assert encoder.parameters == pytest.approx(sizes[0], rel=0.01)
+    assert encoder.image(side, side).tokens == sizes[1]
+    assert result.case.recipe.encoder_training == training
+    assert result.case.scenario.seq_length == 1024
+    projected = 1024 * (4 if "shuffle" in flags else 1)
+    assert encoder.projector_parameters == pytest.approx((projected + 4096) * 14336, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("side", "flags", "message"),
+    [
+        (336, "", "vision models are not priced"),
+        (336, "--language-model-type=mistral_7b --vision-model-type vit", "vision models are not priced"),
+        ("336 --img-w 224", "--language-model-type=mistral_7b", "not square"),
+        (
+            336,
+            "--language-model-type=mistral_7b --recompute-granularity full --recompute-method uniform",
+            "computes again",
+        ),
+    ],
+)
+def test_encoders_of_megatron_that_are_refused(side: object, flags: str, message: str, tmp_path: Path) -> None:
+    text = MULTIMODAL.format(side, flags).replace("examples/multimodal/train.py", "train.py")
+    if isinstance(side, str):
+        text = text.replace(f"--img-w {side}", "")
+    result = judged(tmp_path, "x.sh", text)
+    assert result.outcome == "not_modelled"
+    assert message in " ".join(result.reasons)

@@ -19,6 +19,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.megatron import special
+from simulator.frameworks.megatron.vision import with_encoder
 from simulator.frameworks.take import Targets, part, take
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
@@ -58,7 +59,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     special.set_options(arguments, targets, environment, layout)
     special.remark_contradictions(arguments, layout)
     stated = shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields
-    return Recipe(
+    run = Recipe(
         framework="megatron",
         model=model,
         model_fields=fields,
@@ -74,6 +75,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         + special.bias_room(arguments, targets),
         virtual_stage_layers=cut.layers_per_chunk,
     )
+    return with_encoder(arguments, run)
 
 
 _DEFAULT: Final = "gpt2bpetokenizer"

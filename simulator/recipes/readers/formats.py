@@ -267,7 +267,7 @@ _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
 
 def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
-    if recipe.model is not None and vision_name(recipe.model)[0] is not None:
+    if "encoder" in recipe.model_fields or (recipe.model is not None and vision_name(recipe.model)[0] is not None):
         return recipe
     named = [(key.dotted, key.values[0].text, Place(key.file or recipe.file, key.line)) for key in keys if key.values]
     own = [(flag.name, flag.text, flag.place) for flag in recipe.flags]
