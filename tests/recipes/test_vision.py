@@ -274,10 +274,11 @@ def test_a_library_recipe_that_a_variable_names(tmp_path: Path) -> None:
 
 MULTIMODAL = (
     "torchrun --nproc_per_node 8 examples/multimodal/train.py --num-layers 32 --hidden-size 4096 "
-    "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm --bf16 "
-    "--untie-embeddings-and-output-weights --disable-bias-linear --position-embedding-type rope --vocab-size 32768 "
-    "--seq-length 576 --decoder-seq-length 1024 --max-position-embeddings 4096 --micro-batch-size 1 "
-    "--global-batch-size 256 --tensor-model-parallel-size 4 --patch-dim 14 --img-h {0} --img-w {0} {1}"
+    "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --bf16 "
+    "--normalization RMSNorm --untie-embeddings-and-output-weights --disable-bias-linear --vocab-size 32768 "
+    "--position-embedding-type rope --seq-length 576 --decoder-seq-length 1024 --max-position-embeddings 4096 "
+    "--micro-batch-size 1 --global-batch-size 256 --tensor-model-parallel-size 4 --patch-dim 14 --img-h {0} "
+    "--img-w {0} {1}"
 )
 
 
@@ -289,8 +290,7 @@ MULTIMODAL = (
         (
             448,
             "--language-model-type=mistral_7b --vision-model-type internvit300M --pixel-shuffle",
-            304e6,
-            256,
+            (304e6, 256),
             "trained",
         ),
     ],
