@@ -25,17 +25,7 @@ from simulator.question.specs.names import (
     vision_name,
 )
 
-__all__ = [
-    "BY_NAME_ALONE",
-    "beside",
-    "by_name",
-    "by_shape",
-    "differing",
-    "load_model",
-    "model_names",
-    "shares_sizes",
-    "vision_models",
-]
+__all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
 _OTHER: Final = re.compile(
     r"-(distill|vl|vision|multimodal|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4"

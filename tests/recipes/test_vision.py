@@ -316,7 +316,7 @@ def test_a_decoder_behind_an_encoder_of_megatron(
     [
         (336, "", "vision models are not priced"),
         (336, "--language-model-type=mistral_7b --vision-model-type vit", "vision models are not priced"),
-        ("336 --img-w 224", "--language-model-type=mistral_7b", "not square"),
+        ("336 --img-w 224", "--language-model-type=mistral_7b", "of square tiles"),
         (
             336,
             "--language-model-type=mistral_7b --recompute-granularity full --recompute-method uniform",

@@ -25,6 +25,7 @@ from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import vision_models
 
 _LORA_RANK: Final = 8
 _OWN_FLAGS: Final = frozenset(
@@ -108,7 +109,7 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
     targets = take(arguments)
     name = arguments.text("model", "model_name_or_path")
     model = known_model(arguments, name, "model_name_or_path") if name else None
-    spec = models.load_model(model) if model in (*models.model_names(), *models.vision_models()) else None
+    spec = models.load_model(model) if model in (*models.model_names(), *vision_models()) else None
     layout = layout_of(arguments, targets, spec)
     # Return the rank of the trained adapters; None where all weights are trained.
     kind = (arguments.text("lora_rank", "fine_tuning") or "").lower()

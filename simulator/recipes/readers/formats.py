@@ -102,29 +102,21 @@ def is_nemo_launch(launch: TrainingCommand) -> bool:
 
 def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     """Return the recipe of a launch: its configuration, with the keys that the command line overrides."""
-    arguments = Arguments(file, registry.table("nemo", FORM))
-    flags = _flags(launch)
+    arguments, flags = Arguments(file, registry.table("nemo", FORM)), _flags(launch)
     if "--recipe" in flags:
         run = read_library(arguments, flags, _settings(launch), launch.environment)
-        return _of_launch(arguments, launch, run)
-    keys: dict[tuple[str, ...], Key] = {}
-    base = _base(arguments, launch, file)
-    for key in (*base, *_overrides(launch)):
-        keys.pop(key.path, None)
-        keys[key.path] = key
-    environment = {name: value.text for name, value in launch.environment.items() if value.known}
-    filled = Interpolation([key for key in keys.values() if key.values], environment)
-    run, _ = nemo.read_filled(arguments, filled, launch.environment)
-    return _of_launch(arguments, launch, run)
-
-
-def _of_launch(arguments: Arguments, launch: TrainingCommand, run: Recipe) -> Recipe:
+    else:
+        keys: dict[tuple[str, ...], Key] = {}
+        for key in (*_base(arguments, launch, file), *_overrides(launch)):
+            keys.pop(key.path, None)
+            keys[key.path] = key
+        environment = {name: value.text for name, value in launch.environment.items() if value.known}
+        filled = Interpolation([key for key in keys.values() if key.values], environment)
+        run, _ = nemo.read_filled(arguments, filled, launch.environment)
     nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
     run = finished(arguments, run)
-    return dataclasses.replace(
-        run, file=arguments.file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices
-    )
+    return dataclasses.replace(run, file=file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices)
 
 
 def _flags(launch: TrainingCommand) -> dict[str, PlainValue]:
@@ -137,39 +129,29 @@ def _flags(launch: TrainingCommand) -> dict[str, PlainValue]:
     return flags
 
 
-_SETTING: Final = re.compile(r"\+{0,2}(?P<path>[a-z_]+(?:\.\w+)*)=", re.ASCII)
-"""A key of Megatron-Bridge's configuration that a command line sets."""
-_ASIDE: Final = (
-    "checkpoint",
-    "logger",
-    "scheduler",
-    "validation",
-    "rng",
-    "dist",
-    "tokenizer",
-    "profiling",
-    "rerun_state_machine",
+_SETTING: Final = re.compile(
+    r"\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
+    r"(?P<path>[a-z_]+(?:\.\w+)*)=",
+    re.ASCII,
 )
-"""Parts of a configuration without effect on memory and speed."""
+"""A key of Megatron-Bridge's configuration that a command line sets, but of parts that leave memory and speed alone."""
 
 
 def _settings(launch: TrainingCommand) -> Iterator[Key]:
     """Yield the keys that a launch of a library recipe sets."""
     for value in launch.arguments:
         match = _SETTING.match(value.text)
-        if match is not None and match["path"].partition(".")[0] not in _ASIDE:
+        if match is not None:
             content = value.after(match.end())
             yield Key(tuple(match["path"].split(".")), (content,), value.line, content.text)
 
 
 def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
     """Return the keys of `--config-name` in `--config-path`; empty where the file is missing."""
-    words: dict[str, PlainValue] = {}
-    for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
+    words = _flags(launch)
+    for value in launch.arguments:
         name, equals, _ = value.text.partition("=")
-        if name in ("--config-name", "--config-path"):
-            words[name] = value.after(len(name) + 1) if equals else following or EMPTY
-        elif equals and name in _STAGES:
+        if equals and name in _STAGES:
             # The launcher's choice of a file: `training=gpt3/20b`.
             words["--config-name"], words["--config-path"] = value.after(len(name) + 1), known_value(f"conf/{name}", 0)
     if "--config-name" not in words:
