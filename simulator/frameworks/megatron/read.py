@@ -19,7 +19,6 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.megatron import special
-from simulator.frameworks.megatron.vision import with_encoder
 from simulator.frameworks.take import Targets, part, take
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
@@ -75,7 +74,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         + special.bias_room(arguments, targets),
         virtual_stage_layers=cut.layers_per_chunk,
     )
-    return with_encoder(arguments, run)
+    return special.with_encoder(arguments, run)
 
 
 _DEFAULT: Final = "gpt2bpetokenizer"

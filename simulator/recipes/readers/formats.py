@@ -22,7 +22,7 @@ from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.flags import plain
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron_bridge.framework import is_own as names_recipe
-from simulator.frameworks.megatron_bridge.library import read_library
+from simulator.frameworks.megatron_bridge.framework import read_library
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import (
@@ -52,6 +52,12 @@ _OVERRIDE: Final = re.compile(
     re.ASCII,
 )
 """A key that a command line sets, adds or removes."""
+_SETTING: Final = re.compile(
+    r"\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
+    r"(?P<path>[a-z_]+(?:\.\w+)*)(?P<equals>=)",
+    re.ASCII,
+)
+"""A key of Megatron-Bridge's configuration that a command line sets, but of parts that leave memory and speed alone."""
 
 
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
@@ -104,7 +110,7 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     """Return the recipe of a launch: its configuration, with the keys that the command line overrides."""
     arguments, flags = Arguments(file, registry.table("nemo", FORM)), _flags(launch)
     if "--recipe" in flags:
-        run = read_library(arguments, flags, _settings(launch), launch.environment)
+        run = read_library(arguments, flags, _overrides(launch, _SETTING), launch.environment)
     else:
         keys: dict[tuple[str, ...], Key] = {}
         for key in (*_base(arguments, launch, file), *_overrides(launch)):
@@ -127,23 +133,6 @@ def _flags(launch: TrainingCommand) -> dict[str, PlainValue]:
         if name.startswith("-"):
             flags[name] = value.after(len(name) + 1) if equals else following or EMPTY
     return flags
-
-
-_SETTING: Final = re.compile(
-    r"\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
-    r"(?P<path>[a-z_]+(?:\.\w+)*)=",
-    re.ASCII,
-)
-"""A key of Megatron-Bridge's configuration that a command line sets, but of parts that leave memory and speed alone."""
-
-
-def _settings(launch: TrainingCommand) -> Iterator[Key]:
-    """Yield the keys that a launch of a library recipe sets."""
-    for value in launch.arguments:
-        match = _SETTING.match(value.text)
-        if match is not None:
-            content = value.after(match.end())
-            yield Key(tuple(match["path"].split(".")), (content,), value.line, content.text)
 
 
 def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
@@ -171,10 +160,10 @@ def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key
     return tuple(dataclasses.replace(key, file=configured.file) for key in configured.keys)
 
 
-def _overrides(launch: TrainingCommand) -> Iterator[Key]:
+def _overrides(launch: TrainingCommand, pattern: re.Pattern[str] = _OVERRIDE) -> Iterator[Key]:
     """Yield the keys on the command line: `a.b=c`, `+a.b=c`, `++a.b=c`; `~a.b` removes one."""
     for value in launch.arguments:
-        match = _OVERRIDE.match(value.text)
+        match = pattern.match(value.text)
         if match is None:
             continue
         path = tuple(match["path"].split("."))
