@@ -54,8 +54,9 @@ def told() -> Iterator[str]:
         results = row.judged(asked)
         outcome = verdict(results)
         if outcome in ("cannot_tell", "refused"):
-            told_nodes = (verdict(row.judged(asked.changed(nodes=nodes))) for nodes in NODES)
-            outcome = next((other for other in told_nodes if other in VERDICTS and other != "refused"), outcome)
+            told_nodes = [verdict(row.judged(asked.changed(nodes=nodes))) for nodes in NODES]
+            found = [other for other in told_nodes if other in VERDICTS and other != "refused"]
+            outcome = next((other for other in found if other in FIRM[:2]), found[0] if found else outcome)
         counts[group][outcome] += 1
         if "--all" in sys.argv or ("--list" in sys.argv and outcome not in VERDICTS):
             reasons = " | ".join(reason for result in results for reason in result.reasons)

@@ -641,8 +641,8 @@ def remark_contradictions(arguments: Arguments, layout: Layout) -> None:
 
 
 _SEEING: Final = (
-    *("img_h", "img_w", "patch_dim", "freeze_lm", "freeze_vit", "decoder_seq_length", "recompute_vision"),
-    *("disable_vision_class_token", "language_model_type"),
+    *("img_h", "img_w", "patch_dim", "freeze_lm", "decoder_seq_length", "recompute_vision", "language_model_type"),
+    "disable_vision_class_token",
 )
 
 
