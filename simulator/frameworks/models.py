@@ -164,6 +164,7 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     return model
 
 
+_ATTENTION: Final = ("attn_implementation", "_attn_implementation", "attn_impl", "attention_backend")
 _FREEZES: Final = ("freeze_llm", "freeze_language_model", "freeze_lm")
 
 
@@ -177,6 +178,8 @@ def of_parts(
     if not decoder:
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
         arguments.remark("upper-bound", "warning", message, *_FREEZES, bound="adapters")
+    if run.options.get("flash_attention") == "false":
+        arguments.not_modelled("attention of an encoder that keeps its scores is not priced", *_ATTENTION)
     whole = "projector" if projector else "frozen"
     return replace(run, encoder_training=whole if encoder is None else f"lora{encoder}" if encoder else "trained")
 

@@ -159,9 +159,6 @@ def _of_parts(arguments: Arguments, run: Recipe) -> Recipe:
     frozen = (arguments.text("encoder", "freeze_config") or "").split()
     if not arguments.any_switch("packing", "packing", "sequence_parallel"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
-    if run.options.get("flash_attention") == "false":
-        message = "attention of the encoder that keeps its scores is not priced"
-        arguments.not_modelled(message, "_attn_implementation", "attn_impl", "attn_implementation")
     if not _FREEZES.issuperset(frozen):
         arguments.not_modelled("other parts that are not trained are not priced", "freeze_config")
     encoder, decoder = None if "freeze_vision" in frozen else run.lora_rank or 0, "freeze_llm" not in frozen
