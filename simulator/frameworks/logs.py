@@ -29,6 +29,14 @@ def longest_sample(names: Collection[str]) -> int | None:
     return max(known) if known and len(known) == len(bounds) else None
 
 
+def note_samples(arguments: Arguments, name: str) -> None:
+    """Remark that batches are padded only to their longest sample, so that full batches are an upper bound."""
+    entry = arguments.entry(name)
+    shown = entry.spelled.lstrip("-") if entry is not None else name
+    message = f"{shown} bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    arguments.remark("activations-bound", "warning", message, name, bound="length")
+
+
 def with_longest_sample(arguments: Arguments, run: Recipe, names: Collection[str]) -> Recipe:
     """Return a run of padded batches, its sequence length limited to its data sets' longest sample."""
     bound = longest_sample(names)

@@ -158,6 +158,10 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     return model
 
 
+_ATTENTION: Final = ("attn_implementation", "_attn_implementation", "attn_impl", "attention_backend")
+_FREEZES: Final = ("freeze_llm", "freeze_language_model", "freeze_lm")
+
+
 def of_parts(
     arguments: Arguments, run: Recipe, encoder: int | None, *, projector: bool, decoder: bool = True
 ) -> Recipe:
@@ -167,9 +171,20 @@ def of_parts(
     """
     if not decoder:
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
-        arguments.remark("upper-bound", "warning", message, "freeze_llm", bound="adapters")
+        arguments.remark("upper-bound", "warning", message, *_FREEZES, bound="adapters")
+    if run.options.get("flash_attention") == "false":
+        arguments.not_modelled("attention of an encoder that keeps its scores is not priced", *_ATTENTION)
     whole = "projector" if projector else "frozen"
     return replace(run, encoder_training=whole if encoder is None else f"lora{encoder}" if encoder else "trained")
+
+
+def of_bridged_parts(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return the run of a model that Megatron-Bridge builds: what no flag freezes is trained, or has adapters."""
+    encoder = None if arguments.switch("encoder", "freeze_vision_model") else run.lora_rank or 0
+    projector = not arguments.switch("projector", "freeze_vision_projection")
+    decoder = not arguments.switch("decoder", "freeze_language_model")
+    run = run if decoder else replace(run, lora_rank=1)
+    return of_parts(arguments, run, encoder, projector=projector, decoder=decoder)
 
 
 def note_fewer_bits(arguments: Arguments, run: Recipe) -> None:

@@ -21,7 +21,9 @@ READING = ("entry", "has", "text", "integer", "integers", "share", "switch", "an
 PARTLY = frozenset({"moe_alltoall_overlap_comm", "moe_permutation_async_comm", "reset_attention_mask"})
 """Flags whose memory is priced and whose time is not: they are read, and warned of."""
 ELSEWHERE = frozenset({"lora_dim", "peft_type", "loss_type"})
-"""Keys of FlagScale's files that NeMo's reader takes, and of `swift rlhf`, which the Trainer's takes."""
+ELSEWHERE |= {"freeze_vision_model", "freeze_vision_projection", "freeze_language_model"}
+"""Keys of FlagScale's files that NeMo's reader takes, of `swift rlhf`, which the Trainer's takes, and of
+Megatron-Bridge and what builds on it (`models.of_bridged_parts`)."""
 TELLING = frozenset({"load", "merge_file", "lr_scheduler", "lr_scheduler_type", "max_steps", "task", "warmup_steps"})
 """Flags without effect that tell which vocabulary or network a run has, or contradict one another."""
 OF_ANOTHER_FORM = frozenset({"freeze_vit"})

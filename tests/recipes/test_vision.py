@@ -74,6 +74,10 @@ def test_internvl_on_preferences_has_pairs_and_a_frozen_copy(tmp_path: Path) -> 
 
 
 FACTORY_VL = FACTORY.replace("meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct")
+PADDLE_VL = (
+    "stage: VL-SFT\nmodel_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\nmax_seq_len: 8192\nfine_tuning: full\n"
+    "tensor_model_parallel_size: 1\nsharding: stage1\nper_device_train_batch_size: 1\nbf16: true\n"
+)
 SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-VL-7B-Instruct")
 
 
@@ -84,6 +88,10 @@ SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qw
         ("x.yaml", f"{FACTORY_VL}freeze_vision_tower: false\n", "trained"),
         ("x.yaml", f"{FACTORY_VL}freeze_vision_tower: false\n".replace(": full", ": lora"), "lora8"),
         ("x.yaml", f"{FACTORY_VL}freeze_multi_modal_projector: false\n", "projector"),
+        ("x.yaml", PADDLE_VL, "trained"),
+        ("x.yaml", f"{PADDLE_VL}freeze_config: freeze_vision freeze_aligner\n", "frozen"),
+        ("x.yaml", f"{PADDLE_VL}freeze_config: freeze_vision\n", "projector"),
+        ("x.yaml", f"{PADDLE_VL}lora: true\nfreeze_config: freeze_llm\n", "lora8"),
         ("x.sh", SWIFT_VL, "frozen"),
         ("x.sh", f"{SWIFT_VL} --freeze_vit false", "lora8"),
         ("x.sh", f"{SWIFT_VL} --freeze_vit false --tuner_type full", "trained"),
@@ -93,6 +101,23 @@ SWIFT_VL = SWIFT.replace("PROGRAM", "swift").replace("Qwen/Qwen2.5-7B", "Qwen/Qw
 def test_words_that_freeze_parts(name: str, text: str, training: str, tmp_path: Path) -> None:
     recipe = read(tmp_path, name, text)
     assert (recipe.model, recipe.encoder_training) == ("qwen2.5-vl-7b", training)
+
+
+@pytest.mark.parametrize(
+    ("more", "bounded", "refused"),
+    [
+        ("", True, ""),
+        ("packing: true\n", False, ""),
+        ("attn_impl: eager\n", True, "keeps its scores"),
+        ("freeze_config: freeze_bias\n", True, "other parts"),
+    ],
+)
+def test_samples_and_attention_of_paddle(more: str, *, bounded: bool, refused: str, tmp_path: Path) -> None:
+    remarks = read(tmp_path, "x.yaml", f"{PADDLE_VL}{more}").remarks
+    assert any(remark.bound == "length" for remark in remarks) == bounded
+    messages = [remark.message for remark in remarks if remark.rule == "not-modelled"]
+    assert bool(messages) == bool(refused)
+    assert all(refused in message for message in messages)
 
 
 def test_unknown_images_are_priced_at_both_ends(tmp_path: Path) -> None:
@@ -129,6 +154,7 @@ def test_names_of_models_that_read_images(text: str, name: str | None, rest: str
 COUNTED = {"internvl2-2b": 2.21, "internvl2-8b": 8.08, "internvl2-26b": 25.5, "internvl2-40b": 40.1}
 COUNTED |= {"internvl2-llama3-76b": 76.3, "internvl2.5-4b": 3.71, "internvl2.5-38b": 38.4, "internvl2.5-78b": 78.4}
 COUNTED |= {"internvl3-9b": 9.14, "internvl3.5-1b": 1.06, "internvl3.5-30b-a3b": 30.8, "llava-1.5-7b": 7.06}
+COUNTED |= {"gemma-3-4b": 4.30, "gemma-3-12b": 12.19, "gemma-3-27b": 27.43, "qwen3.5-vl-9b": 9.41}
 
 
 def test_named_models_have_their_published_parameters() -> None:
@@ -204,3 +230,104 @@ def test_an_unset_number_of_nodes_counts_as_unsaid(tmp_path: Path) -> None:
     # Half of a number is no number of nodes.
     halved = judged(tmp_path, "x.sh", text.replace("--nnodes=$WORLD_SIZE", "--nnodes=$((WORLD_SIZE / 2))"))
     assert halved.outcome == "cannot_tell"
+
+
+LIBRARY = (
+    "torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe qwen3_vl_8b_{}_config "
+    "--step_func qwen3_vl_step checkpoint.pretrained_checkpoint=x train.micro_batch_size=1 "
+    "model.tensor_model_parallel_size=4"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "rank", "training"),
+    [
+        ("sft", "", None, "trained"),
+        ("sft", "model.freeze_vision_model=True", None, "projector"),
+        ("peft", "", 32, "lora32"),
+        ("pretrain_mock", "", 1, "projector"),
+    ],
+)
+def test_library_recipes_of_bridge(kind: str, flags: str, rank: int | None, training: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.sh", f"{LIBRARY.format(kind)} {flags} -gb 64 optimizer.lr=1e-5")
+    assert (recipe.model, recipe.lora_rank, recipe.encoder_training) == ("qwen3-vl-8b", rank, training)
+    assert recipe.layout
+    assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size, recipe.seq_length) == (4, 1, 4096)
+    assert (recipe.global_batch_size, recipe.devices_per_node) == (64, 8)
+    assert any(remark.bound == "length" for remark in recipe.remarks) == ("mock" not in kind)
+    assert not [remark for remark in recipe.remarks if remark.rule == "unknown-flag"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("--recipe qwen3_vl_8b_sft_config --peft_scheme dora", "--peft_scheme"), ("--recipe glm_45v_sft_config", "cut")],
+)
+def test_what_is_not_read_of_a_library_recipe(words: str, message: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.sh", f"torchrun run_recipe.py {words}")
+    assert any(message in remark.message for remark in recipe.remarks if remark.rule == "not-modelled")
+
+
+def test_a_library_recipe_that_a_variable_names(tmp_path: Path) -> None:
+    text = "torchrun --nproc_per_node=8 run_recipe.py --recipe $RECIPE"
+    assert "only the run knows which" in judged(tmp_path, "x.sh", text).reasons[0]
+
+
+MULTIMODAL = (
+    "torchrun --nproc_per_node 8 examples/multimodal/train.py --num-layers 32 --hidden-size 4096 "
+    "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --bf16 "
+    "--normalization RMSNorm --untie-embeddings-and-output-weights --disable-bias-linear --vocab-size 32768 "
+    "--position-embedding-type rope --seq-length 576 --decoder-seq-length 1024 --max-position-embeddings 4096 "
+    "--micro-batch-size 1 --global-batch-size 256 --tensor-model-parallel-size 4 --patch-dim 14 --img-h {0} "
+    "--img-w {0} {1}"
+)
+
+
+@pytest.mark.parametrize(
+    ("side", "flags", "sizes", "training"),
+    [
+        # CLIP: 24 layers of 4 x 1024^2 + 2 x 1024 x 4096 and vectors; 336 / 14 = 24 patches on a side.
+        (336, "--language-model-type=mistral_7b --freeze-ViT --freeze-LM", (303.5e6, 576), "projector"),
+        (
+            448,
+            "--language-model-type=mistral_7b --vision-model-type internvit300M --pixel-shuffle",
+            (304e6, 256),
+            "trained",
+        ),
+    ],
+)
+def test_a_decoder_behind_an_encoder_of_megatron(
+    side: int, flags: str, sizes: tuple[float, int], training: str, tmp_path: Path
+) -> None:
+    result = judged(tmp_path, "x.sh", MULTIMODAL.format(side, flags))
+    assert result.outcome == "fits"
+    assert result.case
+    encoder = result.case.scenario.model.encoder
+    assert encoder
+    assert encoder.parameters == pytest.approx(sizes[0], rel=0.01)
+    assert encoder.image(side, side).tokens == sizes[1]
+    assert result.case.recipe.encoder_training == training
+    assert result.case.scenario.seq_length == 1024
+    projected = 1024 * (4 if "shuffle" in flags else 1)
+    assert encoder.projector_parameters == pytest.approx((projected + 4096) * 14336, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("side", "flags", "message"),
+    [
+        (336, "", "vision models are not priced"),
+        (336, "--language-model-type=mistral_7b --vision-model-type vit", "vision models are not priced"),
+        ("336 --img-w 224", "--language-model-type=mistral_7b", "of square tiles"),
+        (
+            336,
+            "--language-model-type=mistral_7b --recompute-granularity full --recompute-method uniform",
+            "computes again",
+        ),
+    ],
+)
+def test_encoders_of_megatron_that_are_refused(side: object, flags: str, message: str, tmp_path: Path) -> None:
+    text = MULTIMODAL.format(side, flags).replace("examples/multimodal/train.py", "train.py")
+    if isinstance(side, str):
+        text = text.replace(f"--img-w {side}", "")
+    result = judged(tmp_path, "x.sh", text)
+    assert result.outcome == "not_modelled"
+    assert message in " ".join(result.reasons)

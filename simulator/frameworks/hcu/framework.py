@@ -13,7 +13,7 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.framework import Extension, Framework
 from simulator.frameworks.megatron.special import take_model
-from simulator.frameworks.models import of_parts, seeing_by_shape
+from simulator.frameworks.models import of_bridged_parts, seeing_by_shape
 from simulator.question.recipe import Recipe
 
 _KINDS: Final = {
@@ -36,11 +36,7 @@ def bridged(arguments: Arguments, run: Recipe, _: LaunchCommand | None) -> Recip
         return run
     arguments.remark("model-guessed", "warning", f"its layers and width are those of {model}", "model_arch")
     run = replace(take_model(arguments, run, model), model_fields={}, shape={})
-    encoder = None if arguments.switch("encoder", "freeze_vision_model") else 0
-    projector = not arguments.switch("projector", "freeze_vision_projection")
-    decoder = not arguments.switch("decoder", "freeze_language_model")
-    run = run if decoder else replace(run, lora_rank=1)
-    return of_parts(arguments, run, encoder, projector=projector, decoder=decoder)
+    return of_bridged_parts(arguments, run)
 
 
 FRAMEWORK: Final = Framework(

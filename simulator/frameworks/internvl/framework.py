@@ -13,8 +13,8 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
+from simulator.frameworks.logs import note_samples
 from simulator.frameworks.models import of_parts
-from simulator.frameworks.transformers.read import note_samples
 from simulator.frameworks.trl.framework import purposed_run
 from simulator.question.recipe import Recipe
 

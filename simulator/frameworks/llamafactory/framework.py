@@ -16,9 +16,10 @@ from simulator.frameworks.configuration import taking_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.logs import note_samples
 from simulator.frameworks.models import note_fewer_bits, of_parts
 from simulator.frameworks.purpose import require_training_switches
-from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
+from simulator.frameworks.transformers.read import note_unsharded, trainer_run
 from simulator.question.recipe import Recipe
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])

@@ -289,7 +289,8 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     script = PurePath(launch.script.text)
     folder = script.parent.name
     other = no_decoder(script.name) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "")
-    if arguments.has("use_bridge", "model_arch"):  # what Megatron-Bridge builds, `frameworks.hcu` says
+    # What is built of these, `frameworks.hcu` and `megatron.special` say.
+    if arguments.has("use_bridge", "model_arch", "language_model_type"):
         other = ""
     if reason := other or encoder_task(launch):
         arguments.not_modelled(reason)

@@ -54,7 +54,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     special.set_options(arguments, targets, environment, layout)
     special.remark_contradictions(arguments, layout)
     stated = shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields
-    return Recipe(
+    run = Recipe(
         framework="megatron",
         model=model,
         model_fields=fields,
@@ -70,6 +70,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         + special.bias_room(arguments, targets),
         virtual_stage_layers=cut.layers_per_chunk,
     )
+    return special.with_encoder(arguments, run)
 
 
 _DEFAULT: Final = "gpt2bpetokenizer"

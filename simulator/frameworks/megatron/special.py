@@ -9,19 +9,22 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from simulator.cost.dtypes import FP32, HALF
 from simulator.errors import UnsupportedError
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import plain, table_of
+from simulator.frameworks.logs import note_samples
 from simulator.frameworks.take import Targets, read_optimizer
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.frameworks.write import WordPair, Writing
 from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
+from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import FP4_RECIPES, FP8_RECIPES, OFFLOADED_MODULES
 
 _WHOLE: Final = "full_iteration"
@@ -634,3 +637,48 @@ def remark_contradictions(arguments: Arguments, layout: Layout) -> None:
     if arguments.has("recompute-method") and layout.recompute == "none" and "recompute" not in arguments.incomplete:
         message = "--recompute-method has no effect without --recompute-granularity full"
         arguments.remark("contradiction", "warning", message, "recompute-method")
+
+
+_SEEING: Final = (
+    *("img_h", "img_w", "patch_dim", "freeze_lm", "decoder_seq_length", "recompute_vision", "language_model_type"),
+    "disable_vision_class_token",
+)
+
+
+def with_encoder(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return the run with the encoder that flags name: on the first stage, its images as many as a sequence holds.
+
+    Read at NVIDIA/Megatron-LM 00caa53 (`examples/multimodal/model.py`, `multimodal_args.py`).
+    """
+    if run.layout is None or not arguments.has(*_SEEING):
+        return run
+    known: Any = read_yaml(Path(__file__).with_name("vision.yaml"))
+    inner = known["projectors"].get(arguments.text("model", "language_model_type"))
+    network = known["encoders"].get(arguments.text("encoder", "vision_model_type") or "clip")
+    width, height, patch = (arguments.integer("encoder", name) for name in ("img_w", "img_h", "patch_dim"))
+    if inner is None or network is None or width is None or width != height or patch is None:
+        message = "vision models are not priced, but decoders behind encoders of square tiles in examples/multimodal"
+        arguments.not_modelled(message, *_SEEING, "vision_model_type")
+        return run
+    sizes = dict(zip("Lhi", network, strict=False)) | {"p": patch, "e": width, "f": inner}
+    heads, hidden = (int(str(run.shape.get(key, 1))) for key in ("num_attention_heads", "hidden_size"))
+    tensor = run.layout.tensor_parallel
+    # InternViT's 25 heads are as wide as the decoder's, and padded to a multiple of the tensor ranks.
+    all_heads = network[3] * network[4] or (24 // tensor + 1) * tensor * (hidden // heads)
+    sizes |= {"q": all_heads, "g": 1 + arguments.switch("encoder", "pixel_shuffle"), "o": hidden}
+    trained = not arguments.switch("encoder", "freeze_vit")
+    if not arguments.switch("recompute", "recompute_vision") and trained and run.layout.recompute == "full":
+        arguments.not_modelled("an encoder that keeps what the decoder computes again is not priced", *_SEEING[:2])
+    if tensor > 1:
+        message = "the encoder is divided over tensor ranks; each is priced with all of it"
+        arguments.remark("upper-bound", "warning", message, "vision_model_type", bound="state")
+    if not arguments.has("packing_buffer_size"):
+        note_samples(arguments, "decoder_seq_length" if arguments.has("decoder_seq_length") else "seq_length")
+    decoder = not arguments.switch("decoder", "freeze_lm")
+    run = dataclasses.replace(
+        run,
+        seq_length=arguments.integer("seq_length", "decoder_seq_length") or run.seq_length,
+        lora_rank=run.lora_rank if decoder else 1,
+        model_fields={**run.model_fields, "encoder": {"kind": "megatron", "sizes": sizes}},
+    )
+    return models.of_parts(arguments, run, 0 if trained else None, projector=True, decoder=decoder)

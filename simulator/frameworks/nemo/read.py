@@ -223,7 +223,7 @@ def read_filled(
         arguments.add("--untie-embeddings-and-output-weights", [], 1)
     rank = _lora(arguments, chosen)
     run = read(arguments, environment)
-    run = dataclasses.replace(run, lora_rank=rank, options={**run.options, **reward_options(chosen)})
+    run = dataclasses.replace(run, lora_rank=rank or run.lora_rank, options={**run.options, **reward_options(chosen)})
     run = _in_wide_weights(run, chosen)
     if run.precision == "fp32":
         run = _in_full_precision(arguments, run, chosen)

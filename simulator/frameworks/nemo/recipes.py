@@ -11,7 +11,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -454,4 +454,4 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> Recipe:
         arguments.devices = recipe.devices
         arguments.places["devices"] = recipe.place
     seeing = run.model is not None and models.load_model(run.model).encoder is not None
-    return replace(run, encoder_training="trained") if seeing else run
+    return models.of_bridged_parts(arguments, run) if seeing else run

@@ -16,6 +16,7 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precis
 from simulator.frameworks.configuration import SUFFIXES, take_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
+from simulator.frameworks.logs import note_samples
 from simulator.frameworks.models import QUANTIZED, known_model, note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.take import Targets, part, read_optimizer, take
@@ -23,6 +24,7 @@ from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import vision_models
 
 _LORA_RANK: Final = 8
 _OWN_FLAGS: Final = frozenset(
@@ -35,7 +37,7 @@ _OWN_WITH_MODEL: Final = frozenset(
 llm/utils/argument.py."""
 _LENGTHS: Final = ("max_seq_len", "max_seq_length", "max_length", "seq_length")
 """Words of the sequence length, by precedence."""
-_STAGES: Final = ("SFT", "PT", "PRETRAIN", "ERNIE_PRETRAIN", "DSV3_PRETRAIN")
+_STAGES: Final = ("SFT", "PT", "PRETRAIN", "ERNIE_PRETRAIN", "DSV3_PRETRAIN", "VL-SFT")
 _PREFERENCE: Final = re.compile(r"(?:^|[_\W])(dpo|kto|simpo|orpo|ppo|grpo|rlhf|reward)(?:[_\W]|$)", re.ASCII)
 """Names of scripts and files of training on preferences."""
 _REFERENCE: Final = ("dpo", "kto")
@@ -106,7 +108,7 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
     targets = take(arguments)
     name = arguments.text("model", "model_name_or_path")
     model = known_model(arguments, name, "model_name_or_path") if name else None
-    spec = models.load_model(model) if model in models.model_names() else None
+    spec = models.load_model(model) if model in (*models.model_names(), *vision_models()) else None
     layout = layout_of(arguments, targets, spec)
     # Return the rank of the trained adapters; None where all weights are trained.
     kind = (arguments.text("lora_rank", "fine_tuning") or "").lower()
@@ -137,7 +139,30 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
         arguments.incomplete.discard(option)
         arguments.forget(option)
     note_fewer_bits(arguments, run)
+    if spec is not None and spec.encoder is not None:
+        return _of_parts(arguments, run)
+    if spec is not None and "VL" in (arguments.text("stage", "stage") or ""):
+        arguments.not_modelled(f"stage VL-SFT: {spec.name} sees no images", "stage")
     return run
+
+
+_FREEZES: Final = frozenset(["freeze_vision", "freeze_aligner", "freeze_llm"])
+
+
+def _of_parts(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return the run of a model that sees images, with what it trains (PaddleFormers 0366076, cli/utils/mllm_utils.py).
+
+    Adapters stand in every part that is not frozen. Batches are as long as their longest sample unless packed or
+    divided over ranks (cli/train/sft/workflow.py of 000afbc).
+    """
+    frozen = (arguments.text("encoder", "freeze_config") or "").split()
+    if not arguments.any_switch("packing", "packing", "sequence_parallel"):
+        note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
+    if not _FREEZES.issuperset(frozen):
+        arguments.not_modelled("other parts that are not trained are not priced", "freeze_config")
+    encoder, decoder = None if "freeze_vision" in frozen else run.lora_rank or 0, "freeze_llm" not in frozen
+    run = run if decoder else replace(run, lora_rank=1)
+    return models.of_parts(arguments, run, encoder, projector="freeze_aligner" not in frozen, decoder=decoder)
 
 
 def _precision(arguments: Arguments) -> str | None:

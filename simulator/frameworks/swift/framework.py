@@ -19,11 +19,11 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
-from simulator.frameworks.logs import with_longest_sample
+from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.transformers.read import note_samples, preference, trainer_run
+from simulator.frameworks.transformers.read import preference, trainer_run
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import Recipe
 

@@ -108,14 +108,6 @@ def _precision(arguments: Arguments) -> str | None:
     return half_precision(arguments, bf16=bf16, fp16=fp16)
 
 
-def note_samples(arguments: Arguments, name: str) -> None:
-    """Remark that batches are padded only to their longest sample, so that full batches are an upper bound."""
-    entry = arguments.entry(name)
-    shown = entry.spelled.lstrip("-") if entry is not None else name
-    message = f"{shown} bounds the samples: a batch is as long as its longest one, and full ones are priced"
-    arguments.remark("activations-bound", "warning", message, name, bound="length")
-
-
 def note_unsharded(arguments: Arguments) -> None:
     """Remark that the launcher may shard the state although the file does not."""
     if not arguments.has("fsdp"):

@@ -19,8 +19,8 @@ from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
-from simulator.frameworks.logs import StepLogForm, counts, parse_count
-from simulator.frameworks.transformers.read import add_fsdp, note_samples, note_unsharded, preference, trainer_run
+from simulator.frameworks.logs import StepLogForm, counts, note_samples, parse_count
+from simulator.frameworks.transformers.read import add_fsdp, note_unsharded, preference, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 

@@ -89,7 +89,7 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 _LETTERS: Final = re.compile(r"[a-z]*")
 _SAME_MAKER: Final = 0.66
 """Smallest likeness of the letters before two names' numbers for which both count as one maker's."""
-_PARAMETERS: Final = re.compile(r"\d+(?:\.\d+)?b(?![a-z])")
+_PARAMETERS: Final = re.compile(r"(?<!\d)\d{1,6}(?:\.\d{1,6})?b(?![a-z])")
 """Number of parameters in a model's name."""
 
 

@@ -20,7 +20,8 @@ from simulator.question.specs.names import shipped_name
 _DIRECTIVE: Final = re.compile(r"#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
 """Beginning of a scheduler's own line, which is a comment to the shell."""
 _PAIR: Final = re.compile(
-    r"(?:(?P<name>[A-Za-z-][\w./-]*)[\"']?\s*[=:]\s*|(?P<option>--?[A-Za-z][\w-]*)\s+(?!-))[\"']?(?P<value>[^\s\"'#;{}\[\]]+)"
+    r"(?<![\w./-])(?:(?P<name>[A-Za-z-][\w./-]*)[\"']?\s*[=:]\s*|(?P<option>--?[A-Za-z][\w-]*)\s+(?!-))"
+    r"[\"']?(?P<value>[^\s\"'#;{}\[\]]+)"
 )
 """Name and value of a line: `--gres=gpu:h100:8`, `-p h100`, `accelerators: "A100:8"`, `export GPU_TYPE=h100`."""
 _COMMENT: Final = re.compile(r"(?:^|\s)(?:#|//\s).*")

@@ -18,6 +18,7 @@ from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.flags import plain
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron_bridge.framework import is_own as names_recipe
+from simulator.frameworks.megatron_bridge.framework import read_library
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import (
@@ -47,6 +48,12 @@ _OVERRIDE: Final = re.compile(
     re.ASCII,
 )
 """A key that a command line sets, adds or removes."""
+_SETTING: Final = re.compile(
+    r"\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
+    r"(?P<path>[a-z_]+(?:\.\w+)*)(?P<equals>=)",
+    re.ASCII,
+)
+"""A key of Megatron-Bridge's configuration that a command line sets, but of parts that leave memory and speed alone."""
 
 
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
@@ -91,40 +98,45 @@ def is_nemo_launch(launch: TrainingCommand) -> bool:
         or any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments)
     ):
         return False
-    return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
+    named = any(value.text.partition("=")[0] == "--recipe" for value in launch.arguments)
+    return named or sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
 
 
 def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     """Return the recipe of a launch: its configuration, with the keys that the command line overrides."""
-    named = next((value for value in launch.arguments if value.text.partition("=")[0] == "--recipe"), None)
-    if named is not None:
-        raise UnsupportedError(
-            f"{file}:{max(named.line, 1)}: --recipe: Megatron-Bridge keeps what it sets in Python, which is not run; "
-            "read are its configuration files that name the model and its layout"
-        )
-    arguments = Arguments(file, registry.table("nemo", FORM))
-    keys: dict[tuple[str, ...], Key] = {}
-    base = _base(arguments, launch, file)
-    for key in (*base, *_overrides(launch)):
-        keys.pop(key.path, None)
-        keys[key.path] = key
-    environment = {name: value.text for name, value in launch.environment.items() if value.known}
-    filled = Interpolation([key for key in keys.values() if key.values], environment)
-    run, _ = nemo.read_filled(arguments, filled, launch.environment)
+    arguments, flags = Arguments(file, registry.table("nemo", FORM)), _flags(launch)
+    if "--recipe" in flags:
+        run = read_library(arguments, flags, _overrides(launch, _SETTING), launch.environment)
+    else:
+        keys: dict[tuple[str, ...], Key] = {}
+        for key in (*_base(arguments, launch, file), *_overrides(launch)):
+            keys.pop(key.path, None)
+            keys[key.path] = key
+        environment = {name: value.text for name, value in launch.environment.items() if value.known}
+        filled = Interpolation([key for key in keys.values() if key.values], environment)
+        run, _ = nemo.read_filled(arguments, filled, launch.environment)
     nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
     run = finished(arguments, run)
     return dataclasses.replace(run, file=file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices)
 
 
-def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
-    """Return the keys of `--config-name` in `--config-path`; empty where the file is missing."""
-    words: dict[str, PlainValue] = {}
+def _flags(launch: TrainingCommand) -> dict[str, PlainValue]:
+    """Return the values of a launch's flags, `--name value` or `--name=value`."""
+    flags: dict[str, PlainValue] = {}
     for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
         name, equals, _ = value.text.partition("=")
-        if name in ("--config-name", "--config-path"):
-            words[name] = value.after(len(name) + 1) if equals else following or EMPTY
-        elif equals and name in _STAGES:
+        if name.startswith("-"):
+            flags[name] = value.after(len(name) + 1) if equals else following or EMPTY
+    return flags
+
+
+def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
+    """Return the keys of `--config-name` in `--config-path`; empty where the file is missing."""
+    words = _flags(launch)
+    for value in launch.arguments:
+        name, equals, _ = value.text.partition("=")
+        if equals and name in _STAGES:
             # The launcher's choice of a file: `training=gpt3/20b`.
             words["--config-name"], words["--config-path"] = value.after(len(name) + 1), known_value(f"conf/{name}", 0)
     if "--config-name" not in words:
@@ -144,10 +156,10 @@ def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key
     return tuple(dataclasses.replace(key, file=configured.file) for key in configured.keys)
 
 
-def _overrides(launch: TrainingCommand) -> Iterator[Key]:
+def _overrides(launch: TrainingCommand, pattern: re.Pattern[str] = _OVERRIDE) -> Iterator[Key]:
     """Yield the keys on the command line: `a.b=c`, `+a.b=c`, `++a.b=c`; `~a.b` removes one."""
     for value in launch.arguments:
-        match = _OVERRIDE.match(value.text)
+        match = pattern.match(value.text)
         if match is None:
             continue
         path = tuple(match["path"].split("."))
@@ -222,7 +234,7 @@ _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
 
 def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
-    if recipe.model is not None and vision_name(recipe.model)[0] is not None:
+    if "encoder" in recipe.model_fields or (recipe.model is not None and vision_name(recipe.model)[0] is not None):
         return recipe
     named = [(key.dotted, key.values[0].text, Place(key.file or recipe.file, key.line)) for key in keys if key.values]
     own = [(flag.name, flag.text, flag.place) for flag in recipe.flags]

@@ -124,11 +124,11 @@ class Example:
 
 
 def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | None:
-    """Return the first example command line with as many words as the script reads parameters; None without one.
+    """Return an example command line with as many words as the script reads parameters; None without one.
 
-    The script's comments come before its framework's documentation. None also where the user sets all arguments (`@`).
-    Other lines belong to other scripts or versions and would misplace the arguments. A setting for the variable that
-    takes an argument replaces that argument.
+    The one with the fewest placeholders counts, the script's comments before its framework's documentation. None also
+    where the user sets all arguments (`@`). Other lines belong to other scripts or versions and would misplace the
+    arguments. A setting for the variable that takes an argument replaces that argument.
     """
     most = parameters(text)
     if not most or "@" in settings:
@@ -138,21 +138,23 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
     settings_by_number = {number: settings[name] for number, name in taken.items()}
     settings_by_number |= {number: settings[str(number)] for number in range(1, most + 1) if str(number) in settings}
     names = argument_names(text)
-    for line, start, words in _lines(text, file):
-        if len(words) == most:
-            by_number = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
-            remark = f"started as {start or 'its comment'} says, with {most} arguments"
-            exported = start.exported if start else {}
-            exported = {name: value for name, value in exported.items() if name not in settings}
-            sizes = {names.get(n, ""): word for n, word in by_number.items() if n not in settings_by_number}
-            sizes = {name: word for name, word in sizes.items() if _SIZES.fullmatch(name.upper())}
-            shown = " ".join(f"{name}={value}" for name, value in (*exported.items(), *sizes.items()))
-            if start and shown:
-                remark = f"started as {start} says first: {shown}"
-            return Example(
-                line, remark, start is not None, by_number | settings_by_number, frozenset(taken.values()), exported
-            )
-    return None
+    examples = [
+        (line, start, {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)})
+        for line, start, words in _lines(text, file)
+        if len(words) == most
+    ]
+    if not examples:
+        return None
+    line, start, by_number = max(examples, key=lambda example: len(example[2]))
+    remark = f"started as {start or 'its comment'} says, with {most} arguments"
+    exported = start.exported if start else {}
+    exported = {name: value for name, value in exported.items() if name not in settings}
+    sizes = {names.get(n, ""): word for n, word in by_number.items() if n not in settings_by_number}
+    sizes = {name: word for name, word in sizes.items() if _SIZES.fullmatch(name.upper())}
+    shown = " ".join(f"{name}={value}" for name, value in (*exported.items(), *sizes.items()))
+    if start and shown:
+        remark = f"started as {start} says first: {shown}"
+    return Example(line, remark, start is not None, by_number | settings_by_number, frozenset(taken.values()), exported)
 
 
 def argument_names(text: str) -> dict[int, str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import PurePath
 from typing import Final
 
@@ -42,6 +42,7 @@ from simulator.recipes.shell.launch import (
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.state import SURROUNDINGS, Machine, NotFollowed, maybe, open_words
 from simulator.recipes.shell.values import (
+    BLANKS,
     EMPTY,
     Files,
     Piece,
@@ -349,6 +350,8 @@ def _shift(walk: Walk, argv: list[Value], line: int) -> Truth:
 def _read(walk: Walk, argv: list[Value], line: int) -> Truth:
     """Follow `read X` and `mapfile X`, and `getopts SPEC X` of unknown words: what they set only the run knows."""
     machine, command = walk.machine, argv[0].text
+    if command == "read" and (truth := _read_known(walk, argv, line)) is not None:
+        return truth
     shown = " ".join(value.text for value in argv)[:80]
     if command == "getopts" and (len(argv) > 3 or machine.state.positional is not None):
         shown = f"options by {shown}"  # of parameters that are known, unlike the script's own
@@ -358,6 +361,24 @@ def _read(walk: Walk, argv: list[Value], line: int) -> Truth:
         machine.assign(name, hole(f"${name}", line, causes), line)
     walk.stdin = None
     return causes
+
+
+def _read_known(walk: Walk, argv: list[Value], line: int) -> bool | None:
+    """Follow `read -r A B` of known text: a word to each name, the rest to the last; None of other text."""
+    text, content = walk.stdin, walk.machine.state.variables.get("IFS", text_value(BLANKS, line))
+    names = [word.text for word in argv[1:] if word.text != "-r"]
+    signs = content.text if isinstance(content, Value) and content.known else "?!"
+    if text is None or not text.known or "\\" in text.text or not names or not all(map(NAME.fullmatch, names)):
+        return None
+    if signs.strip(BLANKS) and len(signs) > 1:
+        return None
+    first, _, rest = text.text.partition("\n")
+    walk.stdin = text_value(rest, line)
+    blank = bool(signs) and not signs.strip(BLANKS)
+    words = first.split(None if blank else signs, len(names) - 1) if signs else [first]
+    for name, word in zip_longest(names, words, fillvalue=""):
+        walk.machine.assign(name, text_value(word.strip(BLANKS) if blank else word, line), line)
+    return bool(text.text)
 
 
 def _getopts(walk: Walk, argv: list[Value], line: int) -> Truth:
