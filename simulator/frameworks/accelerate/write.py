@@ -66,6 +66,16 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
         yield "lora_r", str(scenario.lora_rank)
     if not scenario.framework.flash_attention:
         yield "attn_implementation", "eager"
+    if _is_half(scenario.framework):
+        yield from (("dtype", "bfloat16"), ("bf16", "false"))
+        if not scenario.framework.foreach_optimizer:
+            yield "optim", "adamw_torch_fused"
+
+
+def _is_half(profile: FrameworkProfile) -> bool:
+    """Whether weights, gradients and moments are bf16, without autocast and master weights."""
+    types = {profile.parameter_dtype, profile.gradient_dtype, profile.optimizer_dtype}
+    return types == {"bf16"} and not profile.master_weights
 
 
 def _hub_name(case: Writing) -> str:
@@ -79,7 +89,7 @@ def _hub_name(case: Writing) -> str:
 def _precision(scenario: Scenario) -> Iterator[WordPair]:
     if scenario.precision not in ("bf16", "fp16"):
         raise UnsupportedError(f"--precision {scenario.precision}: scripts of {_TITLE} are written in bf16 or fp16")
-    yield "mixed_precision", scenario.precision
+    yield "mixed_precision", "no" if _is_half(scenario.framework) else scenario.precision
 
 
 def _recompute(layout: Layout) -> str:
@@ -101,7 +111,8 @@ def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
         elif layout.offload != "none":
             raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")
         return
-    if types != tuple(getattr(PROFILES["torch"], name) for name in _TYPES):
+    usual = tuple(getattr(PROFILES["torch"], name) for name in _TYPES)
+    if types != usual and not _is_half(profile):
         message = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
         raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
     if layout.offload != "none":
