@@ -35,7 +35,7 @@ from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.judge import check_files, with_bounds
 from simulator.recipes.check.verdict import Checks
-from simulator.recipes.emit.write import case_of_file, question_to_launch, recipe_format
+from simulator.recipes.emit.write import case_of_file, question_to_launch
 from simulator.recipes.emit.write import emit as write_recipe
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
@@ -362,7 +362,7 @@ def emit(
         case = priceable(case_of(launched))
     else:
         case = _case(subject, question)
-    text = write_recipe(case, recipe_format(case.scenario.framework.name) if target is None else target)
+    text = write_recipe(case, target)
     memory = ranking.estimate_of(case).memory
     if not (memory.fits or force):
         need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f} GiB"

@@ -24,6 +24,7 @@ from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
     DEFAULT,
     METHOD_FRAMEWORK,
+    OFFLOAD_STACK,
     lacking,
     set_by_stacks,
     suggested,
@@ -36,7 +37,7 @@ from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import DAY_SECONDS
-from simulator.question.vocabulary import NARROW, FrameworkName, Offload
+from simulator.question.vocabulary import NARROW, FrameworkName, Offload, StackName
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of
 from simulator.search.rules import ACROSS_NODES, RULES
@@ -235,10 +236,11 @@ def launchable(query: Query) -> Query:
 
 
 def _absent(scenario: Scenario) -> frozenset[str]:
-    """Return the sizes that launches lack: of what trains adapters, where no stack is named for them."""
+    """Return the sizes that launches lack: of what trains adapters or has 8-bit optimizers, where no stack is named."""
     profile = scenario.framework
-    adapters = profile.stack == DEFAULT and scenario.lora_rank is not None and profile.name == METHOD_FRAMEWORK
-    return frozenset(lacking(ADAPTER_STACK if adapters else profile.stack))
+    tunes = scenario.lora_rank is not None or profile.optimizer != profile.limits.optimizers[0]
+    tunes = tunes and profile.stack == DEFAULT and profile.name == METHOD_FRAMEWORK
+    return frozenset(lacking(ADAPTER_STACK if tunes else profile.stack))
 
 
 def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
@@ -286,7 +288,7 @@ class MethodChange(NamedTuple):
     """A way to need less on the same devices: offload, a smaller optimizer, adapters."""
 
     option: str
-    """Option that asks for it, such as `--method qlora`."""
+    """Options that ask for it, such as `--method qlora`."""
     offload: Offload | None = None
     switches: Mapping[str, str] = MappingProxyType({})
     """Switches that it sets."""
@@ -294,9 +296,15 @@ class MethodChange(NamedTuple):
     """Rank of adapters that it trains; None for the question's."""
     framework: FrameworkName | None = None
     """Framework that it brings, where nobody said one; None for the question's."""
+    stack: StackName | None = None
+    """Stack that it needs; None for the question's."""
 
     def of(self, query: Query) -> Query:
         """Return the question with it."""
+        if self.stack is not None:
+            profile = framework_profile(query.scenario.framework.name, query.options, self.stack)
+            question = query.question.changed(SEARCH, stack=self.stack)
+            query = launchable(replace(query, scenario=replace(query.scenario, framework=profile), question=question))
         if self.offload is not None:
             return replace(query, space=replace(query.space, offload=(self.offload,)))
         rank = query.scenario.lora_rank if self.lora_rank is None else self.lora_rank
@@ -310,14 +318,21 @@ class MethodChange(NamedTuple):
 def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -> Iterator[MethodChange]:
     """Yield the methods that the framework has, those that train all weights first; `offloads` are in use already.
 
-    Where nobody said a framework or a switch of it, adapters may be trained by the one that a method brings.
+    Where nobody said a framework or a switch of it, adapters may be trained by the one that a method brings. A stack of
+    torch whose launches have every parallel size trains all weights, as it is.
     """
     profile = scenario.framework
+    is_torch, is_said = profile.name == METHOD_FRAMEWORK, profile.stack != DEFAULT
+    if is_torch and is_said and not lacking(profile.stack):
+        return
     # Where a framework has no offload of the whole state, both words mean the same.
     kinds: tuple[Offload, ...] = ("optimizer", "optimizer_tensorwise")
     for offload in kinds if "optimizer" in profile.limits.offloads else kinds[:1]:
-        if offload not in offloads:
+        if offload not in offloads and not is_torch:
             yield MethodChange(f"--offload {offload}", offload)
+    if is_torch and "optimizer" not in offloads and (not is_said or profile.stack == OFFLOAD_STACK):
+        named = "" if is_said else f"--stack {OFFLOAD_STACK} "
+        yield MethodChange(f"{named}--offload optimizer", "optimizer", stack=OFFLOAD_STACK)
     offered = "adamw_8bit" in profile.limits.optimizers
     if offered and profile.optimizer == "adamw" and "optimizer" not in question.options:
         yield MethodChange("--optimizer adamw_8bit", switches={"optimizer": "adamw_8bit"})

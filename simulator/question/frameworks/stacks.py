@@ -52,7 +52,7 @@ class Stack:
     open: bool | Sequence[str] = False
     """Whether runs on it may set other switches too, or which ones: they stay open where a run is described."""
     lacks: tuple[str, ...] = ()
-    """Parallel sizes that its launches do not have: a search leaves them at 1 unless the question says them."""
+    """Parallel sizes that its launches, as they are written, do not have: a search leaves them at 1 unless they are said."""
     fixed: tuple[str, ...] = ()
     """Switches that its code has in no other way: `--option` cannot change them."""
     recomputes_operations: bool = True
@@ -134,7 +134,14 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
     named = _BY_NAME.get(stack)
     if named is None or not named.open:
         return None
-    return frozenset((*named.own, *named.switches, *named.adapters) if named.open is True else _SWITCHES.keys() - set(named.open))
+    return frozenset(
+        (*named.own, *named.switches, *named.adapters) if named.open is True else _SWITCHES.keys() - set(named.open)
+    )
+
+
+def of_code(stack: StackName) -> frozenset[str]:
+    """Return the switches that a stack's code fixes."""
+    return frozenset(_BY_NAME[stack].own if stack in _BY_NAME else ())
 
 
 def lacking(stack: StackName) -> tuple[str, ...]:
@@ -294,9 +301,7 @@ def _of_case(recipes: Collection[ReleaseRecipe], case: tuple[str, str, str]) -> 
     return [each for each in alike if each.hardware in (hardware, "")]
 
 
-def _recipe_of_case(
-    recipes: Collection[ReleaseRecipe], case: ReleaseCase, fp8_recipe: str
-) -> ReleaseRecipe | None:
+def _recipe_of_case(recipes: Collection[ReleaseRecipe], case: ReleaseCase, fp8_recipe: str) -> ReleaseRecipe | None:
     """Return the recipe of a model, device and precision with the nearest number of devices; None without one.
 
     Preferred are recipes that scale fp8 as `fp8_recipe`, then those that train from scratch.
@@ -485,6 +490,10 @@ METHOD_FRAMEWORK: Final[FrameworkName] = "torch"
 
 ADAPTER_STACK: Final[StackName] = "trl"
 """Stack of who trains adapters under that framework and names none: the library with all methods."""
+
+
+OFFLOAD_STACK: Final[StackName] = "deepspeed"
+"""Stack under that framework whose optimizer may stand on the host."""
 
 
 def usual_rank(framework: str, stack: str | None) -> int:

@@ -248,7 +248,7 @@ def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
     from simulator.answers.cases import case_of, priceable
     from simulator.answers.run import saved_case
-    from simulator.recipes.emit.write import emit, question_to_launch, recipe_format
+    from simulator.recipes.emit.write import emit, question_to_launch
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
@@ -262,7 +262,7 @@ def _emit(**values: Any) -> None:
         case = priceable(case_of(question))
     else:
         case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
-    recipe = emit(case, target or recipe_format(case.scenario.framework.name))
+    recipe = emit(case, target)
     problem, is_firm = _problem(case)
     if is_firm and not values["force"]:
         tell(f"simulate: error: {problem}; --force writes it all the same")
