@@ -327,12 +327,11 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
         return
     # Where a framework has no offload of the whole state, both words mean the same.
     kinds: tuple[Offload, ...] = ("optimizer", "optimizer_tensorwise")
+    named = OFFLOAD_STACK if is_torch and not is_said else None
+    brings = "" if named is None else f"--stack {named} "
     for offload in kinds if "optimizer" in profile.limits.offloads else kinds[:1]:
-        if offload not in offloads and not is_torch:
-            yield MethodChange(f"--offload {offload}", offload)
-    if is_torch and "optimizer" not in offloads and (not is_said or profile.stack == OFFLOAD_STACK):
-        named = "" if is_said else f"--stack {OFFLOAD_STACK} "
-        yield MethodChange(f"{named}--offload optimizer", "optimizer", stack=OFFLOAD_STACK)
+        if offload not in offloads and (not is_torch or (named or profile.stack) == OFFLOAD_STACK):
+            yield MethodChange(f"{brings}--offload {offload}", offload, stack=named)
     offered = "adamw_8bit" in profile.limits.optimizers
     if offered and profile.optimizer == "adamw" and "optimizer" not in question.options:
         yield MethodChange("--optimizer adamw_8bit", switches={"optimizer": "adamw_8bit"})
@@ -346,8 +345,6 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
         if question.options or not {"framework", "stack"}.isdisjoint(question.inputs):
             return
         other = METHOD_FRAMEWORK
-    elif not profile.limits.trains_adapters:
-        return
     rank = usual_rank(METHOD_FRAMEWORK, profile.stack if other is None else DEFAULT)
     yield MethodChange("--method lora", lora_rank=rank, framework=other)
     yield MethodChange("--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, framework=other)

@@ -44,15 +44,13 @@ class Stack:
     lora_rank: int | None = None
     """Rank of its adapters where a run names none; None where its library has the framework's."""
     adapters: Mapping[str, str] = field(default_factory=dict)
-    """Further switches, as text, of its runs that train adapters."""
-    adapters: Mapping[str, str] = field(default_factory=dict)
     """Further switches, as text, of runs that train adapters."""
     tuned: bool = False
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
     open: bool | Sequence[str] = False
     """Whether runs on it may set other switches too, or which ones: they stay open where a run is described."""
     lacks: tuple[str, ...] = ()
-    """Parallel sizes that its launches, as they are written, do not have: a search leaves them at 1 unless they are said."""
+    """Parallel sizes that its launches, as they are written, lack: a search leaves them at 1 unless they are said."""
     fixed: tuple[str, ...] = ()
     """Switches that its code has in no other way: `--option` cannot change them."""
     recomputes_operations: bool = True

@@ -37,14 +37,7 @@ def emit(case: Case, target: str | None) -> str:
     Without a target it is the first format of its framework that has words for the case.
     """
     if target is None:
-        usual, *others = formats_of(case.scenario.framework.name, case.scenario.framework.stack)
-        try:
-            return emit(case, usual)
-        except UnsupportedError:
-            for other in others:
-                with contextlib.suppress(UnsupportedError):
-                    return emit(case, other)
-            raise
+        return _in_usual_format(case)
     if target not in registry.writers():
         raise InputError(f"target '{target[:60]}'{not_one_of(target, registry.writers())}")
     priced_for = case.scenario.framework.name
@@ -86,10 +79,22 @@ def emit(case: Case, target: str | None) -> str:
     return registry.writers()[target].text(case.scenario, case.layout, head)
 
 
+def _in_usual_format(case: Case) -> str:
+    """Return the recipe in the first format of its framework that has words for it, else refuse as the usual one."""
+    usual, *others = formats_of(case.scenario.framework.name, case.scenario.framework.stack)
+    try:
+        return emit(case, usual)
+    except UnsupportedError:
+        for other in others:
+            with contextlib.suppress(UnsupportedError):
+                return emit(case, other)
+        raise
+
+
 def question_to_launch(question: Question, target: str | None) -> tuple[Question, str | None]:
     """Return a question with a layout that a format can write, and the format, None for that of its framework.
 
-    A question that names a library over Transformers, or adapters for torch, is written for accelerate; one that says no
+    A question that names a library over Transformers, or adapters for torch, is written for accelerate; one without a
     layout has the fastest that the format has words for.
     """
     stack = question.stated("stack")

@@ -398,7 +398,9 @@ def _check(**values: Any) -> None:
 
         results = patched(results, settings, environment or {}, root)
     changed = None if before is None else compared(results, before)
-    checks = Checks(results=results, gates=gates, changed=changed, patches=values["diff"])
+    checks = Checks(
+        results=results, gates=gates, changed=changed, patches=values["diff"], question=question, settings=settings
+    )
     write_answer(ctx, "verdicts", checks, presentation(ctx))
     if values["format"] == "github":
         _append_summary(checks, presentation(ctx))
