@@ -37,7 +37,7 @@ from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import DAY_SECONDS
-from simulator.question.vocabulary import NARROW, FrameworkName, Offload, StackName
+from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of
 from simulator.search.rules import ACROSS_NODES, RULES
@@ -294,35 +294,29 @@ class MethodChange(NamedTuple):
     """Switches that it sets."""
     lora_rank: int | None = None
     """Rank of adapters that it trains; None for the question's."""
-    framework: FrameworkName | None = None
-    """Framework that it brings, where nobody said one; None for the question's."""
     stack: StackName | None = None
-    """Stack that it needs; None for the question's."""
+    """Stack of torch that it brings, where nobody said one; None for the question's."""
 
     def of(self, query: Query) -> Query:
         """Return the question with it."""
         if self.stack is not None:
-            profile = framework_profile(query.scenario.framework.name, query.options, self.stack)
-            question = query.question.changed(SEARCH, stack=self.stack)
+            profile = framework_profile(METHOD_FRAMEWORK, query.options, self.stack)
+            question = query.question.changed(SEARCH, framework=METHOD_FRAMEWORK, stack=self.stack)
             query = launchable(replace(query, scenario=replace(query.scenario, framework=profile), question=question))
         if self.offload is not None:
             return replace(query, space=replace(query.space, offload=(self.offload,)))
         rank = query.scenario.lora_rank if self.lora_rank is None else self.lora_rank
-        if self.framework is not None:
-            profile = framework_profile(self.framework)
-            question = query.question.changed(SEARCH, framework=self.framework)
-            query = replace(query, scenario=replace(query.scenario, framework=profile), question=question)
         return with_adapters(query, rank, self.switches)
 
 
 def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -> Iterator[MethodChange]:
     """Yield the methods that the framework has, those that train all weights first; `offloads` are in use already.
 
-    Where nobody said a framework or a switch of it, adapters may be trained by the one that a method brings. A stack of
+    Where nobody said a framework or a switch of it, adapters may be trained by the stack that a method brings. A stack of
     torch whose launches have every parallel size trains all weights, as it is.
     """
     profile = scenario.framework
-    is_torch, is_said = profile.name == METHOD_FRAMEWORK, profile.stack != DEFAULT
+    is_torch, is_said = profile.name == METHOD_FRAMEWORK, profile.stack != DEFAULT and not profile.stack_assumed
     if is_torch and is_said and not lacking(profile.stack):
         return
     # Where a framework has no offload of the whole state, both words mean the same.
@@ -337,29 +331,29 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
         yield MethodChange("--optimizer adamw_8bit", switches={"optimizer": "adamw_8bit"})
     if scenario.lora_rank is not None or scenario.model.hidden_size < _RANK:
         return
-    other: FrameworkName | None = None
     if profile.name != METHOD_FRAMEWORK:
         if profile.limits.trains_adapters:
             yield MethodChange(f"--lora-rank {_RANK}", lora_rank=_RANK)
             return
         if question.options or not {"framework", "stack"}.isdisjoint(question.inputs):
             return
-        other = METHOD_FRAMEWORK
-    rank = usual_rank(METHOD_FRAMEWORK, profile.stack if other is None else DEFAULT)
-    yield MethodChange("--method lora", lora_rank=rank, framework=other)
-    yield MethodChange("--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, framework=other)
+    other = None if is_torch and is_said else ADAPTER_STACK
+    rank, brings = usual_rank(METHOD_FRAMEWORK, other or profile.stack), "" if other is None else f"--stack {other} "
+    yield MethodChange(f"{brings}--method lora", lora_rank=rank, stack=other)
+    yield MethodChange(f"{brings}--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, stack=other)
 
 
 def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -> Query:
     """Return the question with adapters of a rank, None for its own, and with further switches.
 
-    A stack that was assumed has recipes for all weights alone.
+    A stack that was assumed has recipes for all weights alone, and torch's for AdamW alone.
     """
     scenario, profile = query.scenario, query.scenario.framework
     question, stack = query.question.with_switches(switches, SEARCH), profile.stack
+    if profile.stack_assumed and (rank is not None or profile.name == METHOD_FRAMEWORK):
+        stack = DEFAULT
     if rank is not None:
         scenario, question = replace(scenario, lora_rank=rank), question.changed(SEARCH, lora_rank=rank)
-        stack = DEFAULT if profile.stack_assumed else stack
     common = {} if scenario.lora_rank is None else usual_with_adapters(profile.name, stack)
     profile = framework_profile(profile.name, {**common, **query.options, **switches}, stack)
     return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))

@@ -62,7 +62,7 @@ def test_adapters_and_remedies_of_fine_tuning_stacks_can_be_launched(stack: str 
     asked: dict[str, Any] = {"hardware": "rtx-4090", "framework": "torch", "stack": stack, "seq_length": 4096}
     assert "lora_r" in simulator.emit(model="qwen3-8b", lora_rank=16, devices=4, **asked)
     remedies = simulator.rank(model="llama3.1-8b", devices=1, **asked).remedies
-    assert remedies
+    assert any("--method qlora" in remedy.change for remedy in remedies)
     assert all(simulator.emit(remedy.estimate, force=True) for remedy in remedies)
 
 
