@@ -122,7 +122,7 @@ _MOST_LISTED = 20
 
 
 def not_one_of(name: str, choices: Iterable[str], hint: str = "") -> str:
-    """Return what follows a name that is none of the choices: the nearest, or a hint instead, and those that fit a line."""
+    """Return what follows a name that is none of the choices: the nearest, or a hint instead, and all of a few."""
     listed = list(choices)
     near = hint or did_you_mean(name, listed)
     if near and len(listed) > _MOST_LISTED:

@@ -312,8 +312,8 @@ class MethodChange(NamedTuple):
 def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -> Iterator[MethodChange]:
     """Yield the methods that the framework has, those that train all weights first; `offloads` are in use already.
 
-    Where nobody said a framework or a switch of it, adapters may be trained by the stack that a method brings. A stack of
-    torch whose launches have every parallel size trains all weights, as it is.
+    Where nobody said a framework or a switch of it, adapters may be trained by the stack that a method brings. A stack
+    of torch whose launches have every parallel size trains all weights, as it is.
     """
     profile = scenario.framework
     is_torch, is_said = profile.name == METHOD_FRAMEWORK, profile.stack != DEFAULT and not profile.stack_assumed
