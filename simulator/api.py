@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, Unpack
@@ -21,9 +22,10 @@ from simulator.answers.explain import explain as explain_case
 from simulator.answers.gates import FailingOutcome, Gates
 from simulator.answers.plan import Availability, Offer, Plan
 from simulator.answers.plan import plan as plan_of
-from simulator.answers.run import saved_case, saved_search
+from simulator.answers.run import saved_case, saved_question, saved_search
+from simulator.answers.sweep import Sweep
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, UnsupportedError, check_kind, did_you_mean
+from simulator.errors import InputError, UnsupportedError, check_kind, did_you_mean, short_line
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question, question_of
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, check_count
@@ -35,10 +37,11 @@ from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.judge import check_files, with_bounds
 from simulator.recipes.check.verdict import Checks
-from simulator.recipes.emit.write import case_of_file, question_to_launch, recipe_format
+from simulator.recipes.emit.write import case_of_file, question_to_launch
 from simulator.recipes.emit.write import emit as write_recipe
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
+from simulator.tabular import Tabular, replaced
 
 _KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     **dict.fromkeys(("files", "root"), ((str, PathLike), "a path")),
@@ -53,6 +56,8 @@ _KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "settings": ((Mapping,), "a mapping"),
 }
 """Types of arguments that are no inputs of a question, with their words; of lists those of their members."""
+Answer = Estimate | Ranking | Comparison | Explanation | Plan | Checks | Sweep
+"""What `to_json` writes and `from_json` reads."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -298,10 +303,14 @@ def check(
     if not isinstance(over.get("model") or "", str | PathLike):
         raise InputError("model: over a file it is a name or a path")
     folder = Path(root) if root else None
-    return Checks(
-        results=check_files([fspath(file) for file in files], question_of(over), gates, settings, None, folder),
-        gates=gates,
-    )
+    return _verdicts([fspath(file) for file in files], question_of(over), gates, settings or {}, folder)
+
+
+def _verdicts(
+    files: list[str], question: Question, gates: Gates, settings: Mapping[str, str], root: Path | None = None
+) -> Checks:
+    results = check_files(files, question, gates, settings, None, root)
+    return Checks(results=results, gates=gates, question=question, settings=settings)
 
 
 @spelled(OpenFields, over=True)
@@ -320,27 +329,92 @@ def explain(
     return with_bounds(explain_case(case, min_fit_probability), case)
 
 
-def from_json(text: str, *, rank: int | None = None) -> Estimate | Ranking | Comparison | Explanation:
-    """Return the answer in its JSON, asked again: an estimate, a ranking, a comparison or an explanation.
+def from_json(text: str, *, rank: int | None = None) -> Answer:
+    """Return the answer in its JSON, asked again; with `rank` the `rank`-th of its estimates.
 
-    Of a plan, of verdicts and with `rank` it is the `rank`-th of its estimates. Raises InputError for text that holds
-    none, and where an estimate no longer gives the written figures.
+    Recipes of verdicts are read again, rows of a sweep stand in its table. Raises InputError for text that holds no
+    answer, and where it no longer gives the written figures.
     """
     check_kind("text", text, str, "the JSON of an answer")
     if rank is not None:
         check_count("rank", rank)
     value = parse_json("JSON", text)
-    keys = value.keys() if rank is None and isinstance(value, dict) else ()
+    keys = value.keys() if rank is None and isinstance(value, dict) else set()
 
     def again(number: int) -> Estimate:
-        return ranking.estimate_of(saved_case("JSON", text, number, Question()))
+        case = saved_case("JSON", text, number, Question())
+        return replaced(ranking.estimate_of(case), question=case.question)
 
-    if "estimates" in keys:
-        question, space, others = saved_search(value)
-        return ranking.rank(question, space=space, **others)
+    try:
+        if (read := next((read for own, read in _READERS if own <= keys), None)) is not None:
+            return read(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"JSON: is no answer as `simulate --format json` writes it: {short_line(str(error))}"
+        ) from error
     if "longest_sequence" in keys:
         return explain(again(1))
-    return compare(again(1), again(2)) if {"first", "second"} <= set(keys) else again(rank or 1)
+    if {"first", "second"} <= keys:
+        return compare_cases(case_of_estimate(again(1)), case_of_estimate(again(2)), tuple(value["names"]))
+    return again(rank or 1)
+
+
+def _ranked(value: Mapping[str, Any]) -> Ranking:
+    """Return the ranking of a JSON's question, with the time that it took."""
+    question, space, others = saved_search(value)
+    found, seconds = ranking.rank(question, space=space, **others), value["counts"]["elapsed_s"]
+    return replace(found, counts=replace(found.counts, elapsed_seconds=seconds))
+
+
+def _planned(value: Mapping[str, Any]) -> Plan:
+    """Return the plan of a JSON's offers and limits."""
+    offers = [
+        Offer(hardware=o["hardware"], nodes=tuple(o["nodes"]), price_per_device_hour=o["price_per_device_hour"])
+        for o in value["offers"]
+    ]
+    limits = {name: value[name] for name in ("train_tokens", "deadline_days", "budget", "min_fit_probability")}
+    precisions = tuple(dict.fromkeys(choice["precision"] for choice in value["choices"]))
+    known = value["availability"]
+    availability = None if known is None else Availability(**known)
+    found = plan_of(saved_question(value), offers=offers, precisions=precisions, availability=availability, **limits)
+    return _unchanged(found, value)
+
+
+def _checked(value: Mapping[str, Any]) -> Checks:
+    """Return the verdicts on a JSON's files."""
+    gates: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each for name, each in value["gates"].items()
+    }
+    files = dict.fromkeys(result["file"] for result in value["results"])
+    return _unchanged(_verdicts(list(files), saved_question(value), Gates(**gates), value["settings"]), value)
+
+
+def _swept(value: Mapping[str, Any]) -> Sweep:
+    """Return the end of a sweep, whose rows stand in its table."""
+    known = {name: value[name] for name in ("questions", "priced", "missing")}
+    table = value["table"] and Path(value["table"])
+    return Sweep(**known, outcomes=dict(value["outcomes"]), table=table, elapsed_seconds=value["elapsed_s"])
+
+
+A = TypeVar("A", bound=Tabular)
+
+
+def _unchanged(answer: A, value: Mapping[str, Any]) -> A:
+    """Return an answer that gives the same JSON. Raises InputError."""
+    now, changing = parse_json("JSON", answer.to_json()), {"tool_version": ""}
+    if {**now, **changing} != {**value, **changing}:
+        differs = next((name for name in now if now[name] != value.get(name)), "")
+        raise InputError(f"JSON: its question gives another answer now ('{differs}'): files, specs or options changed")
+    return answer
+
+
+_READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], Answer]], ...]] = (
+    ({"estimates"}, _ranked),
+    ({"choices", "offers"}, _planned),
+    ({"results", "gates"}, _checked),
+    ({"outcomes", "table"}, _swept),
+)
+"""Readers of answers that hold several, by keys that they alone have."""
 
 
 @spelled(OpenFields, over=True)
@@ -362,7 +436,7 @@ def emit(
         case = priceable(case_of(launched))
     else:
         case = _case(subject, question)
-    text = write_recipe(case, recipe_format(case.scenario.framework.name) if target is None else target)
+    text = write_recipe(case, target)
     memory = ranking.estimate_of(case).memory
     if not (memory.fits or force):
         need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f} GiB"

@@ -103,8 +103,14 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f", did you mean '{by_folded[near[0]]}'?" if near else ""
 
 
+_MOST_LISTED = 20
+"""Choices that are listed beside the nearest."""
+
+
 def not_one_of(name: str, choices: Iterable[str], hint: str = "") -> str:
-    """Return what follows a name that is none of the choices: the nearest, or a hint instead, and then all of them."""
+    """Return what follows a name that is none of the choices: the nearest, or a hint instead, and all of a few."""
     listed = list(choices)
     near = hint or did_you_mean(name, listed)
+    if near and len(listed) > _MOST_LISTED:
+        return f"{near}; --help, or the command without it, lists all {len(listed)}"
     return f"{near}; allowed are {', '.join(listed)}" if near else f" is not one of {', '.join(listed)}"

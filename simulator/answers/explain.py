@@ -16,6 +16,7 @@ from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
+from simulator.question.frameworks.stacks import DEFAULT, METHOD_FRAMEWORK, lacking
 from simulator.question.origin import OPTION, Input
 from simulator.question.question import SEARCH, Question
 from simulator.question.scenario.inputs import MOST_TOKENS
@@ -295,10 +296,12 @@ def _methods(start: _Try) -> Iterator[_Try]:
     """Yield the methods that need less on the same devices, each a kind of change of its own."""
     case = start.case
     for method in methods(case.scenario, case.question, (case.layout.offload,)):
-        if method.framework is not None:  # its launches lack the sizes of this layout
+        brings = {} if method.stack is None else {"stack": method.stack}
+        absent = any(getattr(case.layout, size) > 1 for size in lacking(method.stack or DEFAULT))
+        if absent or (brings and case.scenario.framework.name != METHOD_FRAMEWORK):
             continue
         layout = {} if method.offload is None else {"offload": method.offload}
-        adapters = {} if method.lora_rank is None else {"lora_rank": method.lora_rank}
+        adapters = brings | ({} if method.lora_rank is None else {"lora_rank": method.lora_rank})
         yield from _with(start, method.option, method.option, layout, adapters, switches=method.switches)
 
 

@@ -203,7 +203,8 @@ def saved_case(file: str, text: str | None, rank: int, options: Question) -> Cas
     chosen, outer = _chosen(file, value, rank)
     try:
         framework = str(chosen["layout"]["framework"])
-        question = _question(chosen, outer)
+        question = _as_it_stands(chosen) if options == Question() else None
+        question = question or _question(chosen, outer)
         stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
@@ -215,20 +216,28 @@ def saved_case(file: str, text: str | None, rank: int, options: Question) -> Cas
     return case
 
 
+def saved_question(value: Mapping[str, Any]) -> Question:
+    """Return the question of an answer as it stands there. Raises KeyError, TypeError, ValueError or AttributeError."""
+    settings = (BY_INPUT, None, BY_NAME, None)
+    groups: dict[str, Any] = {
+        name: _inputs(value["question"][name], known) for name, known in zip(_GROUPS, settings, strict=True)
+    }
+    return Question(**groups)
+
+
+def _as_it_stands(value: Mapping[str, Any]) -> Question | None:
+    """Return the question of an estimate that was asked alone; None for one of a search, a recipe or an old version."""
+    written = value.get("question") or {}
+    alone = "recipe" not in written and BY_NAME["data_parallel"].key in written.get("layout", {})
+    return saved_question(value) if alone else None
+
+
 def saved_search(value: Mapping[str, Any]) -> tuple[Question, Space | None, dict[str, Any]]:
-    """Return question, space and other arguments of a ranking. Raises InputError for content that is none."""
-    try:
-        inputs, fields, layout, switches = (
-            _inputs(value["question"][group], settings)
-            for group, settings in zip(_GROUPS, (BY_INPUT, None, BY_NAME, None), strict=True)
-        )
-        space = value["query"]["space"]
-        axes: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in space.items()}
-        probability, top = _figure(value["query"]["min_fit_probability"]), max(len(value["estimates"]), 1)
-        question = Question(inputs=inputs, model_fields=fields, layout=layout, switches=switches)
-        return question, None if layout else Space(**axes), {"min_fit_probability": probability, "top": top}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"JSON: is no ranking of `simulate --format json`: {error}") from error
+    """Return question, space and other arguments of a ranking. Raises as `saved_question` for content that is none."""
+    question, space = saved_question(value), value["query"]["space"]
+    axes: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in space.items()}
+    probability, top = _figure(value["query"]["min_fit_probability"]), max(len(value["estimates"]), 1)
+    return question, None if question.layout else Space(**axes), {"min_fit_probability": probability, "top": top}
 
 
 def is_answer(path: str) -> bool:

@@ -116,8 +116,8 @@ class Question:
     @property
     def layout_is_searched(self) -> bool:
         """Whether nobody said a word of the layout, so that a search chose it."""
-        said = (stated for name, stated in self.layout.items() if stated.origin != FOLLOWS)
-        return self.recipe is None and bool(self.layout) and all(stated.origin == SEARCH for stated in said)
+        said = {stated.origin for stated in self.layout.values()} - {FOLLOWS}
+        return self.recipe is None and said == {SEARCH}
 
     def without(self, origin: Origin) -> Question:
         """Return the question without the values that `origin` said, and without a layout that follows from them."""

@@ -19,6 +19,7 @@ from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
     DEFAULT,
     METHOD_FRAMEWORK,
+    OFFLOAD_STACK,
     lacking,
     set_by_stacks,
     suggested,
@@ -31,7 +32,7 @@ from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import DAY_SECONDS
-from simulator.question.vocabulary import NARROW, FrameworkName, Offload
+from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of
 from simulator.search.rules import ACROSS_NODES, RULES
@@ -226,10 +227,11 @@ def launchable(query: Query) -> Query:
 
 
 def _absent(scenario: Scenario) -> frozenset[str]:
-    """Return the sizes that launches lack: of what trains adapters, where no stack is named for them."""
+    """Return the sizes that launches lack: of what trains adapters or has 8-bit optimizers, where no stack is named."""
     profile = scenario.framework
-    adapters = profile.stack == DEFAULT and scenario.lora_rank is not None and profile.name == METHOD_FRAMEWORK
-    return frozenset(lacking(ADAPTER_STACK if adapters else profile.stack))
+    tunes = scenario.lora_rank is not None or profile.optimizer != profile.limits.optimizers[0]
+    tunes = tunes and profile.stack == DEFAULT and profile.name == METHOD_FRAMEWORK
+    return frozenset(lacking(ADAPTER_STACK if tunes else profile.stack))
 
 
 def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
@@ -277,65 +279,72 @@ class MethodChange(NamedTuple):
     """A way to need less on the same devices: offload, a smaller optimizer, adapters."""
 
     option: str
-    """Option that asks for it, such as `--method qlora`."""
+    """Options that ask for it, such as `--method qlora`."""
     offload: Offload | None = None
     switches: Mapping[str, str] = MappingProxyType({})
     """Switches that it sets."""
     lora_rank: int | None = None
     """Rank of adapters that it trains; None for the question's."""
-    framework: FrameworkName | None = None
-    """Framework that it brings, where nobody said one; None for the question's."""
+    stack: StackName | None = None
+    """Stack of torch that it brings, where nobody said one; None for the question's."""
 
     def of(self, query: Query) -> Query:
         """Return the question with it."""
+        if self.stack is not None:
+            profile = framework_profile(METHOD_FRAMEWORK, query.options, self.stack)
+            question = query.question.changed(SEARCH, framework=METHOD_FRAMEWORK, stack=self.stack)
+            query = launchable(replace(query, scenario=replace(query.scenario, framework=profile), question=question))
         if self.offload is not None:
             return replace(query, space=replace(query.space, offload=(self.offload,)))
         rank = query.scenario.lora_rank if self.lora_rank is None else self.lora_rank
-        if self.framework is not None:
-            profile = framework_profile(self.framework)
-            question = query.question.changed(SEARCH, framework=self.framework)
-            query = replace(query, scenario=replace(query.scenario, framework=profile), question=question)
         return with_adapters(query, rank, self.switches)
 
 
 def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -> Iterator[MethodChange]:
     """Yield the methods that the framework has, those that train all weights first; `offloads` are in use already.
 
-    Where nobody said a framework or a switch of it, adapters may be trained by the one that a method brings.
+    Where nobody said a framework or a switch of it, adapters may be trained by the stack that a method brings. A stack
+    of torch whose launches have every parallel size trains all weights, as it is.
     """
     profile = scenario.framework
+    is_torch, is_said = profile.name == METHOD_FRAMEWORK, profile.stack != DEFAULT and not profile.stack_assumed
+    if is_torch and is_said and not lacking(profile.stack):
+        return
     # Where a framework has no offload of the whole state, both words mean the same.
     kinds: tuple[Offload, ...] = ("optimizer", "optimizer_tensorwise")
+    named = OFFLOAD_STACK if is_torch and not is_said else None
+    brings = "" if named is None else f"--stack {named} "
     for offload in kinds if "optimizer" in profile.limits.offloads else kinds[:1]:
-        if offload not in offloads:
-            yield MethodChange(f"--offload {offload}", offload)
+        if offload not in offloads and (not is_torch or (named or profile.stack) == OFFLOAD_STACK):
+            yield MethodChange(f"{brings}--offload {offload}", offload, stack=named)
     offered = "adamw_8bit" in profile.limits.optimizers
     if offered and profile.optimizer == "adamw" and "optimizer" not in question.options:
         yield MethodChange("--optimizer adamw_8bit", switches={"optimizer": "adamw_8bit"})
     if scenario.lora_rank is not None or scenario.model.hidden_size < _RANK:
         return
-    other: FrameworkName | None = None
     if profile.name != METHOD_FRAMEWORK:
         if profile.limits.trains_adapters:
             yield MethodChange(f"--lora-rank {_RANK}", lora_rank=_RANK)
             return
         if question.options or not {"framework", "stack"}.isdisjoint(question.inputs):
             return
-        other = METHOD_FRAMEWORK
-    elif not profile.limits.trains_adapters:
-        return
-    rank = usual_rank(METHOD_FRAMEWORK, profile.stack if other is None else DEFAULT)
-    yield MethodChange("--method lora", lora_rank=rank, framework=other)
-    yield MethodChange("--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, framework=other)
+    other = None if is_torch and is_said else ADAPTER_STACK
+    rank, brings = usual_rank(METHOD_FRAMEWORK, other or profile.stack), "" if other is None else f"--stack {other} "
+    yield MethodChange(f"{brings}--method lora", lora_rank=rank, stack=other)
+    yield MethodChange(f"{brings}--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, stack=other)
 
 
 def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -> Query:
-    """Return the question with adapters of a rank, None for its own, and further switches, without an assumed stack."""
+    """Return the question with adapters of a rank, None for its own, and with further switches.
+
+    A stack that was assumed has recipes for all weights alone, and torch's for AdamW alone.
+    """
     scenario, profile = query.scenario, query.scenario.framework
     question, stack = query.question.with_switches(switches, SEARCH), profile.stack
+    if profile.stack_assumed and (rank is not None or profile.name == METHOD_FRAMEWORK):
+        stack = DEFAULT
     if rank is not None:
         scenario, question = replace(scenario, lora_rank=rank), question.changed(SEARCH, lora_rank=rank)
-        stack = DEFAULT if profile.stack_assumed else stack
     common = {} if scenario.lora_rank is None else usual_with_adapters(profile.name, stack)
     profile = framework_profile(profile.name, {**common, **query.options, **switches}, stack)
     return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))

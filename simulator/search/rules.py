@@ -457,6 +457,16 @@ def _offloaded_modules(pricing: Pricing) -> Mask:
     return _mask(~pricing.recomputes(*_BY_MODULE) | pricing.offloads("activations") | again)
 
 
+def _captured(pricing: Pricing) -> Mask:
+    """Return the layouts whose layers are captured one by one and done again whole, or moved to the host."""
+    block, graphs = pricing.block, pricing.scenario.framework.cuda_graphs
+    if graphs in ("none", "full_iteration"):
+        return _every(pricing, broken=False)
+    experts = int(BY_NAME["recompute_modules"].encoded(("moe",))) if graphs == "attention_router" else 0
+    again = pricing.recomputes("selective") & ((block.recompute_modules.astype(np.intp) & experts) > 0)
+    return _mask(pricing.recomputes("full") | pricing.offloads("activations") | again)
+
+
 def _refused_offload(scenario: Scenario, layout: Layout) -> str:
     """Return why a layout may not offload the modules of its stack."""
     stated = f"offloaded modules {','.join(scenario.framework.offloaded_modules)}"
@@ -521,6 +531,7 @@ _BROKEN: Mapping[str, Masks] = {
     "offload_pipeline": _offload_with_pipeline,
     "offload_recompute": _offload_with_recompute,
     "offloaded_modules": _offloaded_modules,
+    "captured_layers": _captured,
     "two_stages": _two_stages,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,

@@ -72,7 +72,7 @@ def test_a_layout_that_nobody_said_has_the_remedies_of_a_ranking() -> None:
     remedies = simulator.rank(**asked).remedies
     changes = simulator.explain(**asked).changes
     assert [change.options[0] for change in changes] == [remedy.change for remedy in remedies]
-    names = [change.options[0].rpartition(" ")[0] for change in changes]
+    names = [change.options[0].split()[-2] for change in changes]
     assert names.index("--method") < names.index("--devices")
     for change, remedy in zip(changes, remedies, strict=True):
         assert change.estimate == remedy.estimate

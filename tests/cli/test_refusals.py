@@ -66,7 +66,7 @@ from tests.cli.running import TINY, refusal, run
         ((*TINY, "--option", "mpt=true"), "did you mean 'mtp'?"),
         ((*TINY, "--option", "mtp=true", "--option", "mtp=false"), "given as 'true' and as 'false'"),
         ((*TINY, "--format", "jason"), "did you mean 'json'?"),
-        ((*TINY, "--stack", "torchtitan@2019"), "'torchtitan@2019', did you mean 'torchtitan'?; allowed are default, "),
+        ((*TINY, "--stack", "torchtitan@2019"), "'torchtitan@2019', did you mean 'torchtitan'?; --help, or "),
         (("frameworks", "torhc"), "did you mean 'torch'?"),
         (("schema", "nope"), "invalid value for NAME: 'nope'"),
         (("models", "no-such-model"), "no-such-model"),

@@ -1,8 +1,11 @@
 """What a ranking, its risky layouts and its remedies show can be launched: its framework has words for all of it."""
 
+from typing import Any
+
 import pytest
 
 import simulator
+from simulator.question.frameworks.stacks import DEFAULT, STACKS, framework_of
 
 RANKINGS = (
     ("llama3.1-8b", 2, "megatron", "bf16"),
@@ -35,3 +38,36 @@ def test_every_layout_shown_can_be_launched(model: str, nodes: int, framework: s
     assert shown
     for priced in shown:
         assert simulator.emit(priced)
+
+
+ON_DEVICES = (("qwen3-8b", "h100-sxm-80g", 1), ("llama3.1-70b", "mi300x", 4), ("qwen3-30b-a3b", "ascend-910c", 4))
+TRAIN_ADAPTERS = [stack.name for stack in STACKS if "tensor_parallel" in stack.lacks]
+
+
+@pytest.mark.parametrize("stack", [None, DEFAULT, *(stack.name for stack in STACKS)])
+@pytest.mark.parametrize(("model", "hardware", "nodes"), ON_DEVICES)
+def test_the_best_layout_of_every_stack_can_be_launched(
+    model: str, hardware: str, nodes: int, stack: str | None
+) -> None:
+    """As `simulate emit` without a word of layout takes it, and as a ranking shows it."""
+    asked: dict[str, Any] = {"model": model, "hardware": hardware, "nodes": nodes, "stack": stack}
+    asked |= {"framework": framework_of(stack)} if stack and framework_of(stack) else {}
+    written = simulator.emit(**asked)
+    assert stack is None or f"stack={stack}" in written
+    assert simulator.emit(simulator.rank(**asked, top=1).estimates[0])
+
+
+@pytest.mark.parametrize("stack", [None, *TRAIN_ADAPTERS])
+def test_adapters_and_remedies_of_fine_tuning_stacks_can_be_launched(stack: str | None) -> None:
+    asked: dict[str, Any] = {"hardware": "rtx-4090", "framework": "torch", "stack": stack, "seq_length": 4096}
+    assert "lora_r" in simulator.emit(model="qwen3-8b", lora_rank=16, devices=4, **asked)
+    remedies = simulator.rank(model="llama3.1-8b", devices=1, **asked).remedies
+    assert any("--method qlora" in remedy.change for remedy in remedies)
+    assert all(simulator.emit(remedy.estimate, force=True) for remedy in remedies)
+
+
+def test_layers_that_are_done_again_are_not_captured() -> None:
+    asked: dict[str, Any] = {"model": "qwen3-30b-a3b", "nodes": 1, "stack": "megatron-bridge@26.08"}
+    again = simulator.estimate(**asked, ep=8, tp=1, recompute="full", recompute_method="uniform", recompute_layers=1)
+    assert [broken.rule for broken in again.violations] == ["captured_layers"]
+    assert all(simulator.emit(best) for best in simulator.rank(**asked).estimates)

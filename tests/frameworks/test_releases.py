@@ -71,8 +71,8 @@ def test_every_value_of_a_release_is_one_of_its_setting(release: Stack) -> None:
         ),
         (
             "primus@26.5.1",
-            {"hardware": "mi355x", "model": "llama3.1-70b"},
-            "MI355X/llama3.1_70B-BF16",
+            {"hardware": "mi355x", "model": "llama3.1-8b"},
+            "MI355X/llama3.1_8B-BF16",
             "overlap_grad_reduce",
         ),
         (
@@ -98,6 +98,17 @@ def test_releases_of_other_stacks_resolve(stack: str, asked: dict[str, Any], rec
     name, _, release = stack.partition("@")
     with pytest.raises(InputError, match=rf"{name}@{release}9', did you mean .*{stack}"):
         stack_for(profile, f"{stack}9")
+
+
+def test_recipes_under_fsdp_are_those_of_who_asks_for_it() -> None:
+    """Primus trains the 70B under PyTorch's FSDP, whose switches no layout of Megatron's own optimizer has."""
+    asked: dict[str, Any] = {"hardware": "mi300x", "model": "llama3.1-70b", "precision": "bf16"}
+    own = scenario(**asked, stack="primus@26.5.1").framework
+    assert (own.fully_shard, own.widened_gradients, own.overlap_grad_reduce) == (False, False, True)
+    assert "no recipe without FSDP for llama3.1-70b" in own.release
+    sharded = scenario(**asked, stack="primus@26.5.1", options={"fully_shard": "true"}).framework
+    assert (sharded.fully_shard, sharded.widened_gradients) == (True, True)
+    assert "MI300X/llama3.1_70B-BF16" in sharded.release
 
 
 def test_a_recipe_of_the_model_device_and_precision_decides() -> None:

@@ -63,10 +63,8 @@ def written(name: str, folder: Path) -> Path:
 PICTURES = (
     ("rank", 1600, False),
     ("estimate", 1600, True),
-    ("plan", 1600, False),
     ("plan", 400, True),
     ("compare", 1600, False),
-    ("check", 1600, False),
 )
 """Page, width, and whether it is dark."""
 
@@ -75,7 +73,7 @@ def main(folder: Path) -> None:
     """Take the pictures of the docs."""
     folder.mkdir(exist_ok=True)
     with TemporaryDirectory() as scratch, browser(Path(scratch) / "profile") as shown:
-        pages = {name: written(name, Path(scratch)) for name in COMMANDS}
+        pages = {name: written(name, Path(scratch)) for name, _, _ in PICTURES}
         for name, width, dark in PICTURES:
             shown.open(pages[name], width, dark=dark)
             shown.screenshot(folder / f"{name}-{width}.png", scale=0.6 if width > 1000 else 0.8)

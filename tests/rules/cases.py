@@ -276,6 +276,12 @@ CASES: dict[str, list[Case]] = {
             {"profile": "torch"},
         )
     ],
+    "captured_layers": [
+        Case({"recompute": "full"}, {}, question=_option("cuda_graphs", "attention")),
+        Case(
+            {"recompute": "full"}, {"recompute": "full"}, small_dense(), {"options": {"cuda_graphs": "attention"}}, {}
+        ),
+    ],
     "two_stages": [
         Case(
             {"virtual_stages": 2, "pipeline_parallel": 2},

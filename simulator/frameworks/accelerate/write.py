@@ -22,7 +22,12 @@ _TYPES: Final = ("parameter_dtype", "gradient_dtype", "master_weights", "foreach
 """Switches that distinguish DeepSpeed's optimizer from PyTorch's."""
 _ENGINE: Final = ("bf16", "bf16", True, False)
 """Their values under DeepSpeed; other values need a DeepSpeed configuration file."""
-_NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention")
+_NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention", "optimizer", "quantised_base")
+_OPTIMIZERS: Final = {
+    **dict.fromkeys(("lion", "paged_lion", "paged_adamw"), "{}_32bit"),
+    **dict.fromkeys(("adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"), "{}"),
+}
+"""The trainer's words by optimizer (transformers 5.23.0, training_args.py, `OptimizerNames`)."""
 _LAID_OUT: Final = ("data_parallel", "stage_layers", "zero_stage", "recompute", "recompute_method", "recompute_layers")
 
 
@@ -31,6 +36,7 @@ def accelerate_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     case = Writing(scenario, layout, table_of("transformers", "trl"))
     case.refuse_switches(_NAMED, _TITLE)
     case.refuse_layout((*_LAID_OUT, "offload"), _TITLE)
+    adapters = scenario.lora_rank is not None
     lines = [
         "MASTER_ADDR=${MASTER_ADDR:-localhost}",
         "MASTER_PORT=${MASTER_PORT:-29500}",
@@ -44,7 +50,7 @@ def accelerate_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     arguments = [
         f"--num_machines {head.nodes} --num_processes {scenario.devices} --machine_rank $NODE_RANK",
         "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT",
-        *flags([*_precision(scenario), *_sharding(scenario.framework, layout)], dashes=False),
+        *flags([*_precision(scenario), *_sharding(scenario.framework, layout, adapters=adapters)], dashes=False),
         "$TRAINER",
         *flags(accelerate_words(scenario, layout), dashes=False),
         "--packing --dataset_name $DATASET --output_dir $OUTPUT",
@@ -63,8 +69,28 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     if scenario.lora_rank is not None:
         yield "use_peft", ""
         yield "lora_r", str(scenario.lora_rank)
+    if (optimizer := scenario.framework.optimizer) != PROFILES["torch"].optimizer:
+        if optimizer not in _OPTIMIZERS:
+            raise UnsupportedError(f"--optimizer {optimizer}: the trainer has no word for it")
+        yield "optim", _OPTIMIZERS[optimizer].format(optimizer)
+    elif _is_half(scenario.framework) and not scenario.framework.foreach_optimizer:
+        yield "optim", "adamw_torch_fused"
+    if scenario.framework.quantised_base:
+        yield "load_in_4bit", "true"
+        if scenario.framework.quantised_scale_bytes < PROFILES["torch"].quantised_scale_bytes:
+            yield "use_bnb_nested_quant", "true"
     if not scenario.framework.flash_attention:
         yield "attn_implementation", "eager"
+    if _is_half(scenario.framework):
+        yield from (("dtype", "bfloat16"), ("bf16", "false"))
+    elif scenario.lora_rank is not None and scenario.framework.parameter_dtype == "bf16":
+        yield "dtype", "bfloat16"
+
+
+def _is_half(profile: FrameworkProfile) -> bool:
+    """Whether weights, gradients and moments are bf16, without autocast and master weights."""
+    types = {profile.parameter_dtype, profile.gradient_dtype, profile.optimizer_dtype}
+    return types == {"bf16"} and not profile.master_weights
 
 
 def _hub_name(case: Writing) -> str:
@@ -78,7 +104,7 @@ def _hub_name(case: Writing) -> str:
 def _precision(scenario: Scenario) -> Iterator[WordPair]:
     if scenario.precision not in ("bf16", "fp16"):
         raise UnsupportedError(f"--precision {scenario.precision}: scripts of {_TITLE} are written in bf16 or fp16")
-    yield "mixed_precision", scenario.precision
+    yield "mixed_precision", "no" if _is_half(scenario.framework) else scenario.precision
 
 
 def _recompute(layout: Layout) -> str:
@@ -89,7 +115,7 @@ def _recompute(layout: Layout) -> str:
     return "true"
 
 
-def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
+def _sharding(profile: FrameworkProfile, layout: Layout, *, adapters: bool) -> Iterator[WordPair]:
     """Yield the launcher's words for the engine that shards the state."""
     types = tuple(getattr(profile, name) for name in _TYPES)
     if types == _ENGINE:
@@ -100,11 +126,14 @@ def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
         elif layout.offload != "none":
             raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")
         return
-    if types != tuple(getattr(PROFILES["torch"], name) for name in _TYPES):
+    usual = tuple(getattr(PROFILES["torch"], name) for name in _TYPES)
+    if types != usual and not _is_half(profile) and (not adapters or types != ("bf16", *usual[1:])):
         message = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
         raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
     if layout.offload != "none":
         raise UnsupportedError(f"--offload {layout.offload}: FSDP has no word for it (--stack deepspeed)")
+    if layout.zero_stage == 0 and layout.devices == 1:
+        return
     if layout.zero_stage not in (2, 3):
         raise UnsupportedError(f"--zero-stage {layout.zero_stage}: FSDP is stage 2 or 3 (--stack deepspeed has others)")
     yield "use_fsdp", ""

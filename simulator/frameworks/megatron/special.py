@@ -78,6 +78,10 @@ def _captured(words: frozenset[str]) -> str:
     return "attention_router" if words & _ROUTER else "attention"
 
 
+_PARTLY: Final = {"network": False, "attention_router": True}
+"""Captured parts that only models without, or only models with experts have."""
+
+
 def captured_words(case: Writing) -> Iterator[WordPair]:
     """Yield the flags of CUDA graphs and experts' buffers. Raises UnsupportedError where Megatron-LM would not start.
 
@@ -85,8 +89,10 @@ def captured_words(case: Writing) -> Iterator[WordPair]:
     megatron/training/arguments.py:1235.
     """
     profile, kind = case.scenario.framework, case.scenario.framework.cuda_graphs
-    if reason := next(_uncaptured(case), None):
-        raise UnsupportedError(f"--option cuda_graphs={kind}: {reason}")
+    mixture = case.scenario.model.is_moe
+    if kind in _PARTLY and mixture != _PARTLY[kind]:
+        supported = "with drop-padding MoE" if mixture else "for MoE"
+        raise UnsupportedError(f"--option cuda_graphs={kind}: moe cuda graph is only supported {supported}")
     if kind == _WHOLE:
         yield "cuda_graph_impl", _WHOLE
         yield "no_check_for_nan_in_loss_and_grad", ""
@@ -98,7 +104,7 @@ def captured_words(case: Writing) -> Iterator[WordPair]:
         if parts := _PARTS.get(kind):
             yield "cuda_graph_modules", parts
     capacity, stash = profile.expert_capacity, profile.expert_stash
-    if not case.scenario.model.is_moe or capacity == stash == 1.0:
+    if not mixture or capacity == stash == 1.0:
         return
     if profile.expert_dispatch != "hybridep" or not profile.fused_experts:
         raise UnsupportedError(
@@ -109,23 +115,6 @@ def captured_words(case: Writing) -> Iterator[WordPair]:
     if stash > 1.0:
         yield "moe_paged_stash", ""
         yield "moe_paged_stash_buffer_size_factor_cuda", str(stash)
-
-
-def _uncaptured(case: Writing) -> Iterator[str]:
-    """Yield the reasons why a layout's layers cannot be captured one by one."""
-    kind, layout, mixture = case.scenario.framework.cuda_graphs, case.layout, case.scenario.model.is_moe
-    if kind in ("none", _WHOLE):
-        return
-    if layout.recompute == "full":
-        yield "full recompute is only supported with full iteration CUDA graph"
-    if layout.offload == "activations":
-        yield "CUDA graphs not supported with CPU offloading"
-    if kind == "network" and mixture:
-        yield "moe cuda graph is only supported with drop-padding MoE"
-    if kind == "attention_router" and not mixture:
-        yield "moe cuda graph is only supported for MoE"
-    if kind == "attention_router" and layout.recompute == "selective" and "moe" in layout.recompute_modules:
-        yield "moe recompute is not supported with moe_router CUDA graph"
 
 
 _ANY_SHAPE: Final = ("no-vocabulary", "not-modelled")

@@ -11,6 +11,7 @@ from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.megatron.special import CAPTURED_SWITCHES, captured_words
 from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
+from simulator.question.frameworks.stacks import framework
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario
 
@@ -24,6 +25,8 @@ _OF_LATER_CORES: Final = (*CAPTURED_SWITCHES, "offloaded_modules")
 _MINDSPEED: Final = "mindspeed-llm"
 _MINDSPEED_WORDS: Final = ("use_mcore_models", "use_fused_rmsnorm", "use_fused_swiglu", "no_masked_softmax_fusion")
 """Switches of its examples for models of Megatron's core: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh, 2.2."""
+_MINDSPEED_SWITCHES: Final = ("repeat_kv", "delayed_weight_gradients", "communicator_buffer_mib")
+"""Switches without a row that are written for it here."""
 _PLAIN: Final = (("normalization", "RMSNorm"), ("swiglu", ""), ("disable_bias_linear", ""))
 _DATA: Final = "--tokenizer-type {} $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
 _TOKENIZER: Final = {False: "HuggingFaceTokenizer --tokenizer-model", True: "PretrainedFromHF --tokenizer-name-or-path"}
@@ -56,6 +59,8 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
         lines.append(f"export PYTORCH_{part}_ALLOC_CONF=expandable_segments:True")
         if scenario.framework.cuda_graphs not in ("none", "full_iteration"):
             lines.append("export NCCL_GRAPH_REGISTER=0")
+    if scenario.framework.communicator_buffer_mib:
+        lines.append(f"export HCCL_BUFFSIZE={scenario.framework.communicator_buffer_mib}")
     if scenario.framework.offloaded_modules:
         lines.append("export NVTE_CPU_OFFLOAD_V1=1")
     parts = megatron_parts(scenario, layout)
@@ -75,7 +80,7 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
 def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPair], ...]:
     """Return the flags of model, experts, workload, layout, MindSpeed and switches. Raises UnsupportedError."""
     case = Writing(scenario, layout, table_of("megatron"))
-    more = ("repeat_kv",) if _is_mindspeed(case) else _OF_LATER_CORES
+    more = (*_MINDSPEED_SWITCHES, *_own_switches()) if _is_mindspeed(case) else _OF_LATER_CORES
     case.refuse_switches((*_NAMED, *more), "Megatron-LM")
     return _model(case), _experts(case), _workload(case), _layout(case), _mindspeed(case), _switches(case)
 
@@ -89,7 +94,7 @@ def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
 
 
 def _is_mindspeed(case: Writing) -> bool:
-    return case.scenario.framework.stack == _MINDSPEED
+    return case.scenario.framework.stack.startswith(_MINDSPEED)
 
 
 def _mindspeed(case: Writing) -> Iterator[WordPair]:
@@ -101,8 +106,22 @@ def _mindspeed(case: Writing) -> Iterator[WordPair]:
     if case.scenario.framework.flash_attention:
         yield "use_flash_attn", ""
         yield "attention_backend", "flash"
-    if case.scenario.framework.fused_rotary:
+    profile = case.scenario.framework
+    if profile.fused_rotary:
         yield "use_fused_rotary_pos_emb", ""
+    if profile.delayed_weight_gradients and case.layout.pipeline_parallel > 1:
+        yield "moe_fb_overlap", ""
+    own, usual = Writing(case.scenario, case.layout, table_of("mindspeed")), framework(profile.name, {}, profile.stack)
+    for name in _own_switches():
+        if getattr(profile, name) != getattr(usual, name):
+            yield from own.word(f"option.{name}", getattr(profile, name))
+
+
+def _own_switches() -> list[str]:
+    """Return the switches that rows of MindSpeed's table alone set, but for those that are written by name."""
+    targets = table_of("mindspeed").meanings.keys() - table_of("megatron").meanings.keys()
+    names = sorted(target.removeprefix("option.") for target in targets if target.startswith("option."))
+    return [name for name in names if name not in _NAMED]
 
 
 def _model(case: Writing) -> Iterator[WordPair]:
@@ -207,7 +226,7 @@ def _scheduled(case: Writing) -> Iterator[WordPair]:
         case "1f1b":
             yield from _stages(case)
         case "dualpipev":
-            if not case.cut_is_even or profile.stack != "mindspeed-llm":
+            if not case.cut_is_even or not _is_mindspeed(case):
                 raise UnsupportedError(
                     "--schedule dualpipev: MindSpeed has it (--stack mindspeed-llm), in equal chunks"
                 )

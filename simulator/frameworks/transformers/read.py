@@ -194,10 +194,11 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     if stored == "auto" and not widened:
         message = "the weights have the checkpoint's type, which is not read; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype")
-    if (stored in _HALF and not widened) or arguments.switch("parameter_dtype", "pure_bf16"):
+    pure, half = arguments.switch("parameter_dtype", "pure_bf16"), stored in _HALF and not widened
+    if pure or (half and not adapters):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-    # LLaMA-Factory loads frozen weights in the compute type.
-    return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}
+    # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
+    return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}
 
 
 def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, str]:

@@ -41,12 +41,14 @@ class Stack:
     """Families of devices that it is shown for; empty for those that no other stack names."""
     lora_rank: int | None = None
     """Rank of its adapters where a run names none; None where its library has the framework's."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Further switches, as text, of runs that train adapters."""
     tuned: bool = False
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
     open: bool | Sequence[str] = False
     """Whether runs on it may set other switches too, or which ones: they stay open where a run is described."""
     lacks: tuple[str, ...] = ()
-    """Parallel sizes that its launches do not have: a search leaves them at 1 unless the question says them."""
+    """Parallel sizes that its launches, as they are written, lack: a search leaves them at 1 unless they are said."""
     fixed: tuple[str, ...] = ()
     """Switches that its code has in no other way: `--option` cannot change them."""
     recomputes_operations: bool = True
@@ -125,7 +127,14 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
     named = _BY_NAME.get(stack)
     if named is None or not named.open:
         return None
-    return frozenset((*named.own, *named.switches) if named.open is True else _SWITCHES.keys() - set(named.open))
+    return frozenset(
+        (*named.own, *named.switches, *named.adapters) if named.open is True else _SWITCHES.keys() - set(named.open)
+    )
+
+
+def of_code(stack: StackName) -> frozenset[str]:
+    """Return the switches that a stack's code fixes."""
+    return frozenset(_BY_NAME[stack].own if stack in _BY_NAME else ())
 
 
 def lacking(stack: StackName) -> tuple[str, ...]:
@@ -272,19 +281,19 @@ def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
     )
 
 
-def _recipes_of(stack: str, case: tuple[str, str, str]) -> list[ReleaseRecipe]:
-    """Return a release's recipes for a model, device and precision; a recipe that names no device is for any."""
+def _of_case(recipes: Collection[ReleaseRecipe], case: tuple[str, str, str]) -> list[ReleaseRecipe]:
+    """Return the recipes for a model, device and precision; a recipe that names no device is for any."""
     model, hardware, precision = case
-    alike = (each for each in release_recipes(stack) if (each.model, each.precision) == (model, precision))
+    alike = (each for each in recipes if (each.model, each.precision) == (model, precision))
     return [each for each in alike if each.hardware in (hardware, "")]
 
 
-def recipe_of_case(stack: str, case: ReleaseCase, fp8_recipe: str) -> ReleaseRecipe | None:
+def _recipe_of_case(recipes: Collection[ReleaseRecipe], case: ReleaseCase, fp8_recipe: str) -> ReleaseRecipe | None:
     """Return the recipe of a model, device and precision with the nearest number of devices; None without one.
 
     Preferred are recipes that scale fp8 as `fp8_recipe`, then those that train from scratch.
     """
-    alike = _recipes_of(stack, (case.model, case.hardware, case.precision))
+    alike = _of_case(recipes, (case.model, case.hardware, case.precision))
     recipes = [recipe for recipe in alike if recipe.trains_adapters == case.adapters]
     scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, fp8_recipe) == fp8_recipe] or recipes
     return min(scaled, key=lambda each: (each.tunes, abs(each.devices - case.devices), each.recipe), default=None)
@@ -314,7 +323,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
-            if recommended or _recipes_of(tuned.name, case):
+            if recommended or _of_case(release_recipes(tuned.name), case):
                 whose = f"stack {tuned.name}, good practice there (--stack default for none)"
                 profile = framework(name, options, tuned.name)
                 return replace(profile, stack_assumed=True, release=whose, release_source=tuned.source)
@@ -327,14 +336,21 @@ def usual_fp8_recipe(family: str) -> str:
 
 
 def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfile:
-    """Return a release's profile with the switches it sets for one case; those that the question names stay."""
+    """Return a release's profile with the switches it sets for one case; those that the question names stay.
+
+    Recipes whose FSDP takes the place of the framework's own sharding count only where the question has it.
+    """
     if profile.case == case or not release_recipes(profile.stack):
         return profile
     chosen = {name: getattr(profile, name) for name in profile.stated}
     usual = framework(profile.name, stack=profile.stack)
     fp8_recipe = chosen.get(_RECIPE) or usual_fp8_recipe(case.family)
-    recipe = recipe_of_case(profile.stack, case, fp8_recipe)
-    values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, fp8_recipe)
+    wholly = chosen.get("fully_shard", usual.fully_shard) and not usual.fully_shard
+    every = release_recipes(profile.stack)
+    recipes = [each for each in every if ("fully_shard" in each.switches) == wholly]
+    left_out = "" if len(recipes) == len(every) or wholly else " without FSDP"
+    recipe = _recipe_of_case(recipes, case, fp8_recipe)
+    values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(recipes, case, fp8_recipe, left_out)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
     where = f" ({recipe.source})" if recipe else ""
     marks: dict[str, Any] = {"stated": profile.stated, "stack_assumed": profile.stack_assumed}
@@ -344,12 +360,14 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     return replace(changed, release=f"{profile.stack}{assumed}: {whose}{scaled}")
 
 
-def _usual(stack: str, case: ReleaseCase, fp8_recipe: str) -> tuple[Mapping[str, str], str]:
-    """Return the switches of more than half of the nearest recipes, and their description.
+def _usual(
+    recipes: Collection[ReleaseRecipe], case: ReleaseCase, fp8_recipe: str, left_out: str
+) -> tuple[Mapping[str, str], str]:
+    """Return the switches of more than half of the nearest recipes, and their description with what was `left_out`.
 
     Of fp8 recipes, those that scale as `fp8_recipe` count.
     """
-    alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
+    alike = [recipe for recipe in recipes if recipe.is_moe == case.is_moe]
     alike = [recipe for recipe in alike if case.adapters or not recipe.tunes] or alike
     if case.precision == "fp8":
         alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, fp8_recipe) == fp8_recipe] or alike
@@ -358,8 +376,8 @@ def _usual(stack: str, case: ReleaseCase, fp8_recipe: str) -> tuple[Mapping[str,
     where = case.hardware if here else "any device" if same else "any device and precision"
     pool = here or same or alike
     kind = "mixtures of experts" if case.is_moe else "dense models"
-    whose = f"no recipe for {case.model} on {case.hardware} in {case.precision}; as most of its {len(pool)} for {kind}"
-    return _most(pool), f"{whose}, {where}"
+    none = f"no recipe{left_out} for {case.model} on {case.hardware} in {case.precision}"
+    return _most(pool), f"{none}; as most of its {len(pool)} for {kind}, {where}"
 
 
 def _most(pool: Collection[ReleaseRecipe]) -> dict[str, str]:
@@ -413,7 +431,12 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
 
 @lru_cache(maxsize=16)
 def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
-    """Return the switches, as text, that more than half of runs with adapters set; empty if the stack decides one."""
+    """Return the switches, as text, of runs with adapters: the stack's own, else those that more than half set.
+
+    None of the latter where the stack decides one.
+    """
+    if stack in _BY_NAME and (own := _BY_NAME[stack].adapters):
+        return own
     rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
     common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
     texts = {name: text for row in common for name, text in _texts(row).items()}
@@ -454,6 +477,10 @@ METHOD_FRAMEWORK: Final[FrameworkName] = "torch"
 
 ADAPTER_STACK: Final[StackName] = "trl"
 """Stack of who trains adapters under that framework and names none: the library with all methods."""
+
+
+OFFLOAD_STACK: Final[StackName] = "deepspeed"
+"""Stack under that framework whose optimizer may stand on the host."""
 
 
 def usual_rank(framework: str, stack: str | None) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from simulator.cost.pricing.price import FITS, Sized, size
 from simulator.cost.stages import usable_bytes
 from simulator.errors import SimulateError
 from simulator.question.origin import Place, Remark
+from simulator.question.question import Question
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -338,6 +339,10 @@ class Checks(Tabular):
     """Differences from the baseline; None without one."""
     patches: bool = False
     """Whether patches of helpful changes were asked for."""
+    question: Question = field(default_factory=Question, repr=False, compare=False)
+    """Values that stand above those of the recipes."""
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Values known only at launch."""
 
     @property
     def exit_code(self) -> int:

@@ -8,6 +8,7 @@ refuse at its start. `frameworks.registry` has the writers, `answers.cases` the 
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from simulator.answers.run import is_answer, saved_case
 from simulator.errors import InputError, UnsupportedError, not_one_of
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head
-from simulator.question.frameworks.stacks import ADAPTER_STACK, DEFAULT, lacking
+from simulator.question.frameworks.stacks import ADAPTER_STACK, DEFAULT, METHOD_FRAMEWORK, lacking
 from simulator.question.question import FOLLOWS, Question
 from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.units import to_gib
@@ -30,8 +31,13 @@ _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
 """Workload fields that writers support."""
 
 
-def emit(case: Case, target: str) -> str:
-    """Return the recipe that launches a case. Raises UnsupportedError for settings without a word in the framework."""
+def emit(case: Case, target: str | None) -> str:
+    """Return the recipe that launches a case. Raises UnsupportedError for settings without a word in the framework.
+
+    Without a target it is the first format of its framework that has words for the case.
+    """
+    if target is None:
+        return _in_usual_format(case)
     if target not in registry.writers():
         raise InputError(f"target '{target[:60]}'{not_one_of(target, registry.writers())}")
     priced_for = case.scenario.framework.name
@@ -73,14 +79,27 @@ def emit(case: Case, target: str) -> str:
     return registry.writers()[target].text(case.scenario, case.layout, head)
 
 
+def _in_usual_format(case: Case) -> str:
+    """Return the recipe in the first format of its framework that has words for it, else refuse as the usual one."""
+    usual, *others = formats_of(case.scenario.framework.name, case.scenario.framework.stack)
+    try:
+        return emit(case, usual)
+    except UnsupportedError:
+        for other in others:
+            with contextlib.suppress(UnsupportedError):
+                return emit(case, other)
+        raise
+
+
 def question_to_launch(question: Question, target: str | None) -> tuple[Question, str | None]:
     """Return a question with a layout that a format can write, and the format, None for that of its framework.
 
-    A question that names a library over Transformers is written for accelerate; one that says no layout has the fastest
-    that the format has words for.
+    A question that names a library over Transformers, or adapters for torch, is written for accelerate; one without a
+    layout has the fastest that the format has words for.
     """
     stack = question.stated("stack")
-    if target is None and stack is not None and lacking(stack):
+    adapters = question.stated("lora_rank") is not None and question.stated("framework") == METHOD_FRAMEWORK
+    if target is None and (adapters if stack is None else lacking(stack)):
         target = "accelerate"
     if target is not None and question.stated("framework") is None and target in registry.writers():
         question = question.changed(FOLLOWS, framework=registry.framework_of(target))
@@ -104,10 +123,11 @@ def case_of_file(path: str, options: Question, rank: int = 1) -> Case:
     return priceable(case_of_recipe(read_recipe(path, {}, None)[0], options))
 
 
-def recipe_format(framework: str) -> RecipeFormat:
-    """Return the default recipe format of a framework's profile. Raises InputError for another word."""
-    for target, writer in registry.writers().items():
-        if writer.is_usual and registry.framework_of(target) == framework:
-            return target
+def formats_of(framework: str, stack: str) -> list[RecipeFormat]:
+    """Return the formats of a framework, the usual one first; alone where its own stack has it. Raises InputError."""
     names = dict.fromkeys(map(registry.framework_of, registry.writers()))
-    raise InputError(f"framework '{framework[:60]}'{not_one_of(framework, names)}")
+    if framework not in names:
+        raise InputError(f"framework '{framework[:60]}'{not_one_of(framework, names)}")
+    own = [target for target in registry.writers() if registry.framework_of(target) == framework]
+    own.sort(key=lambda target: registry.writers()[target].is_usual == bool(lacking(stack)))
+    return own if stack == DEFAULT or lacking(stack) else own[:1]

@@ -27,7 +27,7 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.frameworks.values import reading_within, require_inside, used_names
-from simulator.question.frameworks.stacks import decided_by, stack_for
+from simulator.question.frameworks.stacks import decided_by, of_code, stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
@@ -83,7 +83,7 @@ def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
     except InputError as error:
         raise InputError(f"{path}:{line}: {error}") from error
     places = {**recipe.places, "stack": Place(recipe.file, line)}
-    implied = _LIBRARY if recipe.dialect == _ACCELERATE else frozenset()
+    implied = of_code(stack) | (_LIBRARY if recipe.dialect == _ACCELERATE else frozenset())
     options = {name: text for name, text in recipe.options.items() if name not in implied or name in places}
     return dataclasses.replace(recipe, stack=stack, places=places, options=options)
 

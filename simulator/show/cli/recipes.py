@@ -244,7 +244,7 @@ def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
     from simulator.answers.cases import case_of, priceable
     from simulator.answers.run import saved_case
-    from simulator.recipes.emit.write import emit, question_to_launch, recipe_format
+    from simulator.recipes.emit.write import emit, question_to_launch
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
@@ -258,7 +258,7 @@ def _emit(**values: Any) -> None:
         case = priceable(case_of(question))
     else:
         case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
-    recipe = emit(case, target or recipe_format(case.scenario.framework.name))
+    recipe = emit(case, target)
     problem, is_firm = _problem(case)
     if is_firm and not values["force"]:
         tell(f"simulate: error: {problem}; --force writes it all the same")
@@ -388,7 +388,9 @@ def _check(**values: Any) -> None:
 
         results = patched(results, settings, environment or {}, root)
     changed = None if before is None else compared(results, before)
-    checks = Checks(results=results, gates=gates, changed=changed, patches=values["diff"])
+    checks = Checks(
+        results=results, gates=gates, changed=changed, patches=values["diff"], question=question, settings=settings
+    )
     write_answer(ctx, "verdicts", checks, presentation(ctx))
     if values["format"] == "github":
         _append_summary(checks, presentation(ctx))

@@ -13,7 +13,16 @@ from simulator.cost.pricing.estimate import StageMemory
 from simulator.question.origin import Place, Severity
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.verdict import ChangeKind, Checks, Room
-from simulator.show.report.as_json import VERSION, AnswerJson, At, EstimateJson, EstimateLayoutJson, PartSizes, Shown
+from simulator.show.report.as_json import (
+    VERSION,
+    AnswerJson,
+    At,
+    EstimateJson,
+    EstimateLayoutJson,
+    PartSizes,
+    QuestionJson,
+    Shown,
+)
 from simulator.show.report.text import mib
 
 ToolVersion = Annotated[str, At(lambda *_: __version__, "Version of simulate.")]
@@ -52,11 +61,12 @@ def _equal(plan: Plan, _: object) -> list[int]:
 
 class PlanJson(AnswerJson):
     model: str
+    question: QuestionJson
     train_tokens: int
     deadline_days: float | None
     budget: float | None
     min_fit_probability: float
-    availability: Availability | None
+    availability: Annotated[Availability | None, At(unit=float)]
     offers: Annotated[list[OfferPriced], At("offers_priced")]
     best: Annotated[int | None, _position("best")]
     best_measured: Annotated[int | None, _position("best_measured")]
@@ -196,6 +206,8 @@ class ChecksJson(AnswerJson):
     tool_version: ToolVersion
     exit_code: int
     gates: Gates
+    question: QuestionJson
+    settings: dict[str, str]
     counts: Annotated[dict[str, int], At(_counts, "Recipes, those that passed and failed, and those of each verdict.")]
     results: list[CheckedJson]
     changed: list[ChangedJson] | None
