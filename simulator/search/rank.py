@@ -408,6 +408,8 @@ def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, M
 
 _PRICED_AT_ONCE = 256
 """Largest block that takes about as long to price as one layout."""
+_SIZED_AT_ONCE = 4096
+"""Largest block whose memory takes about twice as long as that of one layout."""
 PassesLimit = Callable[[Sized], Mask]
 """Predicate of a block: which layouts have enough memory. True for more recomputed layers if true for fewer."""
 
@@ -437,7 +439,7 @@ def solved(sized: Sized) -> Sized | None:
     def fits(tried: Sized) -> Mask:
         return np.asarray(tried.verdict == FITS)
 
-    return _fewest(pricing, np.full(len(pricing), -1.0), fits)
+    return _fewest(pricing, np.full(len(pricing), -1.0), fits, _SIZED_AT_ONCE)
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
@@ -452,7 +454,7 @@ def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
     numbers = np.arange(1.0, np.max(most - low) + 1.0)[:, None]
     if numbers.size * len(pricing) > _PRICED_AT_ONCE:
         possible = passes(size(_with_layers(pricing, most)))
-        return _fewest(pricing.take(possible), low[possible], passes)
+        return _fewest(pricing.take(possible), low[possible], passes, _PRICED_AT_ONCE)
     tried = np.minimum(low + numbers, most)  # every number, shape (numbers, n)
     each = np.tile(np.arange(len(pricing), dtype=np.intp), len(numbers))
     sized = size(_with_layers(pricing.take(each), tried.ravel()))
@@ -469,13 +471,16 @@ def _largest_chunk(block: LayoutBlock) -> Array:
     return np.asarray(max(block.stage_layers) // block.virtual_stages)
 
 
-def _fewest(pricing: Pricing, low: Array, passes: PassesLimit) -> Sized | None:
-    """Return layouts with the fewest layers above `low`, shape (n,), that pass, where that is some but not all."""
+def _fewest(pricing: Pricing, low: Array, passes: PassesLimit, at_once: int) -> Sized | None:
+    """Return layouts with the fewest layers above `low`, shape (n,), that pass, where that is some but not all.
+
+    A round tries as many numbers as a block of `at_once` layouts holds.
+    """
     most = _largest_chunk(pricing.block)
     high = most
     sized, tried = None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
-        parts = min(max(_PRICED_AT_ONCE // len(pricing), 1), int(np.max(high - low)) - 1) + 1
+        parts = min(max(at_once // len(pricing), 1), int(np.max(high - low)) - 1) + 1
         steps = np.floor(np.outer(np.arange(1, parts), high - low) / parts)
         tried = low + np.maximum(steps, 1.0)  # shape (parts - 1, n)
         each = np.tile(np.arange(len(pricing), dtype=np.intp), parts - 1)

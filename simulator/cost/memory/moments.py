@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,7 +16,7 @@ from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, re
 from simulator.cost.memory.state import lasting_bucket
 from simulator.cost.operations.blocks import into_products
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Operation, Weight, conditions_of, summed
+from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of, summed
 from simulator.cost.operations.sums import tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
@@ -179,20 +179,25 @@ def _dummy_gradients(pricing: Pricing) -> KindArray:
     profile, sizes = scenario.framework, np.zeros((len(contents.ranks), len(pricing)))
     if profile.dummy_weight_gradients == "none" or not profile.fused_gradient_accumulation or scenario.lora_rank:
         return sizes
-    conditions, layers = conditions_of(scenario), contents.with_prediction
-    modules: dict[Weight, KindArray] = {}
+    layers, modules = contents.with_prediction, dict[Weight, KindArray]()
     for position, kind in enumerate(contents.layer_kinds):
-        for weight in _module_weights(layer_operations(conditions, kind), fused=profile.fused_projections):
+        for weight in _module_weights(conditions_of(scenario), kind):
             if not weight.routed or profile.dummy_weight_gradients == "all":
                 modules[weight] = modules.get(weight, np.zeros_like(layers[position])) + layers[position]
-    counted: list[tuple[NDArray[np.bool_], Array, Array]] = []
+    # The shapes depend on two sizes alone: each pair of them is counted once.
+    block = pricing.block
+    _, first, pair = np.unique(
+        block.tensor_parallel + 1j * block.expert_tensor_parallel, return_index=True, return_inverse=True
+    )
+    sizes, counted = np.zeros((len(contents.ranks), len(first))), list[tuple[NDArray[np.bool_], Array, Array]]()
     for weight, users in modules.items():
-        outputs, inputs = _local_shape(pricing, weight)
-        equal_shapes = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
-        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *equal_shapes], axis=0)
+        outputs, inputs = (each[first] for each in _local_shape(pricing, weight))
+        fresh = users > 0.0
+        for others, rows, columns in counted:
+            fresh = fresh & ~(others & (outputs == rows) & (inputs == columns))
         sizes = sizes + fresh * (element_bytes(scenario) * outputs * inputs)
         counted.append((users > 0.0, outputs, inputs))
-    return sizes
+    return sizes[:, pair]
 
 
 def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
@@ -204,14 +209,17 @@ def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
     return weight.outputs / of_outputs, weight.inputs / of_inputs
 
 
-def _module_weights(operations: Iterable[Operation], *, fused: bool) -> Iterator[Weight]:
-    """Yield one unnamed weight per linear module of a layer; products of one input are one module if `fused`."""
-    for operation in operations:
+@lru_cache(maxsize=64)
+def _module_weights(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
+    """Return one unnamed weight per linear module of a layer; fused products of one input are one module."""
+    fused, modules = conditions.framework.fused_projections, list[Weight]()
+    for operation in layer_operations(conditions, kind):
         outputs: Counter[Weight] = Counter()
         for weight in operation.weights:
             if weight.matmul and operation.group != "router":
                 outputs[Weight("" if fused else weight.name, weight.inputs, 0, weight.split)] += weight.outputs
-        yield from (module._replace(name="", outputs=width) for module, width in outputs.items())
+        modules += (module._replace(name="", outputs=width) for module, width in outputs.items())
+    return tuple(modules)
 
 
 def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
