@@ -54,7 +54,8 @@ def layouts_of(sized: Sized | None) -> list[Layout]:
 
 @pytest.fixture(params=[256, 1], ids=["every number at once", "by halves"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(partial, "_PRICED_AT_ONCE", request.param)
+    for limit in ("_PRICED_AT_ONCE", "_SIZED_AT_ONCE"):
+        monkeypatch.setattr(partial, limit, request.param)
     size_at_once: int = request.param
     return size_at_once
 
@@ -164,7 +165,8 @@ def test_what_fits_only_with_recompute_has_as_little_as_fits() -> None:
 
 def tried(monkeypatch: pytest.MonkeyPatch, at_once: int) -> list[list[int]]:
     """Layers that are recomputed in what is priced, price by price, from now on; so many layouts are priced at once."""
-    monkeypatch.setattr(partial, "_PRICED_AT_ONCE", at_once)
+    for limit in ("_PRICED_AT_ONCE", "_SIZED_AT_ONCE"):
+        monkeypatch.setattr(partial, limit, at_once)
     found: list[list[int]] = []
 
     def noted(pricing: Pricing) -> Sized:
