@@ -1,10 +1,11 @@
 """Files written as a whole or not at all: to a neighbouring path first, renamed when they are complete.
 
-A disk that is full, or a signal, leaves the file that was there as it was. Also where the folders of data are.
+A disk that is full, or a signal, leaves the file that was there as it was. Also where the folders of data are, and tables beside modules.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,12 @@ DATA_FOLDERS: Final = ("hardware_specs", "model_specs", "calibration")
 """Top-level folders of data."""
 PACKAGE: Final = Path(__file__).resolve().parent
 """Folder of the package `simulator`."""
+
+
+def read_table(beside: str, table: str) -> list[dict[str, str]]:
+    """Return the rows of `table`.csv in the folder of the module file `beside`."""
+    with Path(beside).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
 
 
 def data_folder(folder: str) -> Path:

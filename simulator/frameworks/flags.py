@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from simulator.budget import charge
-from simulator.question.specs.documents import read_table
+from simulator.files import read_table
 
 _WORDS: Final = "_idle_words"
 """Words in names of flags that change neither memory nor speed: `idle` unless `_RELEVANT` matches, `surely_idle`

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from simulator.errors import InputError
+from simulator.files import read_table
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
 from simulator.question.recipe import Recipe
-from simulator.question.specs.documents import read_table, require_regular
+from simulator.question.specs.documents import require_regular
 from simulator.question.units import GIB, KIB
 from simulator.question.vocabulary import FrameworkName
 

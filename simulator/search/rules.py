@@ -15,10 +15,10 @@ import numpy as np
 from simulator.cost.derived import Pricing
 from simulator.cost.operations.sums import inner_context, micro_batches, sequence_split
 from simulator.cost.schedule.orders import schedule_of
+from simulator.files import read_table
 from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, ROUND, Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.documents import read_table
 from simulator.question.specs.model import LATENT, TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simulator.errors import UndecidedError, UnsupportedError
+from simulator.files import read_table
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
@@ -29,7 +30,6 @@ from simulator.question.frameworks.stacks import STACKS, ReleaseRecipe, release_
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
-from simulator.question.specs.documents import read_table
 from simulator.question.specs.names import shipped_name
 from simulator.question.vocabulary import StackName
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from zlib import crc32
 
 from simulator.errors import InputError
-from simulator.question.specs.documents import read_table
+from simulator.files import read_table
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CAPTURES,

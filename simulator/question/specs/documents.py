@@ -6,7 +6,6 @@ says its prior, unit, bounds and meaning. `specs.catalogue` asks for specs, many
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import sys
@@ -21,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
-from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, replacing
+from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, read_table, replacing
 from simulator.question.units import MIB
 
 TableRow = Mapping[str, str]
@@ -29,12 +28,6 @@ TableRow = Mapping[str, str]
 TABLED: Final[Any] = object()
 """Placeholder default of a field that a table's row describes; `fields_from` replaces it."""
 _Record = TypeVar("_Record")
-
-
-def read_table(beside: str, table: str) -> list[dict[str, str]]:
-    """Return the rows of `table`.csv in the folder of the module file `beside`."""
-    with Path(beside).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
 
 
 def rows_of(table: str) -> dict[str, dict[str, str]]:

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.question.specs.documents import read_table, read_yaml
+from simulator.files import read_table
+from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import FRAMEWORK_FOLDER, FRAMEWORKS
 
 _PROFILE: Final = "profile.yaml"

@@ -27,6 +27,7 @@ from simulator.answers.gates import OUTCOMES
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.errors import InputError, SimulateError, did_you_mean, quoted
 from simulator.evidence.cluster import cluster
+from simulator.files import read_table
 from simulator.frameworks.documents import as_text, line_of
 from simulator.frameworks.values import root_of
 from simulator.question.origin import Origin, Place, Remark
@@ -35,7 +36,7 @@ from simulator.question.scenario.complete import KEYS
 from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.documents import Frozen, read_limited, read_table, validated
+from simulator.question.specs.documents import Frozen, read_limited, validated
 from simulator.question.specs.vision import Images
 from simulator.question.specs.yaml_text import parse_yaml
 from simulator.recipes.check.folders import below

@@ -49,7 +49,7 @@ _OVERRIDE: Final = re.compile(
 )
 """A key that a command line sets, adds or removes."""
 _SETTING: Final = re.compile(
-    r"\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
+    r"(?<![\w.])\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
     r"(?P<path>[a-z_]+(?:\.\w+)*)(?P<equals>=)",
     re.ASCII,
 )

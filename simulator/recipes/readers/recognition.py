@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from simulator.budget import charge
+from simulator.files import read_table
 from simulator.frameworks.arguments import LaunchCommand
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
-from simulator.question.specs.documents import read_table
 
 _TABLE: Final = "trainers"
 """Trainers that are recognised but not read, with the keys that only their files combine, each a section, a name or

@@ -22,9 +22,9 @@ from itertools import pairwise, takewhile
 from pathlib import Path, PurePath
 from typing import Final, get_args
 
+from simulator.files import read_table
 from simulator.frameworks.arguments import LaunchCommand, LauncherName
 from simulator.frameworks.values import Cause
-from simulator.question.specs.documents import read_table
 from simulator.recipes.shell.values import Value, hole, joined, text_value
 
 TABLE: Final = Path(__file__).with_name("starts.csv")
