@@ -56,7 +56,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "settings": ((Mapping,), "a mapping"),
 }
 """Types of arguments that are no inputs of a question, with their words; of lists those of their members."""
-Answer = Estimate | Ranking | Comparison | Explanation | Plan | Checks | Sweep
+AnyAnswer = Estimate | Ranking | Comparison | Explanation | Plan | Checks | Sweep
 """What `to_json` writes and `from_json` reads."""
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -329,7 +329,7 @@ def explain(
     return with_bounds(explain_case(case, min_fit_probability), case)
 
 
-def from_json(text: str, *, rank: int | None = None) -> Answer:
+def from_json(text: str, *, rank: int | None = None) -> AnyAnswer:
     """Return the answer in its JSON, asked again; with `rank` the `rank`-th of its estimates.
 
     Recipes of verdicts are read again, rows of a sweep stand in its table. Raises InputError for text that holds no
@@ -362,22 +362,24 @@ def from_json(text: str, *, rank: int | None = None) -> Answer:
 def _ranked(value: Mapping[str, Any]) -> Ranking:
     """Return the ranking of a JSON's question, with the time that it took."""
     question, space, others = saved_search(value)
-    found, seconds = ranking.rank(question, space=space, **others), value["counts"]["elapsed_s"]
-    return replace(found, counts=replace(found.counts, elapsed_seconds=seconds))
+    answer, seconds = ranking.rank(question, space=space, **others), value["counts"]["elapsed_s"]
+    return replace(answer, counts=replace(answer.counts, elapsed_seconds=seconds))
 
 
 def _planned(value: Mapping[str, Any]) -> Plan:
     """Return the plan of a JSON's offers and limits."""
     offers = [
-        Offer(hardware=o["hardware"], nodes=tuple(o["nodes"]), price_per_device_hour=o["price_per_device_hour"])
-        for o in value["offers"]
+        Offer(
+            hardware=each["hardware"], nodes=tuple(each["nodes"]), price_per_device_hour=each["price_per_device_hour"]
+        )
+        for each in value["offers"]
     ]
     limits = {name: value[name] for name in ("train_tokens", "deadline_days", "budget", "min_fit_probability")}
     precisions = tuple(dict.fromkeys(choice["precision"] for choice in value["choices"]))
     known = value["availability"]
     availability = None if known is None else Availability(**known)
-    found = plan_of(saved_question(value), offers=offers, precisions=precisions, availability=availability, **limits)
-    return _unchanged(found, value)
+    plan = plan_of(saved_question(value), offers=offers, precisions=precisions, availability=availability, **limits)
+    return _unchanged(plan, value)
 
 
 def _checked(value: Mapping[str, Any]) -> Checks:
@@ -408,7 +410,7 @@ def _unchanged(answer: A, value: Mapping[str, Any]) -> A:
     return answer
 
 
-_READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], Answer]], ...]] = (
+_READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], AnyAnswer]], ...]] = (
     ({"estimates"}, _ranked),
     ({"choices", "offers"}, _planned),
     ({"results", "gates"}, _checked),

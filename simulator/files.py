@@ -1,6 +1,7 @@
 """Files written as a whole or not at all: to a neighbouring path first, renamed when they are complete.
 
-A disk that is full, or a signal, leaves the file that was there as it was. Also where the folders of data are, and tables beside modules.
+A disk that is full, or a signal, leaves the file that was there as it was. Also where the folders of data are, and the
+tables beside modules.
 """
 
 from __future__ import annotations

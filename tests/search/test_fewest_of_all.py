@@ -304,7 +304,7 @@ def test_changes_are_each_axis_freed_each_offload_and_more_nodes(monkeypatch: py
     changes = dict(_changes(query))
     assert list(changes) == [
         *("free choice of tensor_parallel", "free choice of micro_batch_size", "free choice of offload"),
-        *("--method lora", "--method qlora", "--nodes 2"),
+        *("--stack trl --method lora", "--stack trl --method qlora", "--nodes 2"),
     ]
     assert changes["free choice of tensor_parallel"].space == replace(space, tensor_parallel=None)
     assert changes["free choice of micro_batch_size"].space == replace(space, micro_batch_size=None)
@@ -314,7 +314,7 @@ def test_changes_are_each_axis_freed_each_offload_and_more_nodes(monkeypatch: py
     assert changes["--nodes 2"].space == space
     assert [one.scenario.devices for one in changes.values()] == [8, 8, 8, 8, 8, 16]
     free = dict(_changes(replace(query, space=Space())))
-    methods = ["--offload optimizer", "--method lora", "--method qlora"]
+    methods = ["--offload optimizer", "--stack trl --method lora", "--stack trl --method qlora"]
     assert list(free) == [*methods, "--nodes 2"]
     groups = tuple(NodeGroup(load_hardware("h100-sxm-80g"), 4) for _ in range(2))
     mixed = replace(query, space=Space(), scenario=replace(query.scenario, groups=groups))
@@ -327,10 +327,11 @@ def test_methods_that_the_trainer_has_come_before_more_devices(monkeypatch: pyte
     Fits(monkeypatch, lambda query: query.scenario.devices >= 4)
     scenario = replace(query_of().scenario, devices=1, framework=framework("torch"))
     changes = dict(_changes(replace(query_of(), scenario=scenario, space=Space())))
-    added = ["--optimizer adamw_8bit", "--method lora", "--method qlora", "--devices 4"]
+    methods = ["--stack trl --method lora", "--stack trl --method qlora"]
+    added = ["--optimizer adamw_8bit", *methods, "--devices 4"]
     assert list(changes)[-4:] == added
-    assert changes["--method lora"].scenario.lora_rank == 8
-    assert changes["--method qlora"].scenario.framework.quantised_base
+    assert changes["--stack trl --method lora"].scenario.lora_rank == 16  # TRL's
+    assert changes["--stack trl --method qlora"].scenario.framework.quantised_base
     assert changes["--optimizer adamw_8bit"].scenario.framework.optimizer == "adamw_8bit"
 
 
