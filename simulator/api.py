@@ -342,7 +342,7 @@ def from_json(text: str, *, rank: int | None = None) -> AnyAnswer:
     keys = value.keys() if rank is None and isinstance(value, dict) else set()
 
     def again(number: int) -> Estimate:
-        case = saved_case("JSON", text, number, Question())
+        case = saved_case("JSON", text, number, Question(), as_it_stands=True)
         return replaced(ranking.estimate_of(case), question=case.question)
 
     try:

@@ -12,7 +12,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.stacks import usual_profile
+from simulator.question.frameworks.stacks import framework, usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
@@ -108,6 +108,14 @@ def case_of_estimate(estimate: Estimate) -> Case:
             # A recommended layout is launched with the stack that it was priced with.
             question = question.changed(SEARCH, stack=estimate.stack)
     return priceable(case_of(question))
+
+
+def scenario_of_run(case: Case) -> Scenario:
+    """Return the scenario of a run that exists: it need not have the newest release, which a search assumes."""
+    scenario = case.scenario
+    if not scenario.framework.stack_assumed:
+        return scenario
+    return replace(scenario, framework=framework(scenario.framework.name, case.question.options))
 
 
 def _same_scenario(first: Question, second: Question) -> bool:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simulator.answers.cases import OF_DEVICES, Case, scenario_of
+from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
 from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
-from simulator.question.frameworks.stacks import DEFAULT, framework
+from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
 from simulator.search.alternatives import (
@@ -46,11 +46,8 @@ def estimate_of(case: Case) -> Estimate:
         cautions = (remark.message for remark in case.remarks if remark.rule in OF_DEVICES and remark.place)
         known = replace(known, cautions=(*cautions, *known.cautions))
         return replace(estimate, question=case.question, provenance=known)
-    scenario, release = case.scenario, None
-    if scenario.framework.stack_assumed:
-        release = scenario.framework
-        # A run that exists need not have the newest release, whose recipes a search assumes: it is one of what is open.
-        scenario = replace(scenario, framework=framework(scenario.framework.name, case.question.options))
+    scenario = scenario_of_run(case)
+    release = None if scenario is case.scenario else case.scenario.framework
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
     estimate = with_switches(scenario, estimate_of_block(priced), options, priced)

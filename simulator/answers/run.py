@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from simulator.answers.cases import Case, case_of, priceable
+from simulator.answers.cases import Case, case_of, priceable, scenario_of_run
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, did_you_mean, not_one_of
 from simulator.question.frameworks.stacks import DEFAULT, current_switches, stack_of_file
@@ -193,18 +193,18 @@ def _input_object(stated: Input) -> dict[str, Any]:
     return shown | ({"where": stated.origin.where} if stated.origin.where else {})
 
 
-def saved_case(file: str, text: str | None, rank: int, options: Question) -> Case:
+def saved_case(file: str, text: str | None, rank: int, options: Question, *, as_it_stands: bool = False) -> Case:
     """Return the case of an answer in a file, or of the `rank`-th of its answers; `text` is the content of stdin.
 
-    `options` replace the file's values. Raises InputError, also where the layout no longer gives the figures of the
-    file: it was then priced with something that the file does not name.
+    `options` replace the file's values; `as_it_stands` leaves open what the question does not say. Raises InputError,
+    also where the layout no longer gives the figures of the file: it was then priced with something that the file does
+    not name.
     """
     value = parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
     chosen, outer = _chosen(file, value, rank)
     try:
         framework = str(chosen["layout"]["framework"])
-        question = _as_it_stands(chosen) if options == Question() else None
-        question = question or _question(chosen, outer)
+        question = (_as_it_stands(chosen) if as_it_stands else None) or _question(chosen, outer)
         stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
@@ -349,7 +349,7 @@ def _figure(value: object) -> float:
 
 
 def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
-    estimate = bare_estimate(case.scenario, case.layout)
+    estimate = bare_estimate(scenario_of_run(case), case.layout)
     figures = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
     for unit, before, now in zip(("MiB", "s"), stated, figures, strict=True):
         if abs(now - before) > _SAME * before:
