@@ -201,6 +201,8 @@ ONE_SIDED = frozenset(
         *("linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads"),
         *("linear_num_value_heads", "linear_value_head_dim", "mamba_head_dim", "mamba_num_groups"),
         *("mamba_num_heads", "mamba_state_dim", "moe_grouped_gemm", "use_mcore_models"),
+        *("decoder_seq_length", "img_h", "img_w", "language_model_type", "packing_buffer_size", "patch_dim"),
+        "vision_model_type",
     }
 )
 """Names that only files have, what says nothing of a question alone, and parts of other models."""

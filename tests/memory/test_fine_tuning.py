@@ -153,9 +153,10 @@ def test_who_has_one_card_can_take_what_is_proposed() -> None:
     """Adapters come before more cards, and the figure of a proposal is that of the question which asks for it."""
     card: Any = {"model": "qwen3-8b", "hardware": "rtx-4090", "devices": 1, "seq_length": 2048, "global_batch_size": 16}
     remedies = {each.change: each.estimate for each in simulator.rank(**card, method="full").remedies}
-    assert list(remedies)[:2] == ["--method lora", "--method qlora"]
-    best = remedies["--method lora"]
-    taken = simulator.estimate(**card, method="lora", micro_batch_size=best.layout.micro_batch_size, recompute="full")
+    assert list(remedies)[:2] == ["--stack trl --method lora", "--stack trl --method qlora"]
+    best = remedies["--stack trl --method lora"]
+    layout: Any = {"micro_batch_size": best.layout.micro_batch_size, "recompute": "full"}
+    taken = simulator.estimate(**card, stack="trl", method="lora", **layout)
     assert best.memory.need_bytes == pytest.approx(taken.memory.need_bytes, rel=1e-9)
     assert best.layout.devices == 1
 
