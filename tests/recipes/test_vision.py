@@ -272,6 +272,14 @@ def test_a_library_recipe_that_a_variable_names(tmp_path: Path) -> None:
     assert "only the run knows which" in judged(tmp_path, "x.sh", text).reasons[0]
 
 
+def test_a_library_recipe_runs_on_the_job_that_starts_it(tmp_path: Path) -> None:
+    """Megatron-Bridge joins the processes that Slurm starts."""
+    header = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n"
+    start = "srun bash -c 'python run_recipe.py --recipe qwen3_vl_8b_sft_config'\n"
+    job = read(tmp_path, "job.sh", header + start)
+    assert (job.nodes, job.devices_per_node) == (4, 8)
+
+
 MULTIMODAL = (
     "torchrun --nproc_per_node 8 examples/multimodal/train.py --num-layers 32 --hidden-size 4096 "
     "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --bf16 "

@@ -107,6 +107,7 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     arguments, flags = Arguments(file, registry.table("nemo", FORM)), _flags(launch)
     if "--recipe" in flags:
         run = read_library(arguments, flags, _overrides(launch, _SETTING), launch.environment)
+        nodes, devices = cluster_of(launch, arguments)
     else:
         keys: dict[tuple[str, ...], Key] = {}
         for key in (*_base(arguments, launch, file), *_overrides(launch)):
@@ -115,7 +116,7 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
         environment = {name: value.text for name, value in launch.environment.items() if value.known}
         filled = Interpolation([key for key in keys.values() if key.values], environment)
         run, _ = nemo.read_filled(arguments, filled, launch.environment)
-    nodes, devices = _cluster(arguments, launch)
+        nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
     run = finished(arguments, run)
     return dataclasses.replace(run, file=file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices)
