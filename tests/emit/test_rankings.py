@@ -44,8 +44,12 @@ ON_DEVICES = (("qwen3-8b", "h100-sxm-80g", 1), ("llama3.1-70b", "mi300x", 4), ("
 TRAIN_ADAPTERS = [stack.name for stack in STACKS if "tensor_parallel" in stack.lacks]
 
 
-@pytest.mark.parametrize("stack", [None, DEFAULT, *(stack.name for stack in STACKS)])
-@pytest.mark.parametrize(("model", "hardware", "nodes"), ON_DEVICES)
+EVERY = [*((*where, None) for where in ON_DEVICES), *((*where, DEFAULT) for where in ON_DEVICES)]
+"""Without a stack and with the bare framework on all of them; each stack on one, in turn."""
+EVERY += [(*ON_DEVICES[number % len(ON_DEVICES)], stack.name) for number, stack in enumerate(STACKS)]
+
+
+@pytest.mark.parametrize(("model", "hardware", "nodes", "stack"), EVERY)
 def test_the_best_layout_of_every_stack_can_be_launched(
     model: str, hardware: str, nodes: int, stack: str | None
 ) -> None:
