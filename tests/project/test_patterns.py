@@ -173,4 +173,4 @@ def test_a_quadratic_pattern_is_noticed() -> None:
 
 
 def test_a_pattern_that_tries_every_start_is_noticed() -> None:
-    assert too_steep((r"[\w${}]{0,200}(?:train|tune)", re.compile("").flags), {"search"}, SHORT)
+    assert too_steep((r"[\w${}]{0,800}(?:train|tune)", re.compile("").flags), {"search"}, SHORT)
