@@ -41,7 +41,6 @@ def words(recipe: PythonRecipe) -> Iterator[str]:
 
 def rows(checkout: Path) -> Iterator[dict[str, str]]:
     """Yield a row a recipe."""
-    (checkout / ".git").mkdir(exist_ok=True)
     files = sorted(file for file in (checkout / RECIPES).rglob("*.py") if not file.name.startswith("_"))
     names = defaultdict(set)
     for file in files:

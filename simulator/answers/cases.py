@@ -132,7 +132,8 @@ def priceable(case: Case | Blocked) -> Case:
 def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     """Return the scenario of a question without a recipe; without nodes and devices it is what its layout takes.
 
-    Without a stack, layouts that are `recommended` have the switches of one published for speed.
+    Without a stack, layouts that are `recommended` have the switches of one published for speed. Raises InputError for
+    what is wrong and UnsupportedError for what cannot be priced.
     """
     if question.stated("model") is None and not question.model_fields:
         raise InputError("model: name one, give an estimate, or a file")
@@ -179,7 +180,10 @@ def _with_open_images(question: Question, recipe: Recipe, scenario: Scenario) ->
 
 
 def lengths_of(question: Question, model: ModelSpec, longest: int | None = None) -> Lengths | None:
-    """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none."""
+    """Return the lengths of a question's samples, cut at `longest` unless it says where; None where it states none.
+
+    Raises InputError for one above the model's positions, and for settings of lengths without any.
+    """
     lengths = question.stated("lengths")
     if lengths is None:
         unused = next((name for name in ("cutoff", "batching", "survive") if question.by_user(name)), None)

@@ -89,8 +89,8 @@ class Comparison(Tabular):
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each part: of the fullest device in bytes, then of the step in seconds."""
         return [
-            {"of": of, "part": p.name, "first": p.first, "second": p.second, "difference": p.difference}
-            for of, parts in (("memory_bytes", self.memory), ("step_seconds", self.step))
+            {"of": whole, "part": p.name, "first": p.first, "second": p.second, "difference": p.difference}
+            for whole, parts in (("memory_bytes", self.memory), ("step_seconds", self.step))
             for p in parts
         ]
 

@@ -483,10 +483,10 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
     if not case.question.layout_is_searched:
         yield from changes_for(case, estimate, frozenset(), gates)
         return
-    asked = case.question.without(SEARCH)
+    question = case.question.without(SEARCH)
     speed = estimate.throughput.tokens_per_second_per_device
-    for remedy in remedies(query_of(asked, min_fit_probability=gates.min_fit_probability or 0.0)):
-        options = remedy_options(remedy, asked, has_experts=case.scenario.model.is_moe)
+    for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0)):
+        options = remedy_options(remedy, question, has_experts=case.scenario.model.is_moe)
         ratio = remedy.estimate.throughput.tokens_per_second_per_device / speed
         yield Change(options=options, estimate=remedy.estimate, speed_ratio=ratio, case=case)
 

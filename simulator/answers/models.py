@@ -28,7 +28,10 @@ class ContradictionError(InputError):
 
 
 def model_of(model: Any) -> ModelSpec:
-    """Return the model of a name, a path, or a Hugging Face configuration: a mapping, or an object with `to_dict`."""
+    """Return the model of a name, a path, or a Hugging Face configuration: a mapping, or an object with `to_dict`.
+
+    Raises InputError, or UnsupportedError for a configuration of unknown make.
+    """
     if isinstance(model, str):
         return load_model(model)
     values = model.to_dict() if hasattr(model, "to_dict") else model

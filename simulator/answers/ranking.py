@@ -59,7 +59,10 @@ def estimate_of(case: Case) -> Estimate:
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:
-    """Return the search of a question, in `space` or over the sets that its layout leaves."""
+    """Return the search of a question, in `space` or over the sets that its layout leaves.
+
+    Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
+    """
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
     return launchable(Query(question=question, scenario=scenario, space=space, min_fit_probability=min_fit_probability))

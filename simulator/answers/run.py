@@ -44,7 +44,7 @@ def estimate_command(estimate: Estimate, *, has_experts: bool) -> str:
     return shlex.join([*_shared_options(estimate), *_fields(estimate.layout, has_experts=has_experts), *switches])
 
 
-def remedy_options(remedy: Remedy, asked: Question, *, has_experts: bool) -> tuple[str, ...]:
+def remedy_options(remedy: Remedy, question: Question, *, has_experts: bool) -> tuple[str, ...]:
     """Return the options to add to a question without a layout: a change, then the layout and stack of its estimate."""
     estimate = remedy.estimate
     options = [remedy.change]
@@ -54,7 +54,7 @@ def remedy_options(remedy: Remedy, asked: Question, *, has_experts: bool) -> tup
         else:
             options[-1] += f" {word}"
     options += (f"--option {name}={value}" for name, value in estimate.options.items())
-    if estimate.stack != DEFAULT and asked.stated("stack") is None:
+    if estimate.stack != DEFAULT and question.stated("stack") is None:
         options.append(f"--stack {estimate.stack}")
     return tuple(dict.fromkeys(options))
 

@@ -441,8 +441,8 @@ class Arguments:
 
 
 def _shown(entry: Argument) -> str:
-    what = f"'{entry.text[:40]}'" if entry.values else "bare"
-    return f"{what} on line {entry.place.line}"
+    value = f"'{entry.text[:40]}'" if entry.values else "bare"
+    return f"{value} on line {entry.place.line}"
 
 
 def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | None:

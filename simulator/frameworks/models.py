@@ -70,7 +70,10 @@ def by_name(name: str) -> tuple[str | None, bool]:
 
 
 def beside(name: str, recipe: Path) -> str | None:
-    """Return the path of a model configuration that a recipe names, inside its repository; None without one."""
+    """Return the path of a model configuration that a recipe names, relative to it; None without one.
+
+    Raises InputError for one outside the recipe's repository.
+    """
     if not name or len(name) > 1000 or "\0" in name or name.startswith(("/", "~")) or "$" in name:
         return None
     path = recipe.parent / name
@@ -170,6 +173,7 @@ def of_parts(
     `encoder` is the rank of its adapters, 0 where all of it is trained, None where it is frozen.
     """
     if not decoder:
+        run = replace(run, lora_rank=1)
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
         arguments.remark("upper-bound", "warning", message, *_FREEZES, bound="adapters")
     if run.options.get("flash_attention") == "false":
@@ -183,7 +187,6 @@ def of_bridged_parts(arguments: Arguments, run: Recipe) -> Recipe:
     encoder = None if arguments.switch("encoder", "freeze_vision_model") else run.lora_rank or 0
     projector = not arguments.switch("projector", "freeze_vision_projection")
     decoder = not arguments.switch("decoder", "freeze_language_model")
-    run = run if decoder else replace(run, lora_rank=1)
     return of_parts(arguments, run, encoder, projector=projector, decoder=decoder)
 
 

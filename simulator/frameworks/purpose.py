@@ -105,9 +105,9 @@ _BY_THEMSELVES: Final = ("do_qat", "autotuner_benchmark")
 llm/run_pretrain.py:94."""
 
 
-def no_training(what: str, file: str, line: int = 0) -> NoRecipeError:
+def no_training(purpose: str, file: str, line: int = 0) -> NoRecipeError:
     """Return the error for a launch or a file that does not train."""
-    return NoRecipeError(f"{file}{f':{line}' if line else ''}: starts no training: {what}")
+    return NoRecipeError(f"{file}{f':{line}' if line else ''}: starts no training: {purpose}")
 
 
 def require_training(launch: LaunchCommand, file: str) -> None:

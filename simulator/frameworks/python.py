@@ -536,21 +536,21 @@ class PythonReader:
 
     def _parameters(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters of a function with their values."""
-        asked = function.node.args
-        places = [*asked.posonlyargs, *asked.args]
+        parameters = function.node.args
+        places = [*parameters.posonlyargs, *parameters.args]
         names: dict[str, Any] = {}
-        for word, default in zip(places[len(places) - len(asked.defaults) :], asked.defaults, strict=True):
+        for word, default in zip(places[len(places) - len(parameters.defaults) :], parameters.defaults, strict=True):
             names[word.arg] = self.value(default, function.scopes, function.module)
-        for word, usual in zip(asked.kwonlyargs, asked.kw_defaults, strict=True):
+        for word, usual in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
             value = None if usual is None else self.value(usual, function.scopes, function.module)
             names[word.arg] = value
         names |= {word.arg: value for word, value in zip(places, values, strict=False)}
-        own = {word.arg for word in (*places, *asked.kwonlyargs)}
+        own = {word.arg for word in (*places, *parameters.kwonlyargs)}
         names |= {name: value for name, value in named.items() if name in own}
-        if asked.vararg:
-            names[asked.vararg.arg] = values[len(places) :]
-        if asked.kwarg:
-            names[asked.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
+        if parameters.vararg:
+            names[parameters.vararg.arg] = values[len(places) :]
+        if parameters.kwarg:
+            names[parameters.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
         for word in places:
             names.setdefault(word.arg, OpenValue(word.arg, Place(str(function.module.path), function.node.lineno)))
         return names

@@ -76,7 +76,10 @@ def doubled(low: int, most: int) -> Iterator[int]:
 
 
 def fewest_of(rungs: Iterable[int], best: Callable[[int], _Answer | None], below: int = 0) -> _Answer | None:
-    """Return the answer of the fewest counts above `below` that has one: of `rungs`, then of all under the first."""
+    """Return the answer of the fewest counts above `below` that has one; None where no rung has.
+
+    Ascending `rungs` are tried, then all counts under the first with an answer: what divides 6 need not divide 4.
+    """
     for rung in rungs:
         answer = best(rung)
         if answer is not None:

@@ -77,13 +77,13 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     )
 
 
-def progress_part(progress: Progress | None, position: int, of: int) -> Progress | None:
-    """Return a progress callback for one of `of` equal shares of the work."""
-    if progress is None or of == 1:
+def progress_part(progress: Progress | None, position: int, shares: int) -> Progress | None:
+    """Return a progress callback for one of `shares` equal shares of the work."""
+    if progress is None or shares == 1:
         return progress
 
     def report(done: int, total: int) -> None:
-        progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * of)
+        progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * shares)
 
     return report
 

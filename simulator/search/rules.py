@@ -448,22 +448,26 @@ def _offload_with_recompute(pricing: Pricing) -> Mask:
 
 def _offloaded_modules(pricing: Pricing) -> Mask:
     """Return the layouts that offload modules which stack, graphs or recompute exclude."""
-    scenario, block = pricing.scenario, pricing.block
+    scenario = pricing.scenario
     offloaded = scenario.framework.offloaded_modules
     if not offloaded or any(_offload_problems(scenario)):
         return _every(pricing, broken=bool(offloaded))
-    experts = int(BY_NAME["recompute_modules"].encoded(("moe",))) if set(_EXPERTS) & set(offloaded) else 0
-    again = pricing.recomputes("selective") & ((block.recompute_modules.astype(np.intp) & experts) > 0)
+    again = _experts_again(pricing) & bool(set(_EXPERTS) & set(offloaded))
     return _mask(~pricing.recomputes(*_BY_MODULE) | pricing.offloads("activations") | again)
+
+
+def _experts_again(pricing: Pricing) -> Mask:
+    """Return the layouts whose selective recompute does the experts again."""
+    modules, experts = pricing.block.recompute_modules, int(BY_NAME["recompute_modules"].encoded(("moe",)))
+    return _mask(pricing.recomputes("selective") & ((modules.astype(np.intp) & experts) > 0))
 
 
 def _captured(pricing: Pricing) -> Mask:
     """Return the layouts whose layers are captured one by one and done again whole, or moved to the host."""
-    block, graphs = pricing.block, pricing.scenario.framework.cuda_graphs
+    graphs = pricing.scenario.framework.cuda_graphs
     if graphs in ("none", "full_iteration"):
         return _every(pricing, broken=False)
-    experts = int(BY_NAME["recompute_modules"].encoded(("moe",))) if graphs == "attention_router" else 0
-    again = pricing.recomputes("selective") & ((block.recompute_modules.astype(np.intp) & experts) > 0)
+    again = _experts_again(pricing) & (graphs == "attention_router")
     return _mask(pricing.recomputes("full") | pricing.offloads("activations") | again)
 
 

@@ -156,7 +156,10 @@ def _cuts(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ..
 
 
 def balanced_cut(scenario: Scenario, pipeline: int) -> tuple[int, ...]:
-    """Return a cut for devices of different peaks: a layer each, further ones where work over peak is then smallest."""
+    """Return a cut for devices of different peaks: a layer each, further ones where work over peak is then smallest.
+
+    The output layer counts as the layers of equal FLOP.
+    """
     model = scenario.model
     width = scenario.devices // pipeline
     kinds = scenario.kinds_of_device

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,12 +61,14 @@ class Listed:
         """What `simulate check --skip-non-recipes` says of it, within its repository."""
         return check_files([str(self.file)], asked, Gates(skip_non_recipes=True), root=self.root)
 
-    def judged_with_nodes(self, asked: Question) -> str:
-        """The verdict, with the number of nodes told where it waits for one: the first that passes, else any."""
+    def judged_with_nodes(
+        self, asked: Question, verdicts: Collection[str] = FIRM, waiting: Collection[str] = ("cannot_tell",)
+    ) -> str:
+        """The verdict, with the number of nodes told where it is `waiting` for one: the first that passes, else any."""
         outcome = verdict(self.judged(asked))
-        others = (verdict(self.judged(asked.changed(nodes=nodes))) for nodes in NODES if outcome == "cannot_tell")
-        found = [other for other in others if other in FIRM and other != "refused"]
-        return next((other for other in found if other in FIRM[:2]), found[0] if found else outcome)
+        others = (verdict(self.judged(asked.changed(nodes=nodes))) for nodes in NODES if outcome in waiting)
+        answers = [other for other in others if other in verdicts and other != "refused"]
+        return next((other for other in answers if other in FIRM[:2]), answers[0] if answers else outcome)
 
 
 def listed() -> list[Listed]:

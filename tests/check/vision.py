@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from simulator.question.question import question_of
-from tests.check.repositories import FIRM, NODES, Listed, left_out, listed
-from tests.recipes.corpus import FOLDER, corpus, verdict
+from tests.check.repositories import FIRM, Listed, left_out, listed
+from tests.recipes.corpus import FOLDER, corpus
 
 _VISION: Final = re.compile(
     r"(?i)(?<![a-z])vl(?![a-z])|(?<=\d)vl|vlm|llava|vision[-_]|[-_]vision|multimodal|internvl|[-_]omni|glm[-_]?4\.?5v|gemma[-_]?4|kimi[-_]?k2\.?5|max_pixels|visualchat"
@@ -43,23 +43,18 @@ def recipes() -> Iterator[tuple[str, Listed]]:
             yield row.family, _OfCorpus(row.root.name, str(row.file.relative_to(row.root)), row.family)
 
 
-def told() -> Iterator[str]:
+def table() -> Iterator[str]:
     """The table, a line each; with `--list` what has no verdict before it."""
-    asked = question_of({"hardware": "h100-sxm-80g"})
+    question = question_of({"hardware": "h100-sxm-80g"})
     part = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for group, row in recipes():
         if part not in f"{group} {row.name}":
             continue
-        results = row.judged(asked)
-        outcome = verdict(results)
-        if outcome in ("cannot_tell", "refused"):
-            told_nodes = [verdict(row.judged(asked.changed(nodes=nodes))) for nodes in NODES]
-            found = [other for other in told_nodes if other in VERDICTS and other != "refused"]
-            outcome = next((other for other in found if other in FIRM[:2]), found[0] if found else outcome)
+        outcome = row.judged_with_nodes(question, VERDICTS, ("cannot_tell", "refused"))
         counts[group][outcome] += 1
         if "--all" in sys.argv or ("--list" in sys.argv and outcome not in VERDICTS):
-            reasons = " | ".join(reason for result in results for reason in result.reasons)
+            reasons = " | ".join(reason for result in row.judged(question) for reason in result.reasons)
             yield f"{group} {outcome} {row.name}: {reasons.replace(str(row.root), '')[:400]}"
     yield "| repository or family | train | firm | longest | none |"
     yield "|---|---|---|---|---|"
@@ -70,4 +65,4 @@ def told() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in told())
+    sys.stdout.writelines(f"{line}\n" for line in table())

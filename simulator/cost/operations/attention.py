@@ -15,7 +15,7 @@ _SLIDING: Final = ("sliding", "reused_sliding")
 """Mixers over a window with the heads of sliding layers."""
 
 
-def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
+def shared_spread(mixer: Mixer, tensor: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
     """Return the spread of a tensor with the key-value heads of a mixer."""
     forms: dict[str, Spread] = {
         "key_value": "sliding_key_value",
@@ -23,7 +23,7 @@ def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered
         "gathered": "sliding_gathered",
         "ring": "sliding_ring",
     }
-    return forms[of] if mixer in _SLIDING else of
+    return forms[tensor] if mixer in _SLIDING else tensor
 
 
 def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:

@@ -152,11 +152,11 @@ def _islands(model: ModelSpec, islands: float) -> float:
     return _reached(islands * used / groups, chosen, experts * used / groups)
 
 
-def _reached(islands: float, chosen: float, of: float) -> float:
+def _reached(islands: float, chosen: float, members: float) -> float:
     """Return `n [1 - C(E - E/n, K) / C(E, K)]`: islands of E/n members that K distinct members reach (T9)."""
-    missed, part = 1.0, of / islands
+    missed, part = 1.0, members / islands
     for drawn in range(int(chosen)):
-        missed *= max(of - part - drawn, 0.0) / (of - drawn)
+        missed *= max(members - part - drawn, 0.0) / (members - drawn)
     return islands * (1.0 - missed)
 
 

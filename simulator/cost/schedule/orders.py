@@ -118,11 +118,11 @@ class PassList:
 
     def weight(self, chunk: int | None = None) -> bool:
         """Append the oldest pending weight gradient, of `chunk` if set; return False where none is pending."""
-        at = next((at for at, (_, of) in enumerate(self._pending) if chunk in (None, of)), None)
+        at = next((at for at, (_, own) in enumerate(self._pending) if chunk in (None, own)), None)
         if at is None:
             return False
-        number, of = self._pending.pop(at)
-        self.listed.append((WEIGHT_GRADIENT, number, of))
+        number, own = self._pending.pop(at)
+        self.listed.append((WEIGHT_GRADIENT, number, own))
         self.together.append(False)
         return True
 

@@ -70,7 +70,7 @@ def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
 
 
 def sample_of(row: MeasuredRow) -> Sample:
-    """Return the sample of a row, with the devices that its own figures give, not those that an annotation gives."""
+    """Return the sample of a row on the devices that its own figures give. Raises InputError without a layout."""
     scenario, layout = by_its_figures(row)
     pricing = pricing_of(scenario, layout)
     return Sample(row, scenario, layout, pricing.block, memory_by_stage(pricing))

@@ -247,9 +247,9 @@ def _set_own_sharding(arguments: Arguments, targets: Targets, strategy: str) -> 
         return
     targets["layout.zero_stage"] = _STRATEGIES[strategy]
     for kind in _FSDP_TYPES:
-        asked = arguments.text("zero_stage", kind)
-        if asked not in (None, "auto", "fp32") or (asked == "fp32" and arguments.has("grad-reduce-in-bf16")):
-            arguments.not_modelled(f"--{kind} {asked}: only the types of other flags are priced", kind)
+        dtype = arguments.text("zero_stage", kind)
+        if dtype not in (None, "auto", "fp32") or (dtype == "fp32" and arguments.has("grad-reduce-in-bf16")):
+            arguments.not_modelled(f"--{kind} {dtype}: only the types of other flags are priced", kind)
     if strategy == "optim":
         return
     targets |= {f"option.{switch}": "true" for switch in ("fully_shard", "overlap_grad_reduce", "overlap_param_gather")}
@@ -667,7 +667,6 @@ def with_encoder(arguments: Arguments, run: Recipe) -> Recipe:
     run = dataclasses.replace(
         run,
         seq_length=arguments.integer("seq_length", "decoder_seq_length") or run.seq_length,
-        lora_rank=run.lora_rank if decoder else 1,
         model_fields={**run.model_fields, "encoder": {"kind": "megatron", "sizes": sizes}},
     )
     return models.of_parts(arguments, run, 0 if trained else None, projector=True, decoder=decoder)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -234,6 +235,12 @@ _LAYOUT: Final = "model.pipeline_model_parallel_layout"
 _STAGES: Final = "model.pipeline_model_parallel_size"
 
 
+@cache
+def _library() -> Mapping[str, Mapping[str, str]]:
+    """Return the rows of library recipes by every name that they have."""
+    return {name: row for row in read_table(str(_TABLE), _TABLE.stem) for name in row["names"].split()}
+
+
 def read_library(
     arguments: Arguments, flags: Mapping[str, PlainValue], keys: Iterable[Key], environment: Mapping[str, PlainValue]
 ) -> Recipe:
@@ -242,7 +249,7 @@ def read_library(
     where, shown = f"{arguments.file}:{named.line}", f"--recipe {named.text[:60]}"
     if not named.known:
         raise UndecidedError(f"{where}: {shown}: only the run knows which")
-    row = next((row for row in read_table(str(_TABLE), _TABLE.stem) if named.text in row["names"].split()), None)
+    row = _library().get(named.text)
     if row is None:
         message = "Megatron-Bridge keeps what it sets in Python, which is not run"
         raise UnsupportedError(f"{where}: {shown}: {message}; {_TABLE.stem}, which is known, has none of this name")

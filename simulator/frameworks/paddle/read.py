@@ -161,7 +161,6 @@ def _of_parts(arguments: Arguments, run: Recipe) -> Recipe:
     if not _FREEZES.issuperset(frozen):
         arguments.not_modelled("other parts that are not trained are not priced", "freeze_config")
     encoder, decoder = None if "freeze_vision" in frozen else run.lora_rank or 0, "freeze_llm" not in frozen
-    run = run if decoder else replace(run, lora_rank=1)
     return models.of_parts(arguments, run, encoder, projector="freeze_aligner" not in frozen, decoder=decoder)
 
 
@@ -219,11 +218,11 @@ def _note_schedule(arguments: Arguments, layout: Layout) -> None:
 def _note_contradictions(arguments: Arguments, layout: Layout, *, whole_sends: bool) -> None:
     """Remark flags that contradict each other."""
     sequence, tensor = "sequence_parallel", layout.tensor_parallel
-    asked = arguments.switch(sequence, sequence)
-    if asked and tensor == 1 and "tp" not in arguments.incomplete:
+    divides = arguments.switch(sequence, sequence)
+    if divides and tensor == 1 and "tp" not in arguments.incomplete:
         message = "sequence_parallel has no effect: tensor parallel is 1"
         arguments.remark("inactive-flag", "note", message, sequence)
-    if tensor > 1 and not asked and sequence not in arguments.incomplete:
+    if tensor > 1 and not divides and sequence not in arguments.incomplete:
         message = f"tensor parallel {tensor} without sequence_parallel keeps whole activations between the layers"
         arguments.remark(
             "no-sequence-parallel", "warning", message, "tensor_parallel_degree", fix="sequence_parallel 1"

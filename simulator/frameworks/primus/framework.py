@@ -67,13 +67,13 @@ def is_primus(names: Collection[str]) -> bool:
 
 
 def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
-    """Return the run of an experiment on Megatron-LM; None for another framework. Refuses models of another kind."""
+    """Return the run of an experiment on Megatron-LM; None for another framework. Raises UnsupportedError."""
     experiment = _experiment(arguments, keys)
     return _megatron(arguments, experiment) if experiment and experiment.framework == "megatron" else None
 
 
 def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
-    """Return the run of an experiment on torchtitan; None for what is no experiment. Refuses another framework."""
+    """Return the run of an experiment on torchtitan; None for what is no experiment. Raises UnsupportedError."""
     experiment = _experiment(arguments, keys)
     if experiment is not None and experiment.framework != "torchtitan":
         raise UnsupportedError(

@@ -106,9 +106,9 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
 def _require_training(arguments: Arguments) -> None:
     """Raise NoRecipeError for a file of a program that does not train."""
     if not arguments.has("optimizer._component_"):
-        what = next((what for key, what in _IDLE.items() if arguments.has(key)), "")
-        if what:
-            raise no_training(what, arguments.file)
+        purpose = next((purpose for key, purpose in _IDLE.items() if arguments.has(key)), "")
+        if purpose:
+            raise no_training(purpose, arguments.file)
 
 
 def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:

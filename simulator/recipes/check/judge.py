@@ -392,8 +392,8 @@ def _host(estimate: Estimate) -> Iterator[Remark]:
     loads = "loading" in memory.host_parts_bytes
     if loads and memory.fits_host is not False:
         return
-    what = "loading takes" if loads else "offload keeps"
-    need = f"{what} {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
+    part = "loading takes" if loads else "offload keeps"
+    need = f"{part} {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
     if memory.host_bytes_per_node and memory.fits_host is not None:
         capacity = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
         severity: Severity = "note" if memory.fits_host else "error"

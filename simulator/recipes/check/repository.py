@@ -435,12 +435,12 @@ _OWN_TRAINER: Final = re.compile(r"'([^']{1,200})': flags of no framework")
 
 def skeleton(results: Sequence[Checked], hardware: str, folder: Path) -> str:
     """Return a settings file that asks for each value that the results could not know, once, with empty values."""
-    asked: dict[tuple[str, str], list[Checked]] = {}
+    unknown: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
         for pair in _asked(result):
-            asked.setdefault(pair, []).append(result)
+            unknown.setdefault(pair, []).append(result)
     by_pattern: dict[str, dict[str, list[str]]] = {}
-    for (key, name), files in asked.items():
+    for (key, name), files in unknown.items():
         pattern = _pattern(sorted({_relative(result.file, folder) for result in files}))
         why = f"{len({result.file for result in files})} files" if len(files) > 1 else files[0].name
         line = f"      {_quoted(name)}:  # {why}" if key == "set" else f"    {key}:  # {why}"

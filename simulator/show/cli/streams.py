@@ -169,7 +169,10 @@ _SUFFIXES: Final = {".htm": "html", ".html": "html", ".md": "markdown", ".yml": 
 
 
 def form_of(ctx: click.Context, name: str) -> str:
-    """Return the form of an answer: that of `--format`, else the one that the suffix of `--output` names."""
+    """Return the form of an answer: that of `--format`, else what the suffix of `--output` names.
+
+    Raises UsageError for the suffix of a form that this answer has not.
+    """
     form, output = str(ctx.params["format"]), ctx.params.get("output")
     source = ctx.get_parameter_source("format")
     if output in (None, "-") or source is not click.core.ParameterSource.DEFAULT:

@@ -322,7 +322,7 @@ def at_of(name: str, field: FieldInfo) -> At:
     if at.source is not None:
         return at
     ends = (("_mib", "_bytes"), ("_s", "_seconds"))
-    return at._replace(source=next((name.removesuffix(end) + of for end, of in ends if name.endswith(end)), name))
+    return at._replace(source=next((name.removesuffix(end) + unit for end, unit in ends if name.endswith(end)), name))
 
 
 def model_in(annotation: Any) -> type[Shown] | None:

@@ -570,11 +570,13 @@ class _Reading:
 
     def _share(self, whole: str, parts: str) -> int:
         """Return one field divided evenly by another."""
-        of, by = self._term(whole), self._term(parts)
-        if not of or not by or of % by:
+        dividend, divisor = self._term(whole), self._term(parts)
+        if not dividend or not divisor or dividend % divisor:
             name, divided = parts.lstrip("="), whole.lstrip("=")
-            raise InputError(f"{self._config.where}: {name}: {by} must divide {divided} {of} without head_dim")
-        return of // by
+            raise InputError(
+                f"{self._config.where}: {name}: {divisor} must divide {divided} {dividend} without head_dim"
+            )
+        return dividend // divisor
 
     def _term(self, text: str) -> int | None:
         if text.isdecimal():
