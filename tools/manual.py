@@ -38,7 +38,8 @@ def completion(shell: type[ShellComplete]) -> str:
 
 def manual() -> Iterator[str]:
     """The lines of the manual page."""
-    main = click.Context(cli, info_name="simulate")
+    # click gives a command's first context the say over its help option, for the life of the process.
+    main = click.Context(cli, info_name="simulate", **cli.context_settings)
     yield from ('.TH SIMULATE 1 "" "simulate" "User Commands"', ".ad l")
     yield from (".SH NAME", "simulate \\- memory and throughput of training large language models")
     yield from (".SH SYNOPSIS", ".B simulate", "[COMMAND] [OPTIONS]", ".SH DESCRIPTION", *_text(cli.help or ""))
