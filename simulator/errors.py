@@ -86,12 +86,16 @@ def quoted(value: object) -> str:
     return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"
 
 
+LONGEST_NAME = 200
+"""Characters of a name, beyond which no nearest one is looked for: that takes long, and nobody typed it."""
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the choice nearest to ``name``, whatever case and dashes, or ``""``.
 
-    A choice that begins with ``name`` is nearest. A hostile name, over 200 characters, gets none.
+    A choice that begins with ``name`` is nearest. A name over `LONGEST_NAME` gets none.
     """
-    if len(name) > 200:
+    if len(name) > LONGEST_NAME:
         return ""
     by_folded = {choice.lower().lstrip("-"): choice for choice in choices}
     folded = name.lower().lstrip("-")

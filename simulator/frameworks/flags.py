@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from simulator.budget import charge
+from simulator.errors import LONGEST_NAME
 from simulator.files import read_table
 
 _WORDS: Final = "_idle_words"
@@ -80,7 +81,7 @@ def misspelled(name: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'x'?` for the known name that differs by a slip; empty without one."""
     size = len(name)
     sizes = {other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other)}
-    alike = [word for word in known if len(word) in sizes] if size <= 200 else []
+    alike = [word for word in known if len(word) in sizes] if size <= LONGEST_NAME else []
     letters = _letters(name)
     near = [word for word in alike if len(letters ^ _letters(word)) <= _OTHER_LETTERS]
     charge(_LETTERS_WORK * len(alike) + _LIKENESS_WORK * (1 + len(near)))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from simulator.errors import did_you_mean
+from simulator.errors import LONGEST_NAME, did_you_mean
 from simulator.files import data_folder
 
 SpecKind = Literal["hardware", "model"]
@@ -193,6 +193,8 @@ def suggestion(kind: SpecKind, text: str) -> str:
     """Return `, did you mean 'x'?` for the nearest shipped name of the same maker, a model's of the same size first."""
     from difflib import SequenceMatcher  # noqa: PLC0415  start-up time
 
+    if len(text) > LONGEST_NAME:
+        return ""
     plain = _plain(kind, _NUMBER.sub("", text) if kind == "hardware" else text).rpartition("/")[2]
     while plain not in known_names(kind) and (shorter := _shorter(kind, plain)) != plain:
         plain = shorter
