@@ -171,8 +171,10 @@ _SUFFIXES: Final = {".htm": "html", ".html": "html", ".md": "markdown", ".yml": 
 def form_of(ctx: click.Context, name: str) -> str:
     """Return the form of an answer: that of `--format`, else what the suffix of `--output` names.
 
-    Raises UsageError for the suffix of a form that this answer has not.
+    Raises UsageError for the suffix of a form that this answer has not, and of a document that is no text (`.docx`).
     """
+    from mimetypes import guess_type  # noqa: PLC0415  start-up time
+
     form, output = str(ctx.params["format"]), ctx.params.get("output")
     source = ctx.get_parameter_source("format")
     if output in (None, "-") or source is not click.core.ParameterSource.DEFAULT:
@@ -180,7 +182,9 @@ def form_of(ctx: click.Context, name: str) -> str:
     suffix = Path(str(output)).suffix.lower()
     named = _SUFFIXES.get(suffix, suffix.removeprefix("."))
     forms = ANSWERS[name].formats
-    if named not in forms and any(named in answer.formats for answer in ANSWERS.values()):
+    kind = guess_type(f"x{suffix}")[0] or "text"
+    written = any(named in answer.formats for answer in ANSWERS.values())
+    if named not in forms and (written or not kind.startswith("text")):
         raise click.UsageError(f"--output {output}: no {named} of this answer: one of {', '.join(forms)} (--format)")
     return named if named in forms else form
 
