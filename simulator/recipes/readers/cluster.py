@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Argument, Arguments
 from simulator.frameworks.documents import Key, keys_of, read_document, read_text
 from simulator.frameworks.flags import plain
-from simulator.frameworks.values import Cause, PlainValue
+from simulator.frameworks.values import Cause, PlainValue, require_inside
 from simulator.question.origin import Place
 from simulator.recipes.readers.recognition import command_line
 from simulator.recipes.shell.launch import TrainingCommand
@@ -83,6 +84,30 @@ def _in_containers(value: Any, variables: dict[str, str]) -> Iterator[str]:
             yield item
         elif name not in ("command", "args", "env"):
             yield from _in_containers(item, variables)
+
+
+_OF_CHART: Final = re.compile(
+    r"-[ ]name:[ ]*(\w{1,100})\n[ ]*value:[ ]*[\"']?"
+    r"\{\{-?[ ]*(?:\$\w{1,100})?\.Values\.([\w.]{1,200})[ ]*-?\}\}[\"']?[ ]*$",
+    re.MULTILINE | re.ASCII,
+)
+"""A container's variable in a template of Helm, and the value that it has."""
+_MOST_TEMPLATES: Final = 32
+
+
+def chart_variables(path: Path) -> dict[str, str]:
+    """Return the variables that the Helm chart in a script's folder gives its containers, by `values.yaml`."""
+    values, folder = path.with_name("values.yaml"), path.with_name("templates")
+    if not (path.with_name("Chart.yaml").is_file() and values.is_file()):
+        return {}
+    variables: dict[str, str] = {}
+    with contextlib.suppress(InputError):
+        keys = keys_of(values, read_document(require_inside(values, path, str(values))))
+        texts = {key.dotted: str(key.content) for key in keys if isinstance(key.content, int | str)}
+        for template in sorted(folder.glob("*.y*ml"))[:_MOST_TEMPLATES]:
+            text = read_text(require_inside(template, path, str(template)))
+            variables |= {name: texts[value] for name, value in _OF_CHART.findall(text) if value in texts}
+    return variables
 
 
 _MADE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]*(?::{0,3}|\?)=[ \t]*(?P<text>.*)", re.ASCII)

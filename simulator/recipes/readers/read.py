@@ -31,7 +31,7 @@ from simulator.question.frameworks.stacks import decided_by, of_code, stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
-from simulator.recipes.readers.cluster import add_words, cluster_of, job_script, make_shell
+from simulator.recipes.readers.cluster import add_words, chart_variables, cluster_of, job_script, make_shell
 from simulator.recipes.readers.devices import with_devices
 from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
@@ -122,7 +122,13 @@ def _read(
         return _read_shell(path, make_shell(text), settings, environment, trainers)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
-    return _read_shell(path, text, settings, environment, trainers)
+    chart = {name: value for name, value in chart_variables(path).items() if re.search(rf"\b{name}\b", text)}
+    recipes = _read_shell(path, text, settings, {**chart, **environment}, trainers)
+    if not chart:
+        return recipes
+    shown = " ".join(f"{name}={value}" for name, value in chart.items())
+    remark = Remark("example-arguments", "warning", f"the chart beside it says {shown[:300]}", Place(str(path), 1))
+    return tuple(dataclasses.replace(recipe, remarks=(*recipe.remarks, remark)) for recipe in recipes)
 
 
 _MAKEFILES: Final = ("makefile", "gnumakefile")
