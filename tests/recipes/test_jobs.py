@@ -176,3 +176,28 @@ def test_a_chart_beside_a_script_gives_its_variables(tmp_path: Path) -> None:
     assert remark.message == "the chart beside it says WORLD_SIZE=16 LENGTH=4096"
     (told,) = read_recipe(script, {"LENGTH": "2048"})
     assert told.seq_length == 2048
+
+
+COMPOSED = """
+services:
+  data: {image: x, environment: {MBS: "3", ROOT: /data}}
+  trainer:
+    image: x
+    ENVIRONMENT
+    command: COMMAND
+"""
+
+
+@pytest.mark.parametrize("environment", ["environment: {LENGTH: 2048, NAME: x}", "environment: [LENGTH=2048]"])
+@pytest.mark.parametrize("form", ["text", "words", "shell"])
+def test_a_service_of_a_compose_file_starts_a_training(environment: str, form: str, tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node 8 pretrain_gpt.py " + FLAGS.replace("\\\n", " ").replace("\n", " ").strip()
+    command = command.replace("--seq-length 2048", "--seq-length $$LENGTH")
+    forms = {"text": f"'{command}'", "words": str(command.split()), "shell": str(["bash", "-c", command])}
+    text = COMPOSED.replace("ENVIRONMENT", environment).replace("COMMAND", forms[form])
+    run = read(tmp_path, "compose.yaml", text)
+    assert (run.dialect, run.seq_length, run.devices_per_node) == ("megatron-shell", 2048, 8)
+    assert run.layout is not None
+    assert run.layout.micro_batch_size == 3
+    two = read(tmp_path, "compose.yaml", text.replace("x, environment: {MBS", "x, environment: {LENGTH: 4096, MBS"))
+    assert two.seq_length is None

@@ -23,6 +23,9 @@ from simulator.recipes.shell.values import Value, split_fields, text_value
 
 _COMMANDS: Final = frozenset(["run", "command", "commands", "script", "args", "arguments", "entrypoint"])
 """Last parts of keys that hold shell."""
+COMPOSED: Final = "services"
+"""Section of a compose file, whose commands have `$$` for a `$` of the shell."""
+_SET: Final = "environment"
 _VISIT_WORK: Final = 20
 """Units of work per value of a document."""
 _HEAD: Final = "setup"
@@ -48,11 +51,18 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
         # Return the shell of a key; for a list the command after `-c`, or one command per line.
         items = [value.text for value in key.values]
         behind = items.index("-c") + 1 if "-c" in items else 0
-        text = "\n".join(items[behind : behind + 1] if 0 < behind < len(items) else items)
+        words = items[behind : behind + 1] if 0 < behind < len(items) else items
+        # A list without blanks is the words of one command, as in a compose file.
+        text = ("\n" if any(" " in word for word in words) else " ").join(words)
+        text = text.replace("$$", "$") if key.path[0] == COMPOSED else text
         if key.dotted == _HEAD or (key.name in _COMMANDS and command_line(text)):
             lines += [""] * (key.line - len(lines))
             lines += text.split("\n")
     variables = _variables(keys)
+    if COMPOSED in document:
+        pairs = {pair for key in keys if _SET in key.path for pair in _set(key)}
+        names = [name for name, _ in pairs]
+        variables |= {name: text for name, text in pairs if names.count(name) == 1}
     if not lines:
         whole = read_text(path)
         for text in _in_containers(document, variables):
@@ -60,6 +70,13 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
             place = next((each for each in places if each >= 0), 0)
             lines += [""] * (whole.count("\n", 0, place) - len(lines)) + text.split("\n")
     return "\n".join(lines), variables
+
+
+def _set(key: Key) -> Iterator[tuple[str, str]]:
+    """Yield the variables of a compose file's `environment`: a mapping, or a list of `NAME=VALUE`."""
+    for value in key.values:
+        name, equals, text = value.text.partition("=")
+        yield from [(name, text)] if key.name == _SET and equals else [(key.name, value.text)] * (key.name != _SET)
 
 
 def _in_containers(value: Any, variables: dict[str, str]) -> Iterator[str]:
