@@ -21,6 +21,7 @@ from simulator.question.specs.names import (
     vision_models,
     vision_name,
 )
+from simulator.question.specs.vision import Images
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
@@ -176,10 +177,28 @@ def of_parts(
         run = replace(run, lora_rank=1)
         message = "a frozen language model is priced with adapters of rank 1, whose gradients pass it"
         arguments.remark("upper-bound", "warning", message, *_FREEZES, bound="adapters")
-    if run.options.get("flash_attention") == "false":
+    if run.options.get("flash_attention") == "false" and encoder is not None:
         arguments.not_modelled("attention of an encoder that keeps its scores is not priced", *_ATTENTION)
+    elif run.options.get("flash_attention") == "false":  # scores of one layer at a time, which nothing keeps
+        run = replace(run, unpriced_bytes=run.unpriced_bytes + _scores_bytes(run))
     whole = "projector" if projector else "frozen"
     return replace(run, encoder_training=whole if encoder is None else f"lora{encoder}" if encoder else "trained")
+
+
+def _scores_bytes(run: Recipe) -> float:
+    """Return the scores, in fp32 and in 16 bits, of one encoder's layer over all images that a micro batch may have."""
+    spec = load_model(run.model) if run.model else None
+    if spec is None or spec.encoder is None or run.layout is None:
+        return 0.0
+    tokens = run.seq_length or spec.max_position_embeddings or 0
+    images = Images.filling(spec.encoder, tokens, "frozen")
+    patches = images.each(spec.encoder).patches
+    return 6.0 * run.layout.micro_batch_size * images.number * spec.encoder.sizes["a"] * float(patches) ** 2
+
+
+def seeing(model: str) -> str:
+    """Return the known model with an encoder of images that a shipped decoder of text is part of; else the model."""
+    return next((name for name in vision_models() if name.replace("-vl-", "-") == model), model)
 
 
 def of_bridged_parts(arguments: Arguments, run: Recipe) -> Recipe:

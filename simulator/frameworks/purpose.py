@@ -22,6 +22,7 @@ _TRAINS: Final = re.compile(
 _ACTS: Final = (
     ("serves a model", "server?|serving"),
     ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness|estimation"),
+    ("compares what models put out", "compare"),
     ("generates text", "generate|(?:text|main)_generation|infer|inference|predict(?:or)?"),
     ("quantises weights", "quantize|dequant(?:ize)?|ptq|gptq"),
     ("writes weights out", "export(?:er)?"),

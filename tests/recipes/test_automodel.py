@@ -87,7 +87,8 @@ def test_adapters_lengths_and_the_batch_rule(tmp_path: Path) -> None:
     ("old", "new"),
     [
         ("TrainFinetuneRecipeForNextTokenPrediction", "KnowledgeDistillationRecipeForNextTokenPrediction"),
-        ("NeMoAutoModelForCausalLM", "NeMoAutoModelForImageTextToText"),
+        ("NeMoAutoModelForCausalLM", "NeMoAutoModelForMultimodalLM"),
+        ("strategy: fsdp2", "strategy: megatron_fsdp"),
         ("torch.optim.Adam", "dion.Muonish"),
     ],
 )
@@ -104,3 +105,92 @@ def test_gradients_that_stay_whole_between_micro_batches_are_a_bound(tmp_path: P
     assert each.case is not None
     assert once.case is not None
     assert each.case.recipe.unpriced_bytes == once.case.recipe.unpriced_bytes == 0
+
+
+SEEING = (
+    PLAIN.replace("TrainFinetuneRecipeForNextTokenPrediction", "FinetuneRecipeForVLM")
+    .replace("ForCausalLM", "ForImageTextToText")
+    .replace("meta-llama/Llama-3.2-1B", "google/gemma-4-31B-it")
+    .replace("dataset: {_target_: a.mock, seq_len: 4096}", "dataloader: {collate_fn: {max_length: 2048}}")
+)
+
+
+def test_a_model_that_sees_images_is_priced_with_what_rests(tmp_path: Path) -> None:
+    """`default_collate_fn` fills samples up to `max_length`; `freeze_config` freezes the encoder unless it says no."""
+    whole = judged(SEEING, tmp_path)
+    rests = judged(f"{SEEING}freeze_config: {{freeze_audio_tower: true}}\n", tmp_path)
+    text = judged(f"{SEEING}freeze_config: {{freeze_language_model: true}}\n", tmp_path)
+    adapters = f"{SEEING}peft: {{_target_: a.PeftConfig, dim: 16, exclude_modules: ['*vision_tower*']}}\n"
+    sparse = judged(adapters, tmp_path)
+    every = judged(adapters.replace("exclude_modules: ['*vision_tower*']", "match_all_linear: true"), tmp_path)
+    parts = [result.case.recipe.encoder_training for result in (whole, rests, text, sparse, every) if result.case]
+    assert parts == ["trained", "projector", "projector", "frozen", "lora16"]
+    assert whole.case is not None
+    assert (whole.case.model.name, whole.case.scenario.seq_length) == ("gemma-4-vl-31b", 2048)
+    assert text.case is not None
+    assert text.case.scenario.lora_rank == 1
+
+
+@pytest.mark.parametrize("words", ["attn_implementation: eager", "backend: {attn: eager}"])
+def test_eager_attention_keeps_its_scores(words: str, tmp_path: Path) -> None:
+    result = judged(PLAIN.replace("model:\n", f"model:\n  {words}\n"), tmp_path)
+    assert result.case is not None
+    assert not result.case.scenario.framework.flash_attention
+    sees = SEEING.replace("model:\n", f"model:\n  {words}\n").replace("tp_size: 1", "defer_fsdp_grad_sync: false")
+    rests = judged(f"{sees}freeze_config: {{freeze_vision_tower: true}}\n", tmp_path)
+    assert rests.case is not None
+    assert rests.case.recipe.seq_length is not None
+    scores = 6 * 2 * rests.case.recipe.seq_length / 280 * 16 * 2520**2
+    assert 0.4 * scores < rests.case.recipe.unpriced_bytes < 1.5 * scores
+    trained = judged(sees, tmp_path)
+    assert trained.outcome == "not_modelled"
+
+
+def test_prediction_layers_are_built_where_its_own_classes_do(tmp_path: Path) -> None:
+    """`components/models/qwen3_5/model.py`: 79; transformers' Llama has none, and a count of 0 is none."""
+    text = PLAIN.replace("meta-llama/Llama-3.2-1B", "Qwen/Qwen3.5-27B")
+    each = judged(text, tmp_path)
+    none = judged(text.replace("model:\n", "model:\n  num_nextn_predict_layers: 0\n"), tmp_path)
+    assert each.case is not None
+    assert none.case is not None
+    assert each.case.scenario.framework.mtp
+    assert each.case.model.num_nextn_predict_layers == 1
+    assert none.case.model.num_nextn_predict_layers == 0
+
+
+def test_a_decoder_whose_encoder_is_unknown_is_not_judged_with_images(tmp_path: Path) -> None:
+    result = judged(SEEING.replace("google/gemma-4-31B-it", "mistralai/Mistral-Small-4-119B-2603"), tmp_path)
+    assert result.outcome == "not_modelled"
+    assert "what reads its images is not known" in result.reasons[0]
+
+
+def test_a_configuration_in_the_file_is_the_model(tmp_path: Path) -> None:
+    sizes = "hidden_size: 2048, num_hidden_layers: 2, num_attention_heads: 8, vocab_size: 151936, num_experts: 4"
+    own = (
+        "  config: {_target_: transformers.models.qwen3_moe.configuration_qwen3_moe.Qwen3MoeConfig, "
+        f"{sizes}, num_experts_per_tok: 2, moe_intermediate_size: 1024, intermediate_size: 1024}}\n"
+    )
+    result = judged(PLAIN.replace("  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B\n", own), tmp_path)
+    assert result.case is not None, result.reasons
+    model = result.case.model
+    assert (model.num_hidden_layers, model.hidden_size, model.num_experts, model.qk_norm) == (2, 2048, 4, True)
+    fewer = judged(PLAIN.replace("model:\n", "model:\n  num_hidden_layers: 2\n"), tmp_path)
+    assert fewer.case is not None
+    assert fewer.case.model.num_hidden_layers == 2
+    built = "_target_: nemo_automodel.components.models.gpt2.build_gpt2_model"
+    sizes = "  n_layer: 12\n  n_embd: 768\n  n_head: 12\n  vocab_size: 50258\n  n_positions: 4096\n"
+    small = PLAIN.replace("_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained", built)
+    own_gpt = judged(small.replace("  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B\n", sizes), tmp_path)
+    assert own_gpt.case is not None
+    assert (own_gpt.case.model.num_hidden_layers, own_gpt.case.model.learned_positions) == (12, 4096)
+
+
+def test_a_launch_replaces_keys_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(PLAIN, encoding="utf-8")
+    script = tmp_path / "launch.sh"
+    words = "torchrun --nproc-per-node=8 examples/llm_finetune/finetune.py --config run.yaml"
+    script.write_text(f"{words} --step_scheduler.local_batch_size 4\n", encoding="utf-8")
+    (result,) = check_files([str(script)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert result.case is not None, result.reasons
+    assert (result.dialect, result.case.layout.micro_batch_size) == ("automodel-shell", 4)
+    assert result.case.scenario.devices == 8

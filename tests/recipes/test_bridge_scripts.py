@@ -85,3 +85,46 @@ def test_words_without_a_value_of_the_run_are_open(tmp_path: Path) -> None:
     result = judged("llama", "llama3_8b", "b200", "--num_gpus \\$WORLD_SIZE", tmp_path)
     assert result.outcome == "cannot_tell"
     assert "WORLD_SIZE" in result.reasons[0]
+
+
+LAID_OVER = """
+run: {data: "blends:latest"}
+recipe:
+  _target_: megatron.bridge.recipes.llama.llama3.llama3_8b_pretrain_config
+  per_split_data_args_path: ${art:data,path}/x.json
+train: {train_iters: 10, global_batch_size: 128}
+model: {tensor_model_parallel_size: 2}
+logger: {wandb_project: "${run.wandb.project}"}
+"""
+"""A file as those of NVIDIA-NeMo/Nemotron name a library recipe and change some of its keys."""
+
+
+def test_a_file_is_laid_over_the_recipe_that_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(LAID_OVER, encoding="utf-8")
+    (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert result.case is not None, result.reasons
+    layout = result.case.layout
+    assert (result.dialect, result.case.model.name) == ("bridge-yaml", "llama3-8b")
+    assert (layout.tensor_parallel, layout.context_parallel, result.case.scenario.global_batch_size) == (2, 2, 128)
+    assert result.case.scenario.seq_length == 8192
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("llama3_8b_pretrain_config", "llama9_pretrain_config", "has none of this name"),
+        (
+            "per_split_data_args_path: ${art:data,path}/x.json",
+            "packed_sequence: true",
+            "--packed_sequence: not read",
+        ),
+        ("tensor_model_parallel_size: 2", "seq_length: '${art:data,size}'", "is not known"),
+    ],
+)
+def test_what_such_a_file_leaves_open_is_said(old: str, new: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(LAID_OVER.replace(old, new), encoding="utf-8")
+    (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert result.outcome in {"not_modelled", "cannot_tell"}
+    assert reason in " ".join(result.reasons)

@@ -135,3 +135,69 @@ def test_a_configuration_of_the_launcher_is_asked_for_too(before: str, is_known:
     flags = "--model_name_or_path meta-llama/Llama-3.2-3B --per_device_train_batch_size 1 --max_length 512 --bf16"
     recipe = read(tmp_path, "sft.sh", f"{before}accelerate launch --config_file conf.yaml sft.py {flags}\n")
     assert is_known == (recipe.layout is not None and recipe.layout.zero_stage == 3)
+
+
+CHART = """
+env:
+  - name: WORLD_SIZE
+    value: "{{ $root.Values.workload.gpus }}"
+  - name: NNODES
+    value: "{{ $nodes }}"
+  {{- if .Values.workload.length }}
+  - name: LENGTH
+    value: {{ .Values.workload.length }}
+  {{- end }}
+"""
+"""A template as those of charts that start Megatron-Bridge on GKE name their variables."""
+
+
+def test_a_chart_beside_a_script_gives_its_variables(tmp_path: Path) -> None:
+    script = tmp_path / "launcher.sh"
+    words = (
+        "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --max-position-embeddings 4096 --vocab-size 32000"
+    )
+    script.write_text(
+        f"mpirun -np $WORLD_SIZE python pretrain_gpt.py {words} --seq-length $LENGTH --micro-batch-size 1 "
+        "--global-batch-size 64 --bf16\n",
+        encoding="utf-8",
+    )
+    (alone,) = read_recipe(script)
+    assert {unknown.name for unknown in alone.unknowns} >= {"WORLD_SIZE", "LENGTH"}
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "job.yaml").write_text(CHART, encoding="utf-8")
+    (tmp_path / "values.yaml").write_text("workload: {gpus: 16, length: 4096, image: null}\n", encoding="utf-8")
+    (unpacked,) = read_recipe(script)
+    assert unpacked.unknowns == alone.unknowns
+    (tmp_path / "Chart.yaml").write_text("name: x\n", encoding="utf-8")
+    (run,) = read_recipe(script)
+    assert run.seq_length == 4096
+    assert not run.unknowns
+    (remark,) = (remark for remark in run.remarks if remark.rule == "example-arguments")
+    assert remark.message == "the chart beside it says WORLD_SIZE=16 LENGTH=4096"
+    (told,) = read_recipe(script, {"LENGTH": "2048"})
+    assert told.seq_length == 2048
+
+
+COMPOSED = """
+services:
+  data: {image: x, environment: {MBS: "3", ROOT: /data}}
+  trainer:
+    image: x
+    ENVIRONMENT
+    command: COMMAND
+"""
+
+
+@pytest.mark.parametrize("environment", ["environment: {LENGTH: 2048, NAME: x}", "environment: [LENGTH=2048]"])
+@pytest.mark.parametrize("form", ["text", "words", "shell"])
+def test_a_service_of_a_compose_file_starts_a_training(environment: str, form: str, tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node 8 pretrain_gpt.py " + FLAGS.replace("\\\n", " ").replace("\n", " ").strip()
+    command = command.replace("--seq-length 2048", "--seq-length $$LENGTH")
+    forms = {"text": f"'{command}'", "words": str(command.split()), "shell": str(["bash", "-c", command])}
+    text = COMPOSED.replace("ENVIRONMENT", environment).replace("COMMAND", forms[form])
+    run = read(tmp_path, "compose.yaml", text)
+    assert (run.dialect, run.seq_length, run.devices_per_node) == ("megatron-shell", 2048, 8)
+    assert run.layout is not None
+    assert run.layout.micro_batch_size == 3
+    two = read(tmp_path, "compose.yaml", text.replace("x, environment: {MBS", "x, environment: {LENGTH: 4096, MBS"))
+    assert two.seq_length is None

@@ -271,3 +271,28 @@ def test_oumi_loads_weights_in_the_type_of_their_checkpoint(stored: str, outcome
     read(tmp_path, "train.yaml", text, DATA="x", OPTIMIZER="adamw_torch")
     (found,) = check_files([str(tmp_path / "train.yaml")], question_of({"hardware": "a100-sxm-80g"}), Gates())
     assert found.outcome == outcome
+
+
+def test_a_job_of_oumi_replaces_keys_of_its_file(tmp_path: Path) -> None:
+    oumi(tmp_path)
+    starts = "oumi distributed torchrun -m oumi train -c train.yaml"
+    job = f'resources: {{accelerators: "A100:4"}}\nworking_dir: .\nrun: |\n  {starts}'
+    words = (
+        "--training.per_device_train_batch_size 4 \\\n    --training.run_name a.$B --model.model_max_length=2048 && x"
+    )
+    run = read(tmp_path, "job.yaml", f"{job} {words}\n")
+    assert run.layout is not None
+    assert (run.layout.micro_batch_size, run.layout.data_parallel, run.seq_length) == (4, 4, 2048)
+    open_run = read(tmp_path, "job.yaml", f"{job} --model.model_max_length=$LENGTH\n")
+    assert open_run.seq_length is None
+    assert [unknown.name for unknown in open_run.unknowns] == ["LENGTH"]
+
+
+def test_a_function_of_torchtitans_registry_is_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b\n", encoding="utf-8"
+    )
+    (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert result.outcome == "cannot_tell"
+    assert "llama3_8b is a function of llama3/config_registry.py" in result.reasons[0]

@@ -51,8 +51,18 @@ def test_every_family_has_a_reader_and_a_small_configuration() -> None:
     assert len(set(names)) == len(names)
     assert set(names) == {name for name in read_yaml(FAMILIES_FILE) if not name.startswith("_")}
     # A config.json of another class, or of code beside the checkpoint: read like a family that is tested.
-    alike = {"kimi_k2", "qwen3_vl_text", "qwen3_vl_moe_text", "mimo", "minimax_text_01", "minimax_m1", "minimax_m3"}
+    alike = {
+        "kimi_k2",
+        "glm4_moe_lite",
+        "qwen3_vl_text",
+        "qwen3_vl_moe_text",
+        "mimo",
+        "minimax_text_01",
+        "minimax_m1",
+        "minimax_m3",
+    }
     alike |= {
+        "glm4_moe_lite",
         "qwen2_vl",
         "qwen2_vl_text",
         "qwen2_5_vl",

@@ -2,24 +2,28 @@
 
 Read at NVIDIA-NeMo/Automodel 36044ad (August 2026): `nemo_automodel/recipes/llm/{train_ft,benchmark}.py`,
 `components/distributed/{config,parallelizer,utils}.py`, `components/moe/parallelizer.py`,
-`components/loss/masked_ce.py`, `_transformers/auto_model.py`, whose defaults apply where a key is absent.
+`components/loss/masked_ce.py`, `components/utils/model_utils.py`, `recipes/vlm/finetune.py`,
+`components/datasets/vlm/collate_fns.py`, `_transformers/auto_model.py`, whose defaults apply where a key is absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.frameworks import models
-from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
+from simulator.frameworks.configuration import named_configuration, replaced
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, rank_layers
+from simulator.question.specs.families.reading import model_of_config
 
 _NODES: Final = ("benchmark.num_nodes", "slurm.nodes")
 _NODE: Final = 8
@@ -27,18 +31,53 @@ _NODE: Final = 8
 _NAMES: Final = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config")
 _LENGTHS: Final = ("packed_sequence.packed_sequence_size", "packed_sequence.pack_size", "dataset.seq_len")
 """Lengths that every sample has: packs, and the benchmark's made-up data."""
-_BOUNDS: Final = ("dataloader.collate_fn.max_length", "dataset.seq_length", "dataset.max_length")
+_CUT: Final = "dataloader.collate_fn.max_length"
+"""Length that samples are cut to, and of models that see images also filled up to."""
+_BOUNDS: Final = (_CUT, "dataset.seq_length", "dataset.max_length")
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 """Weights have the checkpoint's type, and FSDP2 gives gradients back in it; `mp_policy` computes in bf16."""
 _EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
+_RECIPES: Final = ("recipe", "recipe._target_")
+_PREDICTING: Final = (
+    *("qwen3_5_text", "qwen3_5_moe_text", "nemotron_h", "deepseek_v4", "deepseek_ref"),
+    *("step3p7", "minimax_m3", "minimax_m3_vl_text"),
+)
+"""Architectures whose prediction layers its own classes build and train (`components/models/*/mtp.py`)."""
 _KNOWN: Final = {
-    "model._target_": ("NeMoAutoModelForCausalLM", "build_gpt2_model"),
+    "model._target_": ("NeMoAutoModelForCausalLM", "NeMoAutoModelForImageTextToText", "build_gpt2_model"),
     **dict.fromkeys(
-        ("recipe", "recipe._target_"),
-        ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction"),
+        _RECIPES,
+        (
+            *("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction"),
+            "FinetuneRecipeForVLM",
+        ),
     ),
 }
-"""Classes that train a decoder of text."""
+"""Classes that train a decoder of text, or one with an encoder of images."""
+
+
+_STARTED: Final = re.compile(
+    r"(?:.*/)?examples/[lv]lm_\w+/\w+\.py|nemo_automodel\.\S+|(?:.*/)?nemo_automodel/recipes/[lv]lm/\w+\.py"
+)
+"""Programs that train by a configuration file."""
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a command line trains by a file: `examples/llm_finetune/finetune.py -c FILE --key value`."""
+    named = any(value.text in ("-c", "--config") for value in launch.arguments)
+    return named and _STARTED.fullmatch(launch.script.text) is not None
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of a command line; flags override the file's keys."""
+    document = named_configuration(arguments, launch, "config", "c")
+    flags, arguments.entries = arguments.entries, {}
+    if document is None:
+        return Recipe(framework="torch")
+    words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
+    if not is_file({name for key in document.keys for name in (key.dotted, key.name)}):
+        arguments.not_modelled(f"{document.file[-80:]}: no configuration of the decoders that are read")
+    return read(arguments, replaced(document, words, arguments.file)) or Recipe(framework="torch")
 
 
 def is_file(names: Collection[str]) -> bool:
@@ -51,8 +90,13 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     arguments.add_keys(keys)
     _require_text(arguments)
     targets = take(arguments)
+    fields = _stated_sizes(arguments, keys) or part(targets, "model")
     name = next((text for key in _NAMES if (text := arguments.text("model", key))), "")
     model = models.named_model(arguments, name, *_NAMES)
+    if model is not None and "ImageTextToText" in (arguments.text("model", "model._target_") or ""):
+        model = models.seeing(model)
+        if models.load_model(model).encoder is None:
+            arguments.not_modelled(f"{name[-80:]}: what reads its images is not known", "model._target_")
     rank = arguments.integer("lora_rank", "peft.dim") or 8 if arguments.has("peft._target_", "peft.dim") else None
     layout = Layout(**_layout(arguments, model, targets))
     whole = arguments.text("parameter_dtype", "model.torch_dtype") in ("float32", "fp32", "torch.float32")
@@ -62,13 +106,18 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
     options = {**({} if whole else _HALF), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
     options |= _optimizer(arguments)
+    if model is not None and models.load_model(model).architecture in _PREDICTING:
+        options["mtp"] = "true"
     counts = (arguments.integer("nodes", key) for key in _NODES)
     arguments.nodes = next((count for count in counts if count), None)
-    exact = next((key for key in _LENGTHS if arguments.integer("seq_length", key, low=0)), None)
+    sees = "FinetuneRecipeForVLM" in (arguments.text("model", *_RECIPES) or "")
+    lengths = (*_LENGTHS, _CUT) if sees else _LENGTHS
+    exact = next((key for key in lengths if arguments.integer("seq_length", key, low=0)), None)
     run = Recipe(
         framework="torch",
         model=model,
-        seq_length=arguments.integer("seq_length", exact) if exact else _bound(arguments, model),
+        model_fields=fields if model is not None or "architecture" in fields else {},
+        seq_length=arguments.integer("seq_length", exact) if exact else _bound(arguments, model, fields),
         global_batch_size=targets.get("workload.global_batch_size"),
         precision="fp8" if narrow else "bf16",
         lora_rank=rank,
@@ -78,6 +127,8 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     late = arguments.switch("zero_stage", "distributed.defer_fsdp_grad_sync", default=True)
     whole_gradients = _unsharded_bytes(run, layout, arguments.nodes or 1) if late else 0.0
     run = replace(run, unpriced_bytes=_wrapped_bytes(run, layout) + whole_gradients)
+    if model is not None and models.load_model(model).encoder is not None:
+        run = _of_parts(arguments, run)
     if exact:
         return run
     data = {
@@ -86,8 +137,44 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     return with_longest_sample(arguments, run, data)
 
 
+_CLASS: Final = re.compile(r"transformers\.models\.(\w{1,60})\.\w+\.\w+")
+"""Class of a configuration, in the folder of its `model_type`."""
+
+
+def _stated_sizes(arguments: Arguments, keys: Sequence[Key]) -> dict[str, Any]:
+    """Return the model's fields where its configuration stands in the file itself, by class and sizes; else none."""
+    named = _CLASS.fullmatch(arguments.text("model", "model.config._target_") or "")
+    builds = "build_gpt2_model" in (arguments.text("model", "model._target_") or "")
+    section = ("model",) if builds else ("model", "config")
+    sizes = {key.name: key.content for key in keys if key.path[:-1] == section}
+    kind = "gpt2" if builds else named[1] if named is not None else ""
+    if not kind or sizes.keys().isdisjoint(("num_hidden_layers", "n_layer")):
+        return {}
+    spec = model_of_config({**sizes, "model_type": kind}, f"{arguments.file}: {'.'.join(section)}", "recipe")
+    return spec.model_dump(exclude_defaults=True, exclude={"name", "note"})
+
+
+def _of_parts(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return the run of a model that sees images: with a `freeze_config` its encoder rests (`model_utils.py`: 364).
+
+    Beside adapters all rests but where they are: at the encoder too, unless its modules are left out.
+    """
+    frozen = any(name.startswith("freeze_config.") for name in arguments.entries)
+    rests = frozen and arguments.switch("encoder", "freeze_config.freeze_vision_tower", default=True)
+    if run.lora_rank is not None:
+        left, taken = (
+            entry.values if (entry := arguments.entry(key)) else ()
+            for key in ("peft.exclude_modules", "peft.target_modules")
+        )
+        of_text = bool(taken) and all("language_model" in value.text for value in taken)
+        rests = rests or of_text or any("vis" in value.text for value in left)
+    decoder = not arguments.switch("decoder", "freeze_config.freeze_language_model")
+    encoder = None if rests else run.lora_rank or 0
+    return models.of_parts(arguments, run, encoder, projector=run.lora_rank is None, decoder=decoder)
+
+
 def _require_text(arguments: Arguments) -> None:
-    """Remark what is trained beside a decoder of text."""
+    """Remark what is trained beside a decoder."""
     for key, known in _KNOWN.items():
         text = arguments.text("model", key) or ""
         if text and not any(name in text for name in known):
@@ -133,12 +220,13 @@ def _cut(arguments: Arguments, layers: int, pipeline: int) -> dict[str, Any]:
     }
 
 
-def _bound(arguments: Arguments, model: str | None) -> int | None:
+def _bound(arguments: Arguments, model: str | None, fields: Mapping[str, Any]) -> int | None:
     """Return the longest sample: what the file cuts to, else what the model allows."""
     bound = next((size for key in _BOUNDS if (size := arguments.integer("seq_length", key))), None)
     if bound is not None and (arguments.text("seq_length", "dataset.padding") or "") == "max_length":
         return bound
-    longest = bound or (models.load_model(model).max_position_embeddings if model else None)
+    allowed = models.load_model(model).max_position_embeddings if model else None
+    longest = bound or fields.get("max_position_embeddings", allowed)
     message = f"samples are priced as long as {'the file' if bound else 'the model'} allows, {longest}"
     arguments.remark("activations-bound", "warning", message, *_BOUNDS, bound="length")
     return longest
@@ -221,5 +309,6 @@ FRAMEWORK: Final = Framework(
     title="NeMo Automodel",
     profile="torch",
     tables=("automodel",),
+    launches=(LaunchForm("automodel-shell", 11, is_launch, read_launch),),
     files=(FileForm("automodel-yaml", 19, is_file, read),),
 )

@@ -10,7 +10,7 @@ them); `nemo.recipes` interprets them and what a launch sets after the name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,13 +20,14 @@ from simulator.errors import UndecidedError, UnsupportedError
 from simulator.files import read_table
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import Interpolation
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples
 from simulator.frameworks.megatron.read import read as read_megatron
 from simulator.frameworks.nemo.read import with_named_model
 from simulator.frameworks.nemo.recipes import PythonRecipe, read_python
-from simulator.frameworks.values import PlainValue, known_value
+from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.frameworks.stacks import STACKS, ReleaseRecipe, release_recipes
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
@@ -229,7 +230,7 @@ _SHORT: Final = (
 """Flags that stand for keys (`COMMON_OVERRIDE_FIELDS`), of which batches are the training's, the others the model's."""
 _IDLE: Final = re.compile(
     r"recipe|mode|step[-_]func|dataset|lr|min_lr|warmup_iters|max_steps|ms|pretrained_checkpoint|save\w+|load_dir"
-    r"|deterministic|dump[-_]env|hf_path"
+    r"|deterministic|dump[-_]env|hf_path|per_split_data_args_path|data_paths|finetune_lr|lr_warmup_iters|train_iters"
 )
 _LAYOUT: Final = "model.pipeline_model_parallel_layout"
 _STAGES: Final = "model.pipeline_model_parallel_size"
@@ -284,9 +285,37 @@ def _key(word: str, line: int, file: str) -> Key:
     return Key(tuple(path.split(".")), tuple(known_value(item, line) for item in items if item), line, text, file)
 
 
+_RECIPES: Final = "megatron.bridge.recipes."
+_ASIDE: Final = ("recipe.", "run.")
+"""Sections of the function that makes a recipe, and of the job that starts it."""
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether a file names the function that makes its recipe."""
+    return "recipe._target_" in names
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
+    """Return the run of a file that is laid over a library recipe: `recipe: {_target_: megatron.bridge.recipes.…}`.
+
+    Raises UnsupportedError for a recipe that the table lacks.
+    """
+    filled = Interpolation(keys, arguments.settings)
+    whole = filled.keys()
+    arguments.used |= filled.used
+    target = next((key.first for key in whole if key.dotted == "recipe._target_"), EMPTY)
+    if not target.text.startswith(_RECIPES):
+        return None
+    named = known_value(target.text.rpartition(".")[2], target.line)
+    stated = {f"--{key.name}": key.first for key in whole if key.path[:-1] == ("recipe",) and key.name != "_target_"}
+    flags = {"--recipe": named, **stated}
+    return read_library(arguments, flags, [key for key in whole if not key.dotted.startswith(_ASIDE)], {})
+
+
 FRAMEWORK: Final = Framework(
     title="Megatron-Bridge",
     profile="megatron",
     tables=("megatron_bridge", "megatron"),
     launches=(LaunchForm("bridge-shell", 5, is_own, read, take_words, cluster),),
+    files=(FileForm("bridge-yaml", 29, is_file, read_file, complete=False, in_words_of="megatron"),),
 )

@@ -10,18 +10,20 @@ from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import named_configuration, replaced
+from simulator.frameworks.configuration import Configuration, named_configuration, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.trl.framework import purposed_run
-from simulator.frameworks.values import known_value
+from simulator.frameworks.values import Cause, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
 _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
 """The configuration file in a job's training command, with continued lines joined."""
+_REPLACED: Final = re.compile(r"\s[\"']?--((?:training|model|data|fsdp|peft|deepspeed)\.[\w.]{1,99})[ =]+(\S{1,200})")
+"""A key of the configuration on a job's command line, and its value."""
 _LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
 _FILE_FLAGS: Final = ("-c", "--config")
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
@@ -75,15 +77,21 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         path = beside(arguments.file, started[1], texts["run"].line)
     except InputError as error:
         raise UndecidedError(str(error)) from error
-    run = read(arguments, keys_of(path, read_document(path)), str(path))
+    # What follows the file, up to the end of the command, replaces its keys.
+    own = re.split(r"[\n;&|]", command.replace("\\\n", " ")[started.end() :])[0]
+    line = texts["run"].line
+    words = {
+        name: unknown_value(text, line, [Cause(line, text.strip("\"'${}"))]) if "$" in text else known_value(text, line)
+        for name, text in _REPLACED.findall(own)
+    }
+    document = Configuration(str(path), tuple(keys_of(path, read_document(path))))
+    run = read(arguments, replaced(document, words, arguments.file), str(path))
     devices = texts.get("resources.accelerators")
     count = _COUNT.fullmatch(devices.values[0].text) if devices is not None else None
     nodes = texts["num_nodes"].values[0].text if "num_nodes" in texts else "1"
     if devices is not None and count is not None and re.fullmatch(r"[1-9]\d{0,4}", nodes, re.ASCII):
         arguments.devices = int(count[1]) * int(nodes)
         arguments.places["devices"] = Place(arguments.file, devices.line)
-    if re.search(r"\s--(?:training|model|fsdp|peft|deepspeed)\.(?!run_name|output_dir)\w", command):
-        arguments.not_modelled("run: the command replaces keys of the configuration, which are not read")
     return run
 
 

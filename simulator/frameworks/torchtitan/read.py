@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from simulator.cost.dtypes import FP32
 from simulator.cost.operations.sums import total_parameters
+from simulator.errors import UndecidedError
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration_path
@@ -70,12 +71,20 @@ def is_file(names: Collection[str]) -> bool:
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch names a configuration file of torchtitan."""
-    return any(re.match(r"--job[.]config[-_]file(=|$)", value.text) for value in launch.arguments)
+    """Whether a launch names a configuration file of torchtitan, or by `--module` and `--config` a function of it."""
+    by_name = "torchtitan" in launch.script.text and {"module", "config"} <= launch.flags
+    return by_name or any(re.match(r"--job[.]config[-_]file(=|$)", value.text) for value in launch.arguments)
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainValue]) -> None:
-    """Take the configuration file that the flags name, beside the script; flags override its keys."""
+    """Take the configuration file that the flags name, beside the script; flags override its keys.
+
+    Raises UndecidedError where they name a function of its registry instead, as main does since b5bcd76 at the latest.
+    """
+    if not arguments.has(_CONFIG):
+        named = {name: arguments.entries[name][-1].text[:60] for name in ("module", "config")}
+        message = f"--config {named['config']} is a function of {named['module']}/config_registry.py, which is not run"
+        raise UndecidedError(f"{arguments.file}:{launch.line}: {message}; give a file of keys (v0.1.0 to v0.2.2)")
     flags, arguments.entries = arguments.entries, {}
     place = flags.pop(_CONFIG)[-1]
     written = launch.written(place.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Argument, Arguments
 from simulator.frameworks.documents import Key, keys_of, read_document, read_text
 from simulator.frameworks.flags import plain
-from simulator.frameworks.values import Cause, PlainValue
+from simulator.frameworks.values import Cause, PlainValue, require_inside
 from simulator.question.origin import Place
 from simulator.recipes.readers.recognition import command_line
 from simulator.recipes.shell.launch import TrainingCommand
@@ -22,6 +23,9 @@ from simulator.recipes.shell.values import Value, split_fields, text_value
 
 _COMMANDS: Final = frozenset(["run", "command", "commands", "script", "args", "arguments", "entrypoint"])
 """Last parts of keys that hold shell."""
+COMPOSED: Final = "services"
+"""Section of a compose file, whose commands have `$$` for a `$` of the shell."""
+_SET: Final = "environment"
 _VISIT_WORK: Final = 20
 """Units of work per value of a document."""
 _HEAD: Final = "setup"
@@ -47,11 +51,18 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
         # Return the shell of a key; for a list the command after `-c`, or one command per line.
         items = [value.text for value in key.values]
         behind = items.index("-c") + 1 if "-c" in items else 0
-        text = "\n".join(items[behind : behind + 1] if 0 < behind < len(items) else items)
+        words = items[behind : behind + 1] if 0 < behind < len(items) else items
+        # A list without blanks is the words of one command, as in a compose file.
+        text = ("\n" if any(" " in word for word in words) else " ").join(words)
+        text = text.replace("$$", "$") if key.path[0] == COMPOSED else text
         if key.dotted == _HEAD or (key.name in _COMMANDS and command_line(text)):
             lines += [""] * (key.line - len(lines))
             lines += text.split("\n")
     variables = _variables(keys)
+    if COMPOSED in document:
+        pairs = {pair for key in keys if _SET in key.path for pair in _set(key)}
+        names = [name for name, _ in pairs]
+        variables |= {name: text for name, text in pairs if names.count(name) == 1}
     if not lines:
         whole = read_text(path)
         for text in _in_containers(document, variables):
@@ -59,6 +70,13 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
             place = next((each for each in places if each >= 0), 0)
             lines += [""] * (whole.count("\n", 0, place) - len(lines)) + text.split("\n")
     return "\n".join(lines), variables
+
+
+def _set(key: Key) -> Iterator[tuple[str, str]]:
+    """Yield the variables of a compose file's `environment`: a mapping, or a list of `NAME=VALUE`."""
+    for value in key.values:
+        name, equals, text = value.text.partition("=")
+        yield from [(name, text)] if key.name == _SET and equals else [(key.name, value.text)] * (key.name != _SET)
 
 
 def _in_containers(value: Any, variables: dict[str, str]) -> Iterator[str]:
@@ -83,6 +101,30 @@ def _in_containers(value: Any, variables: dict[str, str]) -> Iterator[str]:
             yield item
         elif name not in ("command", "args", "env"):
             yield from _in_containers(item, variables)
+
+
+_OF_CHART: Final = re.compile(
+    r"-[ ]name:[ ]*(\w{1,100})\n[ ]*value:[ ]*[\"']?"
+    r"\{\{-?[ ]*(?:\$\w{1,100})?\.Values\.([\w.]{1,200})[ ]*-?\}\}[\"']?[ ]*$",
+    re.MULTILINE | re.ASCII,
+)
+"""A container's variable in a template of Helm, and the value that it has."""
+_MOST_TEMPLATES: Final = 32
+
+
+def chart_variables(path: Path) -> dict[str, str]:
+    """Return the variables that the Helm chart in a script's folder gives its containers, by `values.yaml`."""
+    values, folder = path.with_name("values.yaml"), path.with_name("templates")
+    if not (path.with_name("Chart.yaml").is_file() and values.is_file()):
+        return {}
+    variables: dict[str, str] = {}
+    with contextlib.suppress(InputError):
+        keys = keys_of(values, read_document(require_inside(values, path, str(values))))
+        texts = {key.dotted: str(key.content) for key in keys if isinstance(key.content, int | str)}
+        for template in sorted(folder.glob("*.y*ml"))[:_MOST_TEMPLATES]:
+            text = read_text(require_inside(template, path, str(template)))
+            variables |= {name: texts[value] for name, value in _OF_CHART.findall(text) if value in texts}
+    return variables
 
 
 _MADE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]*(?::{0,3}|\?)=[ \t]*(?P<text>.*)", re.ASCII)

@@ -31,7 +31,7 @@ from simulator.question.frameworks.stacks import decided_by, of_code, stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
-from simulator.recipes.readers.cluster import add_words, cluster_of, job_script, make_shell
+from simulator.recipes.readers.cluster import COMPOSED, add_words, chart_variables, cluster_of, job_script, make_shell
 from simulator.recipes.readers.devices import with_devices
 from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
@@ -122,7 +122,13 @@ def _read(
         return _read_shell(path, make_shell(text), settings, environment, trainers)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
-    return _read_shell(path, text, settings, environment, trainers)
+    chart = {name: value for name, value in chart_variables(path).items() if re.search(rf"\b{name}\b", text)}
+    recipes = _read_shell(path, text, settings, {**chart, **environment}, trainers)
+    if not chart:
+        return recipes
+    shown = " ".join(f"{name}={value}" for name, value in chart.items())
+    remark = Remark("example-arguments", "warning", f"the chart beside it says {shown[:300]}", Place(str(path), 1))
+    return tuple(dataclasses.replace(recipe, remarks=(*recipe.remarks, remark)) for recipe in recipes)
 
 
 _MAKEFILES: Final = ("makefile", "gnumakefile")
@@ -225,6 +231,8 @@ def _unread(path: Path, text: str, names: Collection[str], outer: Collection[str
     """Return the error for a file that no reader takes, by whether anything in it trains."""
     if path.suffix == ".json" and recognition.is_recorded(names):
         return NoRecipeError(f"{path}: starts no training: the results of a run")
+    if COMPOSED in (outer or ()) and (line := recognition.command_line(text)):
+        raise _CommandWithinError(f"{path}:{line}: a command of a service; give the script that it starts")
     trains = recognition.settings_of_training({*names, *recognition.names_in(text)}, str(path), outer)
     if trains := trains or recognition.experiment(text):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
