@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cost.derived import pricing_of, pricings_of
 from simulator.cost.memory.activations import recompute_plan
@@ -154,7 +155,7 @@ def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
     return "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
 
 
-def _by_layout(figures: Array) -> list[Any]:
+def _by_layout(figures: NDArray[Any]) -> list[Any]:
     """Return figures of shape (..., n) as numbers by layout, then by the other axes, the last first."""
     return list(figures.T.tolist())
 
@@ -165,10 +166,9 @@ def _memory(priced: Priced) -> Iterator[MemoryEstimate]:
     hardware = [kinds[group] for group in memory.contents.group[memory.contents.kind]]
     fixed = [*zip(priced.block.stage_layers, (each.name for each in hardware), strict=True)]
     capacity = [each.usable_memory_bytes for each in hardware]
-    names, moments = tuple(memory.parts()), [moment.name for moment in memory.moments]
-    parts = np.array([*memory.parts().values()])
+    parts, moments = memory.parts(), [moment.name for moment in memory.moments]
     figures = (memory.device, memory.reserved, memory.allocated, memory.after_step, memory.moment)
-    by_layout = zip(*(_by_layout(figure) for figure in (*figures, parts)), strict=True)
+    by_layout = zip(*(_by_layout(figure) for figure in (*figures, np.array([*parts.values()]))), strict=True)
     outside = _outside(priced)
     for at, by_stage in enumerate(by_layout):
         stages = tuple(
@@ -179,7 +179,7 @@ def _memory(priced: Priced) -> Iterator[MemoryEstimate]:
                 reserved_bytes=reserved,
                 allocated_bytes=allocated,
                 moment=moments[moment],
-                parts_bytes=dict(zip(names, sizes, strict=True)),
+                parts_bytes=dict(zip(parts, sizes, strict=True)),
                 state_bytes=state,
                 hardware=name,
                 capacity_bytes=capacity[stage],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal, NamedTuple
 
@@ -233,8 +233,8 @@ def best_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) 
 def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
     """Return the fastest layout for one alternative; layouts slower than a known one are not priced in full.
 
-    `near` are layouts that may be fast, best first: the search skips layouts slower than the first likely one of them,
-    and those whose step takes `below` seconds or more.
+    `near` are layouts that may be fast, on any number of devices, best first: the search skips layouts slower than the
+    first likely one of them, and those whose step takes `below` seconds or more.
     """
     _counted(query)
     known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
@@ -242,9 +242,10 @@ def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.in
     for priced, where in layouts_below(query, lambda: min(shortlist.bar, known, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
     _offer_raised(shortlist, raisable)
-    if known < np.inf and not shortlist.entries:  # `near` came from another space
+    best = shortlist.entries[0] if shortlist.entries else None
+    if known < np.inf and (best is None or best.step_seconds > known):  # `near` came from another space
         return fastest_of(query, below=below)
-    return shortlist.entries[0] if shortlist.entries else None
+    return best
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
@@ -272,8 +273,9 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
 
 
 def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Yield the step seconds of those layouts that keep the rules and are likely to fit, in their order."""
-    for layout in layouts:
+    """Yield the step seconds of layouts on the question's devices that keep the rules and are likely to fit, in order."""
+    devices = query.scenario.devices
+    for layout in (replace(each, data_parallel=max(devices // each.replica, 1)) for each in layouts):
         allowed, _ = lawful(query.space, pricing_of(query.scenario, layout))
         if len(allowed):
             priced = price(allowed)
