@@ -273,7 +273,7 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
 
 
 def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Yield the step seconds of layouts on the question's devices that keep the rules and are likely to fit, in order."""
+    """Yield the step seconds of layouts, brought to the question's devices, that are likely to fit, in their order."""
     devices = query.scenario.devices
     for layout in (replace(each, data_parallel=max(devices // each.replica, 1)) for each in layouts):
         allowed, _ = lawful(query.space, pricing_of(query.scenario, layout))

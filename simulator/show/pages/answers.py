@@ -295,8 +295,11 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
     question, space, near = shown.question, shown.space or Space(), [first.layout]
 
     def best(changed: Question, space: Space = space) -> Estimate | None:
-        sized = {"micro_batch_size": space.micro_batch_size[0]} if space.micro_batch_size else {}
-        found = recommended(changed, space, near=[replace(layout, **sized) for layout in near[:2]])
+        sized = [
+            replace(each, micro_batch_size=(*(space.micro_batch_size or ()), each.micro_batch_size)[0])
+            for each in near[:2]
+        ]
+        found = recommended(changed, space, near=sized)
         if found is not None:
             near.insert(0, found.layout)
         return found
