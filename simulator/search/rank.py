@@ -254,10 +254,12 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
             continue
-        bounds = _ROUNDING * min_step_seconds(allowed)
-        allowed, bounds = allowed.take(bounds < bar()), bounds[bounds < bar()]
-        if not len(allowed):
+        # Until a layout is known no bound spares one.
+        bounds = _ROUNDING * min_step_seconds(allowed) if bar() < np.inf else np.zeros(len(allowed))
+        below = bounds < bar()
+        if not below.any():
             continue
+        allowed, bounds = (allowed, bounds) if below.all() else (allowed.take(below), bounds[below])
         sized = size(allowed)
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
