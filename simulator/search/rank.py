@@ -401,13 +401,17 @@ def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
     """Return the layouts of a block that break no rule, and the broken rules as in `JudgedBlock`."""
     broken: list[tuple[Rule, Mask]] = []
-    alive = np.ones(len(pricing), dtype=np.bool_)
+    left, at, alive = pricing, np.arange(len(pricing)), np.ones(len(pricing), dtype=np.bool_)
     for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
-        hit = alive & rule.broken(pricing)
+        hit = alive & rule.broken(left)
         if hit.any():
-            broken.append((rule, hit))
+            whole = np.zeros(len(pricing), dtype=np.bool_)
+            whole[at[hit]] = True
+            broken.append((rule, whole))
             alive &= ~hit
-    return pricing if alive.all() else pricing.take(alive), tuple(broken)
+            if 2 * np.count_nonzero(alive) < len(left):  # further rules take less time for those left
+                left, at, alive = left.take(alive), at[alive], np.ones(np.count_nonzero(alive), dtype=np.bool_)
+    return left if alive.all() else left.take(alive), tuple(broken)
 
 
 _PRICED_AT_ONCE = 256
