@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
@@ -17,6 +17,7 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
+from simulator.question.scenario.layout import Layout
 from simulator.search.alternatives import (
     fewest_nodes,
     in_fp8,
@@ -189,13 +190,23 @@ def fastest(
     question: Question, *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
-    query = query_of(question, space, min_fit_probability)
-    best = best_of(query)
-    if best is not None:
-        return Fastest(estimates_of([best])[0], None)
-    searched = search(query, top=1)
+    found = recommended(question, space, min_fit_probability)
+    if found is not None:
+        return Fastest(found, None)
+    searched = search(query_of(question, space, min_fit_probability), top=1)
     nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
     return Fastest(None, estimates_of(nearest)[0] if nearest else None)
+
+
+def recommended(
+    question: Question,
+    space: Space | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
+    near: Collection[Layout] = (),
+) -> Estimate | None:
+    """Return the first layout of `rank`, None where none is likely enough to fit; one like `near` is found sooner."""
+    best = best_of(query_of(question, space, min_fit_probability), near)
+    return None if best is None else estimates_of([best])[0]
 
 
 def with_best_layout(question: Question, space: Space | None = None) -> Question:

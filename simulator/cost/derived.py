@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
-from simulator.question.arrays import Index, Mask
+from simulator.question.arrays import Index, Mask, numbered
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -142,7 +142,7 @@ class Alike:
 
     def take(self, where: Index | Mask) -> Alike | None:
         """Return the kinds of the layouts selected by an index or mask array."""
-        kinds, index = np.unique(self.index[where], return_inverse=True)
+        kinds, _, index = numbered(self.index[where])
         return alike(self.pricing, kinds, index)
 
 

@@ -80,11 +80,13 @@ def fewest_of(rungs: Iterable[int], best: Callable[[int], _Answer | None], below
 
     Ascending `rungs` are tried, then all counts under the first with an answer: what divides 6 need not divide 4.
     """
+    tried: set[int] = set()
     for rung in rungs:
         answer = best(rung)
         if answer is not None:
-            fewer = (best(count) for count in node_counts(below + 1, rung - 1))
+            fewer = (best(count) for count in node_counts(below + 1, rung - 1) if count not in tried)
             return next((each for each in fewer if each is not None), answer)
+        tried.add(rung)
     return None
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cost.derived import pricing_of, pricings_of
 from simulator.cost.memory.activations import recompute_plan
@@ -31,7 +32,7 @@ from simulator.cost.timing.products import (
     repeated_flops_per_token,
     shared_flops_per_token,
 )
-from simulator.question.arrays import Matrix
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import ComputeRate
@@ -102,40 +103,34 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
 
 def _estimates_of(priced: Priced, *, ruled: bool) -> list[Estimate]:
     """Return the estimates of a block's layouts, without intervals."""
-    scenario, parts = priced.pricing.scenario, (priced.memory.parts(), priced.step.parts(priced.pricing))
+    scenario = priced.pricing.scenario
     broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
-    estimates = []
-    for index in range(len(priced.pricing)):
-        layout = priced.block.layout(index)
+    layouts = [priced.block.layout(index) for index in range(len(priced.pricing))]
+    origin, estimates = provenance(scenario), []
+    figures = zip(layouts, _memory(priced), _throughput(priced, layouts), strict=True)
+    for index, (layout, memory, throughput) in enumerate(figures):
         violations = tuple(
             Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
             for rule, where in broken
             if where[index]
         )
-        estimates.append(_estimate(priced, parts, index, violations))
+        estimate = Estimate(
+            model=scenario.model.name,
+            hardware=scenario.hardware_name,
+            devices=scenario.devices,
+            framework=scenario.framework.name,
+            **scenario.workload,
+            layout=layout,
+            verdict=verdict_of(priced, index, refused=bool(violations)),
+            memory=memory,
+            throughput=throughput,
+            violations=violations,
+            provenance=origin,
+            stack=scenario.framework.stack,
+            lengths=_lengths(scenario, layout.micro_batch_size),
+        )
+        estimates.append(estimate)
     return estimates
-
-
-def _estimate(
-    priced: Priced, parts: tuple[Mapping[str, Matrix], Mapping[str, Matrix]], index: int, broken: tuple[Violation, ...]
-) -> Estimate:
-    """Return the estimate of one layout; `parts` are of memory, by rank and layout, and of the step, by layout."""
-    scenario = priced.pricing.scenario
-    return Estimate(
-        model=scenario.model.name,
-        hardware=scenario.hardware_name,
-        devices=scenario.devices,
-        framework=scenario.framework.name,
-        **scenario.workload,
-        layout=priced.block.layout(index),
-        verdict=verdict_of(priced, index, refused=bool(broken)),
-        memory=_memory(priced, parts[0], index),
-        throughput=_throughput(priced, parts[1], index),
-        violations=broken,
-        provenance=provenance(scenario),
-        stack=scenario.framework.stack,
-        lengths=_lengths(scenario, int(priced.block.micro_batch_size[index])),
-    )
 
 
 def _lengths(scenario: Scenario, micro_batch_size: int) -> LengthsEstimate | None:
@@ -160,41 +155,56 @@ def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
     return "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
 
 
-def _memory(priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstimate:
+def _by_layout(figures: NDArray[Any]) -> list[Any]:
+    """Return figures of shape (..., n) as numbers by layout, then by the other axes, the last first."""
+    return list(figures.T.tolist())
+
+
+def _memory(priced: Priced) -> Iterator[MemoryEstimate]:
+    """Yield the memory of each layout of a block."""
     memory, kinds = priced.memory, priced.pricing.scenario.kinds_of_device
     hardware = [kinds[group] for group in memory.contents.group[memory.contents.kind]]
-    stages = tuple(
-        StageMemory(
-            stage=stage,
-            layers=priced.block.stage_layers[stage],
-            device_bytes=float(memory.device[stage, at]),
-            reserved_bytes=float(memory.reserved[stage, at]),
-            allocated_bytes=float(memory.allocated[stage, at]),
-            moment=memory.moment_name(stage, at),
-            parts_bytes={name: float(value[stage, at]) for name, value in parts.items()},
-            state_bytes=float(memory.after_step[stage, at]),
-            hardware=hardware[stage].name,
-            capacity_bytes=hardware[stage].usable_memory_bytes,
+    fixed = [*zip(priced.block.stage_layers, (each.name for each in hardware), strict=True)]
+    capacity = [each.usable_memory_bytes for each in hardware]
+    parts, moments = memory.parts(), [moment.name for moment in memory.moments]
+    figures = (memory.device, memory.reserved, memory.allocated, memory.after_step, memory.moment)
+    by_layout = zip(*(_by_layout(figure) for figure in (*figures, np.array([*parts.values()]))), strict=True)
+    outside = _outside(priced)
+    for at, by_stage in enumerate(by_layout):
+        stages = tuple(
+            StageMemory(
+                stage=stage,
+                layers=layers,
+                device_bytes=device,
+                reserved_bytes=reserved,
+                allocated_bytes=allocated,
+                moment=moments[moment],
+                parts_bytes=dict(zip(parts, sizes, strict=True)),
+                state_bytes=state,
+                hardware=name,
+                capacity_bytes=capacity[stage],
+            )
+            for stage, ((layers, name), device, reserved, allocated, state, moment, sizes) in enumerate(
+                zip(fixed, *by_stage, strict=True)
+            )
         )
-        for stage in range(priced.block.pipeline_parallel)
-    )
-    binding = int(priced.binding_stage[at])
-    worst = stages[binding]
-    return MemoryEstimate(
-        device_bytes=worst.device_bytes,
-        reserved_bytes=worst.reserved_bytes,
-        allocated_bytes=worst.allocated_bytes,
-        capacity_bytes=worst.capacity_bytes,
-        interval_bytes=None,
-        fit_probability=None,
-        binding_stage=binding,
-        moment=worst.moment,
-        parts_bytes=worst.parts_bytes,
-        outside_parts_bytes=_outside(priced, binding, at),
-        stages=stages,
-        host_capacity_bytes=host_capacity_bytes(priced.pricing),
-        **_on_host(priced, at),
-    )
+        binding = int(priced.binding_stage[at])
+        worst = stages[binding]
+        yield MemoryEstimate(
+            device_bytes=worst.device_bytes,
+            reserved_bytes=worst.reserved_bytes,
+            allocated_bytes=worst.allocated_bytes,
+            capacity_bytes=worst.capacity_bytes,
+            interval_bytes=None,
+            fit_probability=None,
+            binding_stage=binding,
+            moment=worst.moment,
+            parts_bytes=worst.parts_bytes,
+            outside_parts_bytes={name: float(size[binding, at]) for name, size in outside.items()},
+            stages=stages,
+            host_capacity_bytes=host_capacity_bytes(priced.pricing),
+            **_on_host(priced, at),
+        )
 
 
 def _on_host(priced: Priced, at: int) -> dict[str, Any]:
@@ -210,50 +220,49 @@ def _on_host(priced: Priced, at: int) -> dict[str, Any]:
     }
 
 
-def _outside(priced: Priced, stage: int, at: int) -> Mapping[str, float]:
-    outside = priced.memory.outside
-    return {
-        "context": float(outside.context[at]),
-        "communicators": float(outside.communicators[at]),
-        "user_buffers": float(outside.user_buffers[at]),
-        "ring_buffers": float(outside.ring_buffers[at]),
-        "fragmentation": float(outside.fragmentation[stage, at]),
-        "cached": float(np.broadcast_to(outside.cached, outside.fragmentation.shape)[stage, at]),
-        "streams": float(np.broadcast_to(outside.streams, outside.fragmentation.shape)[stage, at]),
-    }
+def _outside(priced: Priced) -> Mapping[str, Array]:
+    """Return what stands outside the allocator by part, shape (pipeline_parallel, n)."""
+    outside, shape = priced.memory.outside, priced.memory.device.shape
+    names = ("context", "communicators", "user_buffers", "ring_buffers", "fragmentation", "cached", "streams")
+    return {name: np.broadcast_to(getattr(outside, name), shape) for name in names}
 
 
-def _throughput(priced: Priced, parts: Mapping[str, Matrix], at: int) -> ThroughputEstimate:
+def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[ThroughputEstimate]:
+    """Yield the speed of each layout of a block."""
     scenario, step = priced.pricing.scenario, priced.step
-    seconds = float(step.total[at])
-    tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
-    flops = model_flops_per_token(scenario)
-    pace = float(step.pipeline.micro_batches[at] * step.pipeline.pace_seconds[at])
-    return ThroughputEstimate(
-        step_seconds=seconds,
-        flops_per_second_per_device=flops * tokens_rate,
-        hardware_flops_per_second_per_device=(flops + _recomputed_flops(priced, at)) * tokens_rate,
-        tokens_per_second_per_device=tokens_rate,
-        mfu=flops * tokens_rate / _mean_peak(scenario),
-        causal_mfu=(flops - masked_flops_per_token(scenario)) * tokens_rate / _mean_peak(scenario),
-        bubble_fraction=float(step.pipeline.fill[at]) / (pace + float(step.pipeline.fill[at])),
-        interval_seconds=None,
-        parts_seconds={name: float(value[at]) for name, value in parts.items()},
-        model_flops_per_token=flops,
-        schedule=schedule_of(priced.pricing),
-        stages=tuple(
-            StageTime(
-                stage=stage,
-                forward_seconds=float(step.work.forward[kind, at]),
-                backward_seconds=float(step.work.backward[kind, at]),
-                chunk_seconds=tuple(
-                    ChunkTime(*(float(seconds[kind, at]) for seconds in (chunk.forward, chunk.backward, chunk.weights)))
-                    for chunk in step.work.by_chunk
-                ),
-            )
-            for stage, kind in enumerate(priced.memory.contents.kind)
-        ),
-    )
+    flops, peak, masked = model_flops_per_token(scenario), _mean_peak(scenario), masked_flops_per_token(scenario)
+    again, kinds = _recomputed_flops(priced, layouts).tolist(), priced.memory.contents.kind.tolist()
+    fill = step.pipeline.fill.tolist()
+    pace = (step.pipeline.micro_batches * step.pipeline.pace_seconds).tolist()
+    parts, schedule = step.parts(priced.pricing), schedule_of(priced.pricing)
+    passes = [_by_layout(figure) for figure in (step.work.forward, step.work.backward)]
+    chunks = [
+        [_by_layout(figure) for figure in (each.forward, each.backward, each.weights)] for each in step.work.by_chunk
+    ]
+    for at, seconds in enumerate(step.total.tolist()):
+        tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
+        yield ThroughputEstimate(
+            step_seconds=seconds,
+            flops_per_second_per_device=flops * tokens_rate,
+            hardware_flops_per_second_per_device=(flops + again[at]) * tokens_rate,
+            tokens_per_second_per_device=tokens_rate,
+            mfu=flops * tokens_rate / peak,
+            causal_mfu=(flops - masked) * tokens_rate / peak,
+            bubble_fraction=fill[at] / (pace[at] + fill[at]),
+            interval_seconds=None,
+            parts_seconds={name: float(value[at]) for name, value in parts.items()},
+            model_flops_per_token=flops,
+            schedule=schedule,
+            stages=tuple(
+                StageTime(
+                    stage=stage,
+                    forward_seconds=passes[0][at][kind],
+                    backward_seconds=passes[1][at][kind],
+                    chunk_seconds=tuple(ChunkTime(*(figure[at][kind] for figure in chunk)) for chunk in chunks),
+                )
+                for stage, kind in enumerate(kinds)
+            ),
+        )
 
 
 def _mean_peak(scenario: Scenario) -> float:
@@ -264,20 +273,22 @@ def _mean_peak(scenario: Scenario) -> float:
     return total / scenario.devices
 
 
-def _recomputed_flops(priced: Priced, at: int) -> float:
-    """Return the FLOP per token that recompute adds, by the convention of model FLOP."""
+def _recomputed_flops(priced: Priced, layouts: Sequence[Layout]) -> Array:
+    """Return the FLOP per token that recompute adds to each layout, by the convention of model FLOP."""
     scenario, contents = priced.pricing.scenario, priced.pricing.contents
-    layout = priced.block.layout(at)
-    layers, on_rank = contents.over_ranks(contents.layers), recompute_plan(priced.pricing).on_rank
-    full = contents.over_ranks(np.broadcast_to(on_rank, (*on_rank.shape[:-1], len(priced.block)))[..., at : at + 1])
-    flops = 0.0
+    layers, flops = contents.over_ranks(contents.layers), np.zeros(len(layouts))
+    full = (recompute_plan(priced.pricing).on_rank * contents.ranks[:, :1]).sum(axis=1)
+    recomputes = [(layout.recompute, layout.recompute_modules) for layout in layouts]
+    listed = np.array([layout.recompute_method == "list" for layout in layouts])
     for index, kind in enumerate(contents.layer_kinds):
-        flops += float(full[index]) * repeated_flops_per_token(scenario, kind, "full", ())
-        flops += float(layers[index]) * shared_flops_per_token(scenario, kind)
-        if layout.recompute != "full":
-            share = contents.listed_shares[index] if layout.recompute_method == "list" else 1.0
-            again = repeated_flops_per_token(scenario, kind, layout.recompute, layout.recompute_modules)
-            flops += float(share * layers[index]) * again
+        flops += full[index] * repeated_flops_per_token(scenario, kind, "full", ())
+        flops += layers[index] * shared_flops_per_token(scenario, kind)
+        each = {
+            (mode, modules): 0.0 if mode == "full" else repeated_flops_per_token(scenario, kind, mode, modules)
+            for mode, modules in dict.fromkeys(recomputes)
+        }
+        shares = np.where(listed, contents.listed_shares[index], 1.0)
+        flops += shares * layers[index] * np.array([each[mode] for mode in recomputes])
     return flops
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal, NamedTuple
 
@@ -233,8 +233,8 @@ def best_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) 
 def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
     """Return the fastest layout for one alternative; layouts slower than a known one are not priced in full.
 
-    `near` are layouts that may be fast, best first: the search skips layouts slower than the first likely one of them,
-    and those whose step takes `below` seconds or more.
+    `near` are layouts that may be fast, on any number of devices, best first: the search skips layouts slower than the
+    first likely one of them, and those whose step takes `below` seconds or more.
     """
     _counted(query)
     known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
@@ -242,9 +242,10 @@ def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.in
     for priced, where in layouts_below(query, lambda: min(shortlist.bar, known, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
     _offer_raised(shortlist, raisable)
-    if known < np.inf and not shortlist.entries:  # `near` came from another space
+    best = shortlist.entries[0] if shortlist.entries else None
+    if known < np.inf and (best is None or best.step_seconds > known):  # `near` came from another space
         return fastest_of(query, below=below)
-    return shortlist.entries[0] if shortlist.entries else None
+    return best
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
@@ -253,10 +254,12 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
             continue
-        bounds = _ROUNDING * min_step_seconds(allowed)
-        allowed, bounds = allowed.take(bounds < bar()), bounds[bounds < bar()]
-        if not len(allowed):
+        # Until a layout is known no bound spares one.
+        bounds = _ROUNDING * min_step_seconds(allowed) if bar() < np.inf else np.zeros(len(allowed))
+        below = bounds < bar()
+        if not below.any():
             continue
+        allowed, bounds = (allowed, bounds) if below.all() else (allowed.take(below), bounds[below])
         sized = size(allowed)
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
@@ -272,8 +275,9 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
 
 
 def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Yield the step seconds of those layouts that keep the rules and are likely to fit, in their order."""
-    for layout in layouts:
+    """Yield the step seconds of layouts, brought to the question's devices, that are likely to fit, in their order."""
+    devices = query.scenario.devices
+    for layout in (replace(each, data_parallel=max(devices // each.replica, 1)) for each in layouts):
         allowed, _ = lawful(query.space, pricing_of(query.scenario, layout))
         if len(allowed):
             priced = price(allowed)
@@ -397,13 +401,17 @@ def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
     """Return the layouts of a block that break no rule, and the broken rules as in `JudgedBlock`."""
     broken: list[tuple[Rule, Mask]] = []
-    alive = np.ones(len(pricing), dtype=np.bool_)
+    left, at, alive = pricing, np.arange(len(pricing)), np.ones(len(pricing), dtype=np.bool_)
     for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
-        hit = alive & rule.broken(pricing)
+        hit = alive & rule.broken(left)
         if hit.any():
-            broken.append((rule, hit))
+            whole = np.zeros(len(pricing), dtype=np.bool_)
+            whole[at[hit]] = True
+            broken.append((rule, whole))
             alive &= ~hit
-    return pricing if alive.all() else pricing.take(alive), tuple(broken)
+            if 2 * np.count_nonzero(alive) < len(left):  # further rules take less time for those left
+                left, at, alive = left.take(alive), at[alive], np.ones(np.count_nonzero(alive), dtype=np.bool_)
+    return left if alive.all() else left.take(alive), tuple(broken)
 
 
 _PRICED_AT_ONCE = 256

@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import Estimate, Violation
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
-from simulator.question.arrays import Index
+from simulator.question.arrays import Index, numbered
 from simulator.question.question import Question
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.complete import default_chunks
@@ -390,7 +390,7 @@ def _block(
 
 def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
     """Return the layouts without repeated ones, with equal sizes marked."""
-    _, first, kind = np.unique(_of_work(choices, split, index), return_index=True, return_inverse=True)
+    _, first, kind = numbered(_of_work(choices, split, index))
     pricing = replace(pricing, sizes=alike(pricing, first, kind))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
     at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)

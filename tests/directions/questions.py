@@ -169,10 +169,7 @@ def figures_of(pricing: Pricing) -> Figures:
         held = host_memory(pricing, priced.memory)
         host = np.broadcast_to(held.total + held.pinned, (count,))
     activations, model, block = priced.memory.activations, model_flops_per_token(scenario), pricing.block
-    # What is done again depends on these columns alone.
-    columns = (block.recompute, block.recompute_modules, block.recompute_method, block.recompute_layers)
-    _, first, kind = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
-    again = np.array([_recomputed_flops(priced, int(at)) for at in first])[kind.reshape(-1)]
+    again = _recomputed_flops(priced, [block.layout(index) for index in range(count)])
     return {
         "device": priced.memory.need,
         "state": priced.memory.after_step,

@@ -34,7 +34,7 @@ from simulator.cost.operations.sums import extent, micro_batches, saved_amounts,
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
-from simulator.question.arrays import largest
+from simulator.question.arrays import Index, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind
@@ -425,18 +425,29 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
     run = np.maximum(micro_batches(pricing), schedule.min_micro_batches(ranks))
     cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(contents.ranks), len(pricing)
-    by_chunk = [np.broadcast_to(saved, shape) for saved in stage_activations(pricing).by_chunk]
+    by_chunk = np.array([np.broadcast_to(saved, shape) for saved in stage_activations(pricing).by_chunk])
     held = np.empty((ranks, len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
+        first, alike = _alike(by_chunk[..., of_count].reshape(-1, len(of_count)))
         for rank, kind in enumerate(contents.kind):
-            saved = [chunk[kind, of_count] for chunk in by_chunk]
+            saved = by_chunk[:, kind, of_count[first]]
             alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
             now = alive[:, 0, None] * saved[0]
             for number, size in zip(alive.T[1:], saved[1:], strict=True):
                 now += number[:, None] * size
-            held[rank, of_count] = np.max(now, axis=0)
+            held[rank, of_count] = np.max(now, axis=0)[alike]
     return held
+
+
+def _alike(figures: NDArray[np.float64]) -> tuple[Index, Index]:
+    """Return the first of every set of layouts with equal figures, shape (figures, n), and the set of each."""
+    codes = np.sqrt(np.arange(1.0, len(figures) + 1.0)) @ figures
+    _, first, alike = np.unique(codes, return_index=True, return_inverse=True)
+    if np.array_equal(figures[:, first[alike]], figures):
+        return first, alike
+    every = np.arange(len(codes))
+    return every, every
 
 
 class _Place(NamedTuple):
@@ -460,12 +471,27 @@ def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: i
     begun[np.arange(len(kind)), np.array(chunks)[chunk]] = HELD[kind]
     if before is not None:
         begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before)
-        return np.unique(np.cumsum(begun, axis=0)[np.append(begins[1:], False)], axis=0)
+        return _distinct(np.cumsum(begun, axis=0)[np.append(begins[1:], False)])
     backward = schedule.together(rank, ranks, len(chunks), micro_batches)
     # An overlapped forward pass takes the memory that the backward pass frees.
     beside = np.zeros(len(kind), dtype=np.bool_) if backward is None else np.append(backward[1:], False)
     alone = (kind == FORWARD) & ~beside
     most = alone & ~np.append(alone[1:], False)
-    moments = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
-    as_much = np.count_nonzero((moments[:, None] <= moments).all(axis=2), axis=1)
-    return np.asarray(moments[as_much == 1])
+    moments = _distinct(np.cumsum(begun, axis=0)[most])
+    exceeded = np.ones((len(moments), len(moments)), dtype=np.bool_)
+    for counts in moments.T:
+        exceeded &= counts[:, None] <= counts
+    return np.asarray(moments[np.count_nonzero(exceeded, axis=1) == 1])
+
+
+_EXACT: Final = 2.0**53
+"""First whole number above which floats skip some."""
+
+
+def _distinct(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the distinct rows of whole numbers from 0, sorted."""
+    base = np.max(counts, initial=0.0) + 1.0
+    if base ** counts.shape[1] > _EXACT:
+        return np.unique(counts, axis=0)
+    codes = counts @ base ** np.arange(counts.shape[1] - 1.0, -1.0, -1.0)
+    return np.asarray(counts[np.unique(codes, return_index=True)[1]])

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import FP32, HALF, element_bytes
@@ -176,36 +175,35 @@ def _dummy_gradients(pricing: Pricing) -> KindArray:
     grouped_linear.py since v2.10). All experts of a rank share two. Frozen weights have none.
     """
     scenario, contents = pricing.scenario, pricing.contents
-    profile, sizes = scenario.framework, np.zeros((len(contents.ranks), len(pricing)))
+    profile, block = scenario.framework, pricing.block
     if profile.dummy_weight_gradients == "none" or not profile.fused_gradient_accumulation or scenario.lora_rank:
-        return sizes
-    layers, modules = contents.with_prediction, dict[Weight, KindArray]()
-    for position, kind in enumerate(contents.layer_kinds):
-        for weight in _module_weights(conditions_of(scenario), kind):
-            if not weight.routed or profile.dummy_weight_gradients == "all":
-                modules[weight] = modules.get(weight, np.zeros_like(layers[position])) + layers[position]
+        return np.zeros((len(contents.ranks), len(pricing)))
     # The shapes depend on two sizes alone: each pair of them is counted once.
-    block = pricing.block
-    _, first, pair = np.unique(
-        block.tensor_parallel + 1j * block.expert_tensor_parallel, return_index=True, return_inverse=True
-    )
-    sizes, counted = np.zeros((len(contents.ranks), len(first))), list[tuple[NDArray[np.bool_], Array, Array]]()
-    for weight, users in modules.items():
-        outputs, inputs = (each[first] for each in _local_shape(pricing, weight))
-        fresh = users > 0.0
-        for others, rows, columns in counted:
-            fresh = fresh & ~(others & (outputs == rows) & (inputs == columns))
-        sizes = sizes + fresh * (element_bytes(scenario) * outputs * inputs)
-        counted.append((users > 0.0, outputs, inputs))
-    return sizes[:, pair]
+    pairs, pair = np.unique(block.tensor_parallel + 1j * block.expert_tensor_parallel, return_inverse=True)
+    conditions = conditions_of(scenario)
+    sizes = [_distinct_weights(conditions, contents, both.real, both.imag) for both in pairs.tolist()]
+    return element_bytes(scenario) * np.array(sizes).T[:, pair]
 
 
-def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
-    """Return the outputs and inputs of one weight on a device, each of shape (n,)."""
-    block, whole = pricing.block, np.ones(len(pricing))
-    parts = block.expert_tensor_parallel if weight.routed else block.tensor_parallel
-    of_outputs = parts if weight.split in ("column", "expert_column") else whole
-    of_inputs = parts if weight.split in ("row", "expert_row") else whole
+@lru_cache(maxsize=1024)
+def _distinct_weights(
+    conditions: Conditions, contents: StageContents, tensor: float, expert: float
+) -> tuple[float, ...]:
+    """Return the elements of weights of distinct shapes on every kind of rank, at these tensor parallel sizes."""
+    shapes: list[dict[tuple[float, float], None]] = [{} for _ in contents.ranks]
+    for kind, layers in zip(contents.layer_kinds, contents.with_prediction[..., 0], strict=True):
+        for weight in _module_weights(conditions, kind):
+            if not weight.routed or conditions.framework.dummy_weight_gradients == "all":
+                shape = _local_shape(weight, expert if weight.routed else tensor)
+                for on_rank, users in zip(shapes, layers, strict=True):
+                    on_rank.update({shape: None} if users > 0.0 else {})
+    return tuple(sum(outputs * inputs for outputs, inputs in on_rank) for on_rank in shapes)
+
+
+def _local_shape(weight: Weight, ranks: float) -> tuple[float, float]:
+    """Return the outputs and inputs of one weight on a device, divided over `ranks`."""
+    of_outputs = ranks if weight.split in ("column", "expert_column") else 1.0
+    of_inputs = ranks if weight.split in ("row", "expert_row") else 1.0
     return weight.outputs / of_outputs, weight.inputs / of_inputs
 
 

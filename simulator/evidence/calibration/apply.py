@@ -381,14 +381,24 @@ class _Spreads:
     scenario: Scenario
     known: dict[tuple[float, ...], _Spread] = field(default_factory=dict)
     """Spreads computed so far, by place beside measured runs."""
+    limits: list[_Spread] = field(default_factory=list)
+    """What `bounds` returned."""
 
-    def bounds(self, layout: Layout) -> tuple[_Spread, _Spread, _Spread]:
-        """Return the narrowest and the widest spread of any layout, and the widest of one that no run is like."""
-        narrow, wide = (self._part(covered=covered) for covered in (True, False))
-        inside, outside = (unit_of("memory", self.scenario, layout, 0.0, part) for part in (narrow, wide))
-        beyond = _beyond_stack(outside._replace(features=len(FEATURES)))
-        widest = _spread(beyond, wide)
-        return _spread(inside._replace(features=0), narrow), widest, widest._replace(surest=1.0 - UNFORESEEN)
+    def bounds(self, layout: Layout) -> list[_Spread]:
+        """Return the narrowest and the widest spread of any layout, and the widest of one that no run is like.
+
+        Any `layout` of the question serves.
+        """
+        if not self.limits:
+            narrow, wide = (self._part(covered=covered) for covered in (True, False))
+            inside, outside = (unit_of("memory", self.scenario, layout, 0.0, part) for part in (narrow, wide))
+            widest = _spread(_beyond_stack(outside._replace(features=len(FEATURES))), wide)
+            self.limits[:] = (
+                _spread(inside._replace(features=0), narrow),
+                widest,
+                widest._replace(surest=1.0 - UNFORESEEN),
+            )
+        return self.limits
 
     def of(self, place: tuple[float, ...], layout: Layout) -> _Spread:
         """Return the spread of a place, from a layout in it."""
@@ -497,6 +507,7 @@ def with_calibration(
 _FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
+@lru_cache(maxsize=64)
 def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, *, covered: bool) -> FittedPart:
     """Return a part with its family's sizes of contributions beyond its own rows, and scatter beyond its own range."""
     family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)

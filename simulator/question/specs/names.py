@@ -29,6 +29,7 @@ def spec_folder(kind: SpecKind) -> Path:
     return data_folder(f"{kind}_specs")
 
 
+@lru_cache(maxsize=512)
 def spec_file(kind: SpecKind, name: str) -> Path | None:
     """Return the file of the shipped spec called ``name``, or None if there is none."""
     if not name or len(name) > 100 or name.startswith(".") or not _is_plain(name):

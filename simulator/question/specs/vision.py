@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -65,7 +65,7 @@ class Encoder(BaseModel):
     def _value(self, name: str) -> int:
         return _evaluated(str(encoders()[self.kind][name]), self._names)
 
-    @property
+    @cached_property
     def _names(self) -> dict[str, int]:
         row, names = encoders()[self.kind], dict(self.sizes)
         for name in ("i", "g", "t", "k"):
@@ -73,12 +73,12 @@ class Encoder(BaseModel):
                 names[name] = _evaluated(str(row.get(name, "1")), names)
         return names | {"m": names["h"] * names["g"] ** 2}
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Parameters of the encoder, without the projector."""
         return self.layers * self._value("layer") + self._value("around")
 
-    @property
+    @cached_property
     def projector_parameters(self) -> int:
         """Parameters between the encoder and the language model."""
         return self._value("projector")

@@ -20,7 +20,7 @@ from simulator.answers.cases import case_of, priceable, question_model
 from simulator.answers.compare import Comparison, PartDifference
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.answers.ranking import estimate_of, fastest
+from simulator.answers.ranking import estimate_of, recommended
 from simulator.answers.ranking import feasible as feasible_layouts
 from simulator.answers.run import estimate_command
 from simulator.answers.timeline import timeline
@@ -292,10 +292,17 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
 
 def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
-    question, space = shown.question, shown.space or Space()
+    question, space, near = shown.question, shown.space or Space(), [first.layout]
 
     def best(changed: Question, space: Space = space) -> Estimate | None:
-        return fastest(changed, space=space).recommended
+        sized = [
+            replace(each, micro_batch_size=(*(space.micro_batch_size or ()), each.micro_batch_size)[0])
+            for each in near[:2]
+        ]
+        found = recommended(changed, space, near=sized)
+        if found is not None:
+            near.insert(0, found.layout)
+        return found
 
     def of_length(length: int) -> Estimate | None:
         return best(question.changed(seq_length=length))
@@ -460,7 +467,7 @@ def _priced_cells(knobs: Sequence[Knob], shown: Presentation) -> Cells:
         question = shown.question.changed(ARGUMENT, **turned)
         cells[values] = None
         with suppress(SimulateError):
-            cells[values] = fastest(question, space=shown.space).recommended
+            cells[values] = recommended(question, shown.space)
         if shown.progress is not None:
             shown.progress(len(cells), total)
     return cells
