@@ -54,10 +54,13 @@ def test_a_pattern_says_the_cut_and_what_predicts_further_tokens(tmp_path: Path)
     cut = f"{HYBRID}--pipeline-model-parallel-size 2 --hybrid-layer-pattern"
     recipe = read(f"{cut} 'M-M-|M-M*-|M-|M*-/*-/*-'", tmp_path)
     assert refused(recipe) == []
+    assert recipe.layout is not None
     assert (recipe.layout.virtual_stages, recipe.layout.chunk_layers) == (2, (4, 5, 2, 3))
     assert recipe.model_fields["num_hidden_layers"] == 14
     assert (recipe.model_fields["num_nextn_predict_layers"], recipe.options["mtp"]) == (2, "true")
-    assert read(f"{cut} 'M-M-|M*-'", tmp_path).layout.stage_layers == (4, 3)
+    halves = read(f"{cut} 'M-M-|M*-'", tmp_path).layout
+    assert halves is not None
+    assert halves.stage_layers == (4, 3)
     with pytest.raises(InputError, match=r"must have a multiple of 2 parts between \|"):
         read(f"{cut} 'M-|M*|M-'", tmp_path)
 
