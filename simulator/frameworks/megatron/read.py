@@ -66,8 +66,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         lora_rank=rank,
         options={**(special.usual_experts(arguments) if own else {}), **part(targets, "option")},
         layout=layout,
-        unpriced_bytes=special.sharding_room(arguments, targets, stated.get("vocab_size"))
-        + special.bias_room(arguments, targets),
+        unpriced_bytes=special.sharding_room(arguments, targets, stated) + special.bias_room(arguments, targets),
         virtual_stage_layers=cut.layers_per_chunk,
     )
     return special.with_encoder(arguments, run)
