@@ -54,7 +54,7 @@ def remedy_options(remedy: Remedy, question: Question, *, has_experts: bool) -> 
         else:
             options[-1] += f" {word}"
     options += (f"--option {name}={value}" for name, value in estimate.options.items())
-    if estimate.stack != DEFAULT and question.stated("stack") is None:
+    if estimate.stack != DEFAULT and question.stated("stack") is None and "--stack " not in remedy.change:
         options.append(f"--stack {estimate.stack}")
     return tuple(dict.fromkeys(options))
 

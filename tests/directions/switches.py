@@ -168,6 +168,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
         "state? device? host? seconds?", "parameter_dtype=bf16", because="wider parameters, but no master copy of them"
     ),
     "step_in_backward": on("state- device-", "fully_shard=false foreach_optimizer=false"),
+    "whole_table_state": on(f"{STATE} host+ seconds+", "optimizer=muon"),
+    "wide_table_moments": on(f"{STATE} seconds+", "optimizer=adamw_8bit"),
     "release_grads": on("state- device-", "fully_shard=false"),
     "sharding_degree": along("2 4 0", "state- device- host- seconds?", because="more ranks exchange smaller parts"),
     "sharding_replicas": along("1 2 4", f"{STATE} host+ seconds?", because="parts are summed between the groups"),

@@ -18,7 +18,8 @@ def movements(name: str, course: Course) -> Iterator[tuple[str, str, Figure, Sig
     """Question, values, figure and sign with the layouts that move so, for every question that has the values."""
     for before, after in zip(course.values, course.values[1:], strict=False):
         for question, asked in QUESTIONS.items():
-            if name == "optimizer" and not {before, after} <= set(PROFILES[asked.profile].limits.optimizers):
+            optimizers = {before, after} if name == "optimizer" else {course.beside.get("optimizer", "adamw")}
+            if not optimizers <= set(PROFILES[asked.profile].limits.optimizers):
                 continue
             both = (
                 figures(question, tuple(sorted({**course.beside, name: value}.items()))) for value in (before, after)

@@ -330,9 +330,13 @@ def row_of(more: dict[str, object], folder: Path) -> MeasuredRow:
             "optim_grads: room is left for all of its buffers",
         ),
         (
-            {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads", "num_experts": 8},
+            {
+                "use_megatron_fsdp": True,
+                "data_parallel_sharding_strategy": "optim_grads",
+                "pipeline_model_parallel_size": 2,
+            },
             "unpriced",
-            "with experts, a pipeline or a model by name Megatron's FSDP",
+            "with a pipeline or a model by name Megatron's FSDP",
         ),
     ],
 )

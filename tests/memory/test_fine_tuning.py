@@ -68,6 +68,40 @@ def test_adapters_on_one_t4(row: tuple[Any, int, bool, int, int, float, float]) 
     assert found.verdict == "fits"
 
 
+BEFORE_CHUNKS = {"loss_chunks": "0", "loss_bytes_per_logit": "12"}
+OF_A_LAYER = {"recompute": "full", "compiled": "true", "step_in_backward": "true"}
+
+
+@pytest.mark.parametrize(
+    ("words", "measured"),
+    [
+        (BEFORE_CHUNKS, 60.0),
+        (BEFORE_CHUNKS | {"compiled": "true"}, 51.0),
+        ({"compiled": "true"}, 42.9),
+        ({"recompute": "full", "compiled": "true"}, 24.9),
+        (OF_A_LAYER, 23.1),
+        (OF_A_LAYER | {"offload": "activations"}, 21.8),
+    ],
+)
+def test_torchtune_s_table_of_what_saves_memory(words: dict[str, str], measured: float) -> None:
+    """README of meta-pytorch/torchtune d9b6c79: Llama 3.2 3B on one A100, batch 2 of 4,096 packed tokens."""
+    options = {name: word for name, word in words.items() if name not in ("recompute", "offload")}
+    layout: Any = {"recompute": words.get("recompute", "none"), "offload": words.get("offload", "none")}
+    found = simulator.estimate(
+        model="llama3.2-3b",
+        hardware="a100-sxm-80g",
+        devices=1,
+        method="full",
+        stack="torchtune",
+        seq_length=4096,
+        micro_batch_size=2,
+        global_batch_size=2,
+        options=options,
+        **layout,
+    )
+    assert found.memory.allocated_bytes / GIB == pytest.approx(measured, rel=0.035)
+
+
 @pytest.mark.parametrize(("method", "measured"), [("lora", 16.2), ("qlora", 7.4)])
 def test_torchtune_s_own_figures_of_one_card(method: str, measured: float) -> None:
     """README of meta-pytorch/torchtune bd2a0fc: Llama 3.1 8B on one 4090, batch 2, packed to 2048, compiled."""
@@ -147,6 +181,38 @@ def test_twelve_questions_as_a_hand_count_answers_them(
     assert found.memory.fit_probability is not None
     assert (found.memory.fit_probability > 0.5) is fits
     assert found.layout.zero_stage == (0 if devices == 1 else 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "hardware", "devices"),
+    [
+        ("qlora", "rtx-4090", 1),
+        ("qlora", "rtx-4090", 4),
+        ("lora", "l40s", 1),
+        ("lora", "h100-sxm-80g", 8),
+        ("full", "h100-sxm-80g", 8),
+    ],
+)
+def test_the_longest_sequence_and_the_largest_batch(method: Any, hardware: str, devices: int) -> None:
+    """What a hand count leaves room for, less what nobody said; a batch of as many tokens takes as much."""
+    card: Any = {"model": "qwen3-8b", "method": method, "hardware": hardware, "devices": devices, "recompute": "full"}
+    short = simulator.explain(**card, seq_length=1024, micro_batch_size=1, global_batch_size=60 * devices)
+    memory, longest = short.estimate.memory, short.longest_sequence
+    beside = memory.need_bytes - memory.allocated_bytes
+    by_hand_alone = next(
+        t for t in range(0, 65536, 128) if by_hand(method, devices, t) + beside > memory.capacity_bytes
+    )
+    assert longest is not None
+    assert 0.5 * by_hand_alone < longest < by_hand_alone
+
+    def chance(tokens: int, batch: int) -> float:
+        sizes: Any = {"seq_length": tokens, "micro_batch_size": batch, "global_batch_size": 60 * devices}
+        found = simulator.estimate(**card, **sizes).memory.fit_probability
+        assert found is not None
+        return found
+
+    assert chance(longest, 1) >= 0.95 > chance(longest + 512, 1)
+    assert chance(longest // 4, 4) >= 0.95 > chance(longest // 4, 5)
 
 
 def test_who_has_one_card_can_take_what_is_proposed() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.memory.activations import score_bytes
 from simulator.cost.operations.layer import layer_operations, whole_operations
 from simulator.cost.operations.recompute import parts, returning
 from simulator.cost.operations.record import Conditions, conditions_of, moved, sent
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.vocabulary import OFFLOADED_MODULES
-from tests.scenario.cases import scenario_of, small_dense, small_mla, small_moe
+from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_mla, small_moe
 
 EXPERTS = small_moe(first_k_dense_replace=0, num_shared_experts=0)
 MLA_EXPERTS = small_mla(
@@ -103,6 +104,14 @@ def test_the_tensors_of_a_module(model: ModelSpec, modules: str, fields: dict[st
     # The ring of ranks that share a sequence is the core's too.
     ring = {"ring_key_value"} if "core_attn" in modules.split(",") else set()
     assert set(away(model, modules, **fields)) == names | ring
+
+
+def test_the_gradient_of_scores_is_made_on_the_device() -> None:
+    """Wherever the scores were: TransformerEngine's unfused attention writes it in place of what came in."""
+    for modules in ("", "core_attn"):
+        options = {"flash_attention": "false", "offloaded_modules": modules}
+        here = pricing(scenario_of(small_dense(), options=options))
+        assert only(score_bytes(here, small_dense().layer_kinds[0])) == 2 * 4 * 8192**2
 
 
 def test_every_module_is_asked_about() -> None:

@@ -55,9 +55,10 @@ EXPERTS = 12 * 2 * 512 * 1024
 TABLES = (50304 + 1024) * 512
 
 
-def state(optimizer: str, zero_stage: int = 1) -> float:
+def state(optimizer: str, zero_stage: int = 1, **options: str) -> float:
     """Bytes of optimizer state on a rank of the public test."""
-    scenario = scenario_of(CI_MODEL, global_batch_size=32, seq_length=1024, options={"optimizer": optimizer})
+    chosen = {"optimizer": optimizer, **options}
+    scenario = scenario_of(CI_MODEL, global_batch_size=32, seq_length=1024, options=chosen)
     layout = layout_of(scenario, expert_parallel=8, zero_stage=zero_stage)
     return float(training_state(pricing_of(scenario, layout)).optimizer[0, 0])
 
@@ -79,6 +80,35 @@ def test_muons_public_examples_differ_from_adam_as_measured() -> None:
     # is allocated is alike.
     measured = 1096610816.0 - 788147200.0
     assert state("muon", zero_stage=0) - state("adamw") == pytest.approx(measured, rel=0.005)
+
+
+def test_without_a_layout_one_rank_of_muon_has_the_whole_table() -> None:
+    # Megatron-LM d98e8a6, core/optimizer/layer_wise_optimizer.py, `_shard_params_ping_pong`; the same test with
+    # --no-use-layer-wise-param-layout (..._dist_muon) and without (..._dist_muon_param_layout), mem-allocated-bytes.
+    whole = state("muon", whole_table_state="true") - state("muon")
+    assert whole == TABLES * 12 * 7 / 8
+    assert whole == pytest.approx(994082304.0 - 742175488.0, rel=0.1)
+    assert state("adamw", whole_table_state="true") == state("adamw")
+
+
+def test_the_trainer_keeps_an_embedding_in_32_bits() -> None:
+    """transformers 4.57.1, trainer.py, `create_optimizer`: `register_module_override(module, "weight", 32 bits)`."""
+    table, all_of_them = 128256 * 4096, total_parameters(scenario_of(model="llama3.1-8b").model)
+    for zero_stage, wide in ((0, table), (3, 0)):
+        found = simulator.estimate(
+            model="llama3.1-8b",
+            hardware="h200-sxm-141g",
+            devices=1 if zero_stage == 0 else 8,
+            stack="transformers",
+            optimizer="adamw_8bit",
+            zero_stage=zero_stage,
+            seq_length=512,
+            global_batch_size=8,
+            options={"parameter_dtype": "bf16"},
+        )
+        ranks = 1 if zero_stage == 0 else 8
+        state = found.memory.parts_bytes["optimizer"]
+        assert state == pytest.approx(((all_of_them - wide) * 2.03125 + wide * 8) / ranks)
 
 
 def test_without_zero_every_rank_holds_every_matrix() -> None:

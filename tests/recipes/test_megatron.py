@@ -195,9 +195,9 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--use-megatron-fsdp --data-parallel-sharding-strategy all", "not-modelled", "allowed are no_shard, optim"),
         ("--use-megatron-fsdp", "not-modelled", "where it is absent, the version decides"),
         (
-            "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --num-experts 8",
+            "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --pipeline-model-parallel-size 2",
             "not-modelled",
-            "experts",
+            "pipeline",
         ),
         (
             "--use-megatron-fsdp --data-parallel-sharding-strategy optim --megatron-fsdp-main-params-dtype bf16",

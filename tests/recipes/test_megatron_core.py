@@ -153,6 +153,21 @@ def test_what_fits_under_megatrons_own_sharding_does(tokens: int, outcome: str, 
     assert check_recipe(recipe, question_of({"hardware": "h100-sxm-80g", "nodes": 2}), Gates()).outcome == outcome
 
 
+def test_megatrons_own_sharding_cuts_experts_over_the_ranks_that_have_the_same_ones(tmp_path: Path) -> None:
+    """Of 8 experts on 4 ranks a rank has 2, whose state 4 of 16 share (megatron_fsdp/param_and_grad_buffer.py)."""
+    flags = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer"
+    flags += " --no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor --swiglu --moe-ffn-hidden-size 1024"
+    recipe = launched(tmp_path, flags=f"{flags} {EXPERTS} --expert-model-parallel-size 4")
+    assert not {remark.rule for remark in recipe.remarks} & {"not-modelled"}
+    # Two layers of dense width and two experts are less than the 1e9 gradients that wait.
+    assert recipe.unpriced_bytes == 10 * 128256 * 4096 + 5e9
+    found = check_recipe(recipe, question_of({"hardware": "h100-sxm-80g", "nodes": 2}), Gates()).estimate
+    assert found is not None
+    experts, dense = 32 * 8 * 3 * 4096 * 1024, 32 * 4096 * (4096 + 4096 + 2 * 1024) + 2 * 128256 * 4096
+    expected = 2 * (experts / 4 / 4 + dense / 16)
+    assert found.memory.parts_bytes["parameters"] == pytest.approx(expected, rel=0.01)
+
+
 def test_post_training_that_nothing_switches_on_is_silent(tmp_path: Path) -> None:
     assert rules(read(f"{BASE} --enable-gpt-oss --export-force-local-attention", tmp_path)) == set()
 

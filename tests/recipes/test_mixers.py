@@ -7,6 +7,7 @@ import pytest
 
 from simulator.answers.gates import Gates
 from simulator.answers.models import recipe_model
+from simulator.errors import InputError
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
@@ -46,6 +47,24 @@ def test_a_pattern_says_what_each_layer_is(tmp_path: Path) -> None:
     assert (model.convolution, model.chunk_tokens) == (4, 128)
 
 
+def test_a_pattern_says_the_cut_and_what_predicts_further_tokens(tmp_path: Path) -> None:
+    """Parts between `|` are chunks of the ranks in turn, parts behind `/` modules: Megatron-LM d98e8a6,
+    core/models/hybrid/hybrid_layer_allocation.py, `select_pipeline_segment` and `parse_hybrid_pattern`.
+    """
+    cut = f"{HYBRID}--pipeline-model-parallel-size 2 --hybrid-layer-pattern"
+    recipe = read(f"{cut} 'M-M-|M-M*-|M-|M*-/*-/*-'", tmp_path)
+    assert refused(recipe) == []
+    assert recipe.layout is not None
+    assert (recipe.layout.virtual_stages, recipe.layout.chunk_layers) == (2, (4, 5, 2, 3))
+    assert recipe.model_fields["num_hidden_layers"] == 14
+    assert (recipe.model_fields["num_nextn_predict_layers"], recipe.options["mtp"]) == (2, "true")
+    halves = read(f"{cut} 'M-M-|M*-'", tmp_path).layout
+    assert halves is not None
+    assert halves.stage_layers == (4, 3)
+    with pytest.raises(InputError, match=r"must have a multiple of 2 parts between \|"):
+        read(f"{cut} 'M-|M*|M-'", tmp_path)
+
+
 def test_ratios_lay_out_the_pattern_that_later_versions_spell_out(tmp_path: Path) -> None:
     ratios = "--num-layers 48 --hybrid-attention-ratio 0.08 --hybrid-mlp-ratio 0.5"
     spelled = read(f"{HYBRID}--hybrid-layer-pattern '{PATTERN}'", tmp_path)
@@ -64,8 +83,8 @@ def test_a_stack_without_a_pattern_is_of_state_spaces_alone(tmp_path: Path) -> N
     "flags",
     [
         f"{HYBRID}--hybrid-layer-pattern MM+M",  # latent attention
-        f"{HYBRID}--hybrid-layer-pattern 'MM|MM'",  # a cut of its own
-        f"{HYBRID}--hybrid-layer-pattern 'MMMM/*-'",  # layers that predict further tokens
+        f"{HYBRID}--hybrid-layer-pattern 'MMMM/MM'",  # layers of a state space that predict further tokens
+        f"{HYBRID}--hybrid-layer-pattern 'M*M-/*-/MM'",  # two modules that differ
         f"{MAMBA}--num-layers 3 --hybrid-override-pattern MMQ",
         "--num-layers 4 --hybrid-override-pattern M-M-",  # nothing says what M is
         "--num-layers 4 --experimental-attention-variant dsa",

@@ -211,8 +211,11 @@ def _offloaded(
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,)."""
-    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,).
+
+    They are made on the device, wherever the scores were meanwhile.
+    """
+    operations = whole_operations(conditions_of(pricing.scenario), kind)
     return total(
         pricing, summed(tensor for operation in operations for tensor in operation.saved if tensor.spread == "scores")
     )

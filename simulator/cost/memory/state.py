@@ -403,11 +403,11 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
     """Return the optimizer state that differs from a matrix parameter's, in bytes, shape (kinds, n) (M2).
 
     Tables and vectors have more; factored optimizers have fp32 means of rows and columns; where ranks hold whole
-    matrices, the largest exceeds an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py).
-    Adapters are matrices, and shared evenly.
+    matrices, the largest exceeds an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py), and
+    so does a whole table. Adapters are matrices, and shared evenly.
     """
     scenario = pricing.scenario
-    optimizer = OPTIMIZERS[scenario.framework.optimizer]
+    profile, optimizer = scenario.framework, OPTIMIZERS[scenario.framework.optimizer]
     of_matrix = optimizer_bytes_per_parameter(scenario)
     state: KindArray | float = 0.0
     if scenario.lora_rank is not None:
@@ -418,8 +418,17 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
             state = state + more * shard(pricing, device_parameters(pricing, tensor), 1)
     if optimizer.factored:
         state = state + FP32 * shard(pricing, device_parameters(pricing, "sides"), 1)
-    if optimizer.newton_schulz_steps and not scenario.framework.fully_shard:
+    table = device_parameters(pricing, "embedding").dense
+    if optimizer.newton_schulz_steps and not profile.fully_shard:
         state = state + of_matrix * _uneven_shares(pricing)
+        if profile.whole_table_state:
+            above = table - shard(pricing, DeviceParameters(table, np.zeros_like(table)), 1)
+            state = state + optimizer_bytes_per_parameter(scenario, "embedding") * above
+    if profile.wide_table_moments and optimizer.moment_bytes and optimizer.moment_bytes < FP32:
+        # bitsandbytes finds the module's own tensor, which sharding replaces.
+        each = (FP32 - optimizer.moment_bytes) * optimizer.moments["embedding"]
+        inputs = pricing.contents.embeddings * local_count(pricing, model_totals(scenario).embedding)
+        state = state + np.where(pricing.block.zero_stage < 1, each * inputs, 0.0)
     return state
 
 

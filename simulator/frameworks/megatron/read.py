@@ -66,8 +66,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         lora_rank=rank,
         options={**(special.usual_experts(arguments) if own else {}), **part(targets, "option")},
         layout=layout,
-        unpriced_bytes=special.sharding_room(arguments, targets, stated.get("vocab_size"))
-        + special.bias_room(arguments, targets),
+        unpriced_bytes=special.sharding_room(arguments, targets, stated) + special.bias_room(arguments, targets),
         virtual_stage_layers=cut.layers_per_chunk,
     )
     return special.with_encoder(arguments, run)
@@ -193,12 +192,18 @@ def _spec(arguments: Arguments, group: str) -> str | None:
 
 
 def count_layers(arguments: Arguments) -> None:
-    """Set the number of layers from a pattern, which replaces `--num-layers` (d98e8a6, training/arguments.py:787)."""
+    """Set the layers and next-token modules of a pattern, which replace the flags (d98e8a6, training/arguments.py:787).
+
+    Behind each `/` stands one module, and all are alike (core/models/hybrid/hybrid_layer_allocation.py).
+    """
     entry = arguments.entry(_PATTERN)
-    if entry is not None and not entry.causes and _spec(arguments, "stack"):
-        count = str(len(_main(entry.text)))
-        arguments.entries.pop("num_layers", None)
-        arguments.add("--num-layers", [known_value(count, entry.value_line)], entry.value_line)
+    if entry is None or entry.causes or not _spec(arguments, "stack"):
+        return
+    modules = entry.text.strip("\"'").count("/")
+    counts = {"num_layers": len(_main(entry.text))} | ({"mtp_num_layers": modules} if modules else {})
+    for name, count in counts.items():
+        arguments.entries.pop(name, None)
+        arguments.add(name, [known_value(str(count), entry.value_line)], entry.value_line)
 
 
 def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> MixerFields:
@@ -272,8 +277,13 @@ def _stack(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> Mix
     marks = _by_ratios(arguments, layers) if pattern is None else _main(pattern)
     network = "gated" if fields["gated"] else "plain"
     blocks = {"M": ("mamba", "none"), "*": ("grouped_query", "none"), "-": ("none", network), "E": ("none", "experts")}
-    if set(marks) - blocks.keys() or "/" in (pattern or "") or "|" in (pattern or "") or len(marks) != layers:
+    if set(marks) - blocks.keys() or len(marks) != layers:
         message = f"pattern {(pattern or marks)[:60]} of {layers} layers: only M, *, - and E are modelled"
+        arguments.not_modelled(message, _PATTERN)
+        return {}
+    module = "*E" if "E" in marks else "*-"
+    if set((pattern or "").strip("\"'").split("/")[1:]) - {module}:
+        message = f"pattern {(pattern or '')[-60:]}: only modules of {module} behind / are modelled"
         arguments.not_modelled(message, _PATTERN)
         return {}
     mixers, networks = zip(*(blocks[mark] for mark in marks), strict=True)
@@ -675,6 +685,12 @@ def cut_of(arguments: Arguments, layers: int | None, pipeline: int, chunks: int)
     text = arguments.text("stage_layers", "pipeline-model-parallel-layout")
     if text is not None:
         return _described(arguments, text, pipeline)
+    pattern = (arguments.text("stage_layers", _PATTERN) or "").strip("\"'").partition("/")[0]
+    if "|" in pattern and _spec(arguments, "stack") and "pp" not in arguments.incomplete:
+        segments = pattern.split("|")
+        if len(segments) % pipeline:
+            raise arguments.refusal(arguments.entry(_PATTERN), f"must have a multiple of {pipeline} parts between |")
+        return _listed([len(segment) for segment in segments], pipeline)
     listed = arguments.integers("stage_layers", "num-layer-list")
     if listed and "pp" not in arguments.incomplete:
         if len(listed) != pipeline or (layers is not None and sum(listed) != layers):

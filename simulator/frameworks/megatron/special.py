@@ -255,21 +255,21 @@ def _set_own_sharding(arguments: Arguments, targets: Targets, strategy: str) -> 
     targets |= {f"option.{switch}": "true" for switch in ("fully_shard", "overlap_grad_reduce", "overlap_param_gather")}
     message = f"--{name} {strategy}: room is left for all of its buffers"
     arguments.remark("upper-bound", "warning", message, name)
-    split = max(targets.get(f"layout.{part}_parallel", 1) for part in ("pipeline", "expert"))
-    if arguments.has("num-experts") or not arguments.has("hidden-size") or split > 1:
-        message = f"--{name} {strategy}: with experts, a pipeline or a model by name Megatron's FSDP is not modelled"
+    if not arguments.has("hidden-size") or targets.get("layout.pipeline_parallel", 1) > 1:
+        message = f"--{name} {strategy}: with a pipeline or a model by name Megatron's FSDP is not modelled"
         arguments.not_modelled(message, name)
     if targets.get("option.fp8_param_gather") == "true":
         # Weights are stored in 8 bits and in parts; transposes are made as they are gathered (README of megatron_fsdp).
         targets["option.fp8_weight_cache"] = "false"
 
 
-def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) -> float:
+def sharding_room(arguments: Arguments, targets: Targets, sizes: Mapping[str, Any]) -> float:
     """Return the most bytes of Megatron FSDP's buffers beyond the two layers and the table that ZeRO gathers.
 
     Gradients of 1e9 parameters, or of two layers, wait for their reduction, and half as many weights are gathered ahead
-    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); double buffers limit both to two layers. Tables are not split
-    into units: their weights and gradients are gathered whole (mcore_fsdp_adapter.py).
+    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); double buffers limit both to two layers. Experts are cut over
+    the ranks that have the same ones (`_get_parameter_groups`, `is_expert_param`). Tables are not split into units:
+    their weights and gradients are gathered whole (mcore_fsdp_adapter.py).
     """
     if targets.get("option.fully_shard") != "true" or "option.widened_gradients" in targets:
         for name in ("fsdp-double-buffer", "use-nccl-ub"):
@@ -277,9 +277,11 @@ def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) ->
                 arguments.remark("not-modelled", "warning", f"--{name}: these buffers are not priced", name)
         return 0.0
     hidden: int = targets.get("model.hidden_size", _LARGEST_HIDDEN)
-    width: int = targets.get("model.intermediate_size", 4 * hidden)
+    width: float = targets.get("model.intermediate_size", 4 * hidden)
+    experts = (sizes.get("num_experts") or 0) / targets.get("layout.expert_parallel", 1)
+    width += experts * (sizes.get("moe_intermediate_size") or width)
     layer = hidden * (4 * hidden + 3 * width)
-    table = (vocabulary if isinstance(vocabulary, int) else _LARGEST_TABLE) * hidden
+    table = (sizes.get("vocab_size") or _LARGEST_TABLE) * hidden
     doubled = arguments.any_switch("sharding_buffers", "fsdp-double-buffer", "use-nccl-ub")
     queue = FP32 * layer if doubled else (FP32 + HALF / 2.0) * max(_QUEUE, 2.0 * layer)
     return queue + (2.0 * FP32 + HALF) * table

@@ -233,7 +233,8 @@ def _as_hybrid(arguments: Arguments, run: Recipe, fields: Mapping[str, Any], *, 
         arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
     sizes = {f"model.{name}": whole[name] for name in ("hidden_size", "intermediate_size")}
     sharded = {f"option.{name}": text for name, text in options.items()}
-    room = sharding_room(arguments, {**sizes, **sharded}, whole.get("vocab_size"))
+    spread = {"layout.expert_parallel": run.layout.expert_parallel} if run.layout else {}
+    room = sharding_room(arguments, {**sizes, **sharded, **spread}, whole)
     return dataclasses.replace(run, model=None, model_fields=whole, options=options, unpriced_bytes=room)
 
 

@@ -90,11 +90,14 @@ def _eager(options: Mapping[str, str], rank: int | None) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
     Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
-    peft casts each adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`).
+    peft casts each adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`), and bitsandbytes keeps
+    embeddings' moments in 32 bits (transformers 4.57.1, trainer.py, `create_optimizer`).
     """
     expands = not options.get("attention_kernel", "sdpa").startswith("flash")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
-    return eager if rank is None else eager | {"adapter_copies": "true"}
+    if rank is not None:
+        return eager | {"adapter_copies": "true"}
+    return eager | ({"wide_table_moments": "true"} if options.get("optimizer", "").endswith("8bit") else {})
 
 
 def _precision(arguments: Arguments) -> str | None:

@@ -243,6 +243,8 @@ class FrameworkProfile(Switches):
     master_weights: bool = switch(default=True)
     master_weight_dtype: DType = switch(default="fp32", choices=("fp32", "bf16"))
     fp32_router: bool = switch(default=False)
+    whole_table_state: bool = switch(default=False)
+    wide_table_moments: bool = switch(default=False)
     release_grads: bool = switch(default=False)
     step_in_backward: bool = switch(default=False)
     sharding_degree: int = switch(default=0, low=0, high=16777216)
