@@ -1,11 +1,12 @@
 """NVIDIA's published rows of Megatron-Bridge against predictions, with the release and the configuration said.
 
-    python -m benchmarks.bridge_rows [--without-model]
+    python -m benchmarks.bridge_rows [--all] [--without-model]
 
-Reads `measured/public2/bridge.csv` of the folder that SIMULATE_SHARED names: pretraining rows without FSDP whose model
-is shipped. A row states sizes; what else the run did is its container's recipe of its model, device and precision. Rows
+Reads `measured/public2/bridge.csv` of the folder that SIMULATE_SHARED names: pretraining rows without FSDP of three
+models. A row states sizes; what else the run did is its container's recipe of its model, device and precision. Rows
 whose sizes no recipe of their container has are asked as printed and with the recipe's, and stand in no mean. With
-`--without-model` speed is predicted by a fit to all measured rows but those of the row's model; fits take minutes.
+`--all` rows of every model and task count, those of `public3` too, as printed. With `--without-model` speed is
+predicted by a fit to all measured rows but those of the row's model; fits take minutes.
 """
 
 import csv
@@ -21,21 +22,33 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-import simulator
 from benchmarks.accuracy.hierarchy import Hierarchy, design, hierarchical, learned
 from benchmarks.accuracy.holdouts import RELEARNED
 from benchmarks.accuracy.rows import samples
 from simulator.answers.cases import case_of, priceable
 from simulator.answers.ranking import estimate_of
+from simulator.api import scenario_of
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import price
 from simulator.question.coefficients import priors, replaced
 from simulator.question.frameworks.stacks import ReleaseRecipe, release_recipes
 from simulator.question.question import question_of
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_model
 
-FILE: Final = Path(os.environ.get("SIMULATE_SHARED") or "absent") / "measured" / "public2" / "bridge.csv"
+SHARED: Final = Path(os.environ.get("SIMULATE_SHARED") or "absent")
+FILES: Final = tuple(SHARED / "measured" / folder / "bridge.csv" for folder in ("public2", "public3"))
 MODELS: Final = {"DeepSeekV3": "deepseek-v3", "Qwen3_30B_a3B": "qwen3-30b-a3b", "LLAMA3_70B": "llama3-70b"}
+MORE_MODELS: Final = {
+    "GPT OSS 120B": "gpt-oss-120b",
+    "Nemotron_3_Nano": "nemotron-3-nano-30b-a3b",
+    "Nemotron_3_Super": str(SHARED / "configs" / "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8"),
+    "Qwen3_235B_a22B": "qwen3-235b-a22b",
+}
+NOT_SHIPPED: Final = {"cuda_graphs": "attention_router", "overlap_expert_exchange": "false"}
+"""Switches of Nemotron 3 Super, whose recipes are not shipped (perf_recipes/nemotronh of the same commit)."""
+LORA_RANK: Final = 16
+"""Of adapters of 70B models (Megatron-Bridge 067f987, recipes/llama)."""
 PRECISIONS: Final = {
     "MXFP8": ("fp8", "mxfp8"),
     "FP8": ("fp8", "tensorwise"),
@@ -68,8 +81,12 @@ class Row(NamedTuple):
         model, precision = self.question["model"], self.question["precision"]
         yield f"{model} {precision}"
         yield precision
-        if simulator.load_model(model).is_moe and "h100" not in self.question["hardware"]:
+        if load_model(model).is_moe and "h100" not in self.question["hardware"]:
             yield "experts on Blackwell"
+        if "lora_rank" in self.question or "SFT" in self.label:
+            yield "tuning"
+        if "zero_stage" in self.question:
+            yield "FSDP"
         yield "all"
 
 
@@ -86,20 +103,21 @@ def recipe_sizes(recipe: ReleaseRecipe) -> dict[str, int]:
     return {name: int(recipe.layout.get(name, 1)) for name in SIZES.values()}
 
 
-def published_rows() -> Iterator[Row]:
-    """Every row that is asked."""
-    with FILE.open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["model"] in MODELS and "Pre-" in row["task"]]
-    for row in rows:
-        if row["fsdp"] in ("", "0"):
-            yield _row(row)
+def published_rows(*, every: bool = False) -> Iterator[Row]:
+    """Rows that are asked: those of three models without FSDP, or every one."""
+    for file in FILES if every else FILES[:1]:
+        with file.open(encoding="utf-8", newline="") as stream:
+            for row in csv.DictReader(stream):
+                usual = row["model"] in MODELS and "Pre-" in row["task"] and row["fsdp"] in ("", "0")
+                if every or usual:
+                    yield _row(row)
 
 
 def _row(row: Mapping[str, str]) -> Row:
     precision, scaling = PRECISIONS[row["precision"]]
     release = row["container"].split()[0]
-    question = {
-        "model": MODELS[row["model"]],
+    question: dict[str, Any] = {
+        "model": (MODELS | MORE_MODELS)[row["model"]],
         "hardware": row["system"].removeprefix("DGX-").lower(),
         "devices": _count(row["gpus"]),
         "precision": precision,
@@ -108,8 +126,15 @@ def _row(row: Mapping[str, str]) -> Row:
         "stack": f"megatron-bridge@{release}",
         "options": {"fp8_recipe": scaling} if scaling else {},
     }
+    if row["model"] == "Nemotron_3_Super":
+        question["options"] |= NOT_SHIPPED
+    if "LoRA" in row["task"]:
+        question["lora_rank"] = LORA_RANK
+    if row["fsdp"] not in ("", "0"):
+        question["zero_stage"] = 3
     sizes = {ours: _count(row[theirs]) for theirs, ours in SIZES.items()}
-    words = (row["model"], row["system"], row["precision"], release, f"MBS {row['mbs']}")
+    task = row["task"].split()[0]
+    words = (row["model"], task, row["system"], row["precision"], release, f"MBS {row['mbs']}")
     tokens = float(row["tok_s_gpu"].replace(",", ""))
     return Row(" ".join(words), question, sizes, tokens, _recipe(question))
 
@@ -119,7 +144,7 @@ def _count(text: str) -> int:
 
 
 def _recipe(question: Mapping[str, Any]) -> ReleaseRecipe | None:
-    release = simulator.api.scenario_of(**question).framework.release
+    release = scenario_of(**{key: value for key, value in question.items() if key != "zero_stage"}).framework.release
     return next((each for each in release_recipes(question["stack"]) if each.recipe in release), None)
 
 
@@ -166,13 +191,13 @@ def unseen_model(scenario: Scenario) -> Scenario:
     return replace(scenario, coefficients=replaced(scenario.coefficients, "time", state.design.names, values))
 
 
-def lines(change: Change) -> Iterator[str]:
+def lines(change: Change, *, every: bool = False) -> Iterator[str]:
     """What is printed: rows, then mean error and bias of each model and precision."""
     errors: dict[str, list[float]] = defaultdict(list)
-    for row in published_rows():
+    for row in published_rows(every=every):
         found = answer(row, row.sizes, change)
         text = f"{row.label}: {found.error:+.1%}, {found.verdict}"
-        if row.is_recipe or row.recipe is None:
+        if every or row.is_recipe or row.recipe is None:
             yield text
             for group in row.groups:
                 errors[group].append(found.error)
@@ -187,5 +212,6 @@ def lines(change: Change) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    unseen = "--without-model" in sys.argv[1:]
-    sys.stdout.writelines(f"{line}\n" for line in lines(unseen_model if unseen else lambda scenario: scenario))
+    asked = sys.argv[1:]
+    told = lines(unseen_model if "--without-model" in asked else lambda scenario: scenario, every="--all" in asked)
+    sys.stdout.writelines(f"{line}\n" for line in told)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bridge_recipes import judged
-from benchmarks.bridge_rows import FILE, answer, published_rows
+from benchmarks.bridge_rows import FILES, answer, published_rows
 
 CHECKOUT = Path(os.environ.get("SIMULATE_BRIDGE") or "absent")
 
@@ -21,7 +21,18 @@ def test_fifty_files_of_performance_recipes_get_a_verdict() -> None:
     assert sum(file.is_firm for file in found) >= 50, [file.name for file in found if not file.is_firm]
 
 
-@pytest.mark.skipif(not FILE.is_file(), reason="needs NVIDIA's published rows (SIMULATE_SHARED)")
+NO_ROWS = not all(file.is_file() for file in FILES)
+
+
+@pytest.mark.skipif(NO_ROWS, reason="needs NVIDIA's published rows (SIMULATE_SHARED)")
+def test_every_published_row_is_asked_where_all_are() -> None:
+    rows = list(published_rows(every=True))
+    assert len(rows) == 145
+    assert {row.question.get("lora_rank") for row in rows if " LoRA " in row.label} == {16}
+    assert sum("zero_stage" in row.question for row in rows) == 8
+
+
+@pytest.mark.skipif(NO_ROWS, reason="needs NVIDIA's published rows (SIMULATE_SHARED)")
 def test_no_published_run_of_its_containers_recipe_is_said_not_to_fit() -> None:
     rows = list(published_rows())
     assert len(rows) == 72

@@ -73,8 +73,11 @@ def refusal(path: Path) -> str:
 
 def test_a_row_survives_writing(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    write_rows(path, [ROW, dataclasses.replace(ROW, row=2, stage_layers=(15, 17))])
-    assert read_rows(path) == (ROW, dataclasses.replace(ROW, row=2, stage_layers=(15, 17)))
+    uneven = dataclasses.replace(ROW, row=2, stage_layers=(15, 17))
+    chunks_without_layers = dataclasses.replace(ROW, row=3, chunk_layers=(0, 16, 16, 0))
+    write_rows(path, [ROW, uneven, chunks_without_layers])
+    assert read_rows(path) == (ROW, uneven, chunks_without_layers)
+    assert question(chunks_without_layers)[1].chunk_layers == (0, 16, 16, 0)
 
 
 @pytest.mark.parametrize(
