@@ -173,7 +173,7 @@ def form_of(ctx: click.Context, name: str) -> str:
 
     Raises UsageError for the suffix of a form that this answer has not, and of a document that is no text (`.docx`).
     """
-    from mimetypes import guess_type  # noqa: PLC0415  start-up time
+    from mimetypes import guess_type  # start-up time
 
     form, output = str(ctx.params["format"]), ctx.params.get("output")
     source = ctx.get_parameter_source("format")
