@@ -194,3 +194,21 @@ def test_a_launch_replaces_keys_of_its_file(tmp_path: Path) -> None:
     assert result.case is not None, result.reasons
     assert (result.dialect, result.case.layout.micro_batch_size) == ("automodel-shell", 4)
     assert result.case.scenario.devices == 8
+
+
+def test_nodes_of_its_repositorys_tests_pass_a_file_and_never_fail_it(tmp_path: Path) -> None:
+    """A number of nodes that only `ci` states: what passes on it passes, what does not waits for one."""
+    large = PLAIN.replace("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.3-70B-Instruct")
+    large = large.replace(
+        "strategy: fsdp2", "strategy: fsdp2, activation_checkpointing: true, defer_fsdp_grad_sync: false"
+    )
+    large = large.replace("local_batch_size: 2", "local_batch_size: 1").replace("seq_len: 4096", "seq_len: 2048")
+    assert judged(large, tmp_path).outcome == "cannot_tell"
+    passes = judged(f"{large}ci: {{recipe_owner: x, nodes: 4}}\n", tmp_path)
+    assert passes.outcome == "fits", passes.reasons
+    assert passes.case is not None
+    assert passes.case.scenario.devices == 32
+    assert any("as its repository's own tests run it" in remark.message for remark in passes.remarks)
+    assert judged(f"{large}ci: {{nodes: 1}}\n", tmp_path).outcome == "cannot_tell"
+    assert judged(f"{large}ci: {{nodes: 4, cluster_tag: gb200}}\n", tmp_path).outcome == "cannot_tell"
+    assert judged(f"{large}slurm: {{nodes: 1}}\nbenchmark: {{num_nodes: 4}}\n", tmp_path).outcome == "does_not_fit"

@@ -25,7 +25,10 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, rank_layers
 from simulator.question.specs.families.reading import model_of_config
 
-_NODES: Final = ("benchmark.num_nodes", "slurm.nodes")
+_NODES: Final = ("slurm.nodes", "benchmark.num_nodes")
+"""Nodes of the job, else those that a benchmark's rates are told for."""
+_OTHERWISE: Final = ("ci.local_batch_size", "ci.global_batch_size", "ci.cluster_tag", "ci.nproc_per_node")
+"""Keys by which the repository's own tests run a file with other sizes, or on other devices."""
 _NODE: Final = 8
 """Devices of a node of the examples."""
 _NAMES: Final = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config")
@@ -110,6 +113,10 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         options["mtp"] = "true"
     counts = (arguments.integer("nodes", key) for key in _NODES)
     arguments.nodes = next((count for count in counts if count), None)
+    if arguments.nodes is None and not arguments.has(*_OTHERWISE) and (tried := arguments.integer("nodes", "ci.nodes")):
+        arguments.nodes = tried
+        message = f"taken on {tried} node{'s' * (tried > 1)}, as its repository's own tests run it"
+        arguments.remark("hosts-assumed", "note", message, "ci.nodes", fix="--nodes N")
     sees = "FinetuneRecipeForVLM" in (arguments.text("model", *_RECIPES) or "")
     lengths = (*_LENGTHS, _CUT) if sees else _LENGTHS
     exact = next((key for key in lengths if arguments.integer("seq_length", key, low=0)), None)
