@@ -134,9 +134,9 @@ def pieces_of(pricing: Pricing, group: int) -> Pieces:
 
 @derived
 def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
-    """Return the seconds to recompute one layer of each kind in full, for each of `Pricing.kinds_of_work`."""
+    """Return the seconds to recompute one layer of each kind in full, each of shape (n,)."""
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
-    return tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds)
+    return tuple(pricing.spread_work(repeated_seconds(each, kind, "full", ())) for kind in contents.layer_kinds)
 
 
 @derived
@@ -196,8 +196,8 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
         on_group = (contents.group == group)[:, None]
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
-            repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
-            backward = backward + on_group * repeated
+            if counts[kind].any():
+                backward = backward + on_group * (full[kind] * again + counts[kind] * inside[kind])
     return passes._replace(backward=backward)
 
 
@@ -209,13 +209,24 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
     for group in groups_of(pricing):
         on_group = (contents.group == group)[:, None]
-        for count, seconds in zip(counts, pieces_of(pricing, group).seconds, strict=False):
-            weights = np.broadcast_to(seconds.weight_seconds if splits else 0.0, seconds.forward_seconds.shape)
-            of_passes = (seconds.forward_seconds, seconds.backward_seconds, weights)
-            total = [
-                sums + count * on_group * pricing.spread_work(each) for sums, each in zip(total, of_passes, strict=True)
-            ]
+        for count, of_piece in zip(counts, _seconds_of_pieces(pricing, group), strict=False):
+            if count.any():
+                for sums, seconds in zip(total[: 2 + splits], of_piece, strict=False):
+                    np.add(sums, count * on_group * seconds, out=sums)
     return ChunkSeconds(*total)
+
+
+@derived
+def _seconds_of_pieces(pricing: Pricing, group: int) -> tuple[tuple[Array, ...], ...]:
+    """Return the seconds of each piece by pass, weight gradients too where they are split off, each of shape (n,)."""
+    splits = schedule_of(pricing).splits
+    return tuple(
+        tuple(
+            pricing.spread_work(np.broadcast_to(figure, each.forward_seconds.shape))
+            for figure in (each.forward_seconds, each.backward_seconds, each.weight_seconds)[: 2 + splits]
+        )
+        for each in pieces_of(pricing, group).seconds
+    )
 
 
 class PipelineSeconds(NamedTuple):
@@ -358,7 +369,7 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
             continue
         both_ways = zip(repeated_whole(pricing, group), repeated_inside(pricing, group), strict=True)
         for kind, (again, inside) in enumerate(both_ways):
-            repeated = paced(full[kind]) * pricing.spread_work(again) + paced(counts[kind]) * inside
+            repeated = paced(full[kind]) * again + paced(counts[kind]) * inside
             parts["recompute"] = parts["recompute"] + here * repeated
     if pricing.scenario.images is not None:
         parts["encoder"] = pipeline.micro_batches * paced(contents.embeddings) * sum(encoder_seconds(pricing))
