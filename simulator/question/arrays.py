@@ -36,6 +36,14 @@ def numbered(codes: Index) -> tuple[Index, Index, Index]:
     return kinds + low, first[kinds], place[codes - low]
 
 
+def equal_columns(figures: Matrix) -> tuple[Index, Index]:
+    """Return the first of every set of equal columns and the set of each; all alone where some only seem equal."""
+    codes = np.sqrt(np.arange(1.0, len(figures) + 1.0)) @ figures
+    _, first, alike = np.unique(codes, return_index=True, return_inverse=True)
+    every = np.arange(len(codes))
+    return (first, alike) if np.array_equal(figures[:, first[alike]], figures) else (every, every)
+
+
 def largest(figures: Iterable[Any]) -> Any:
     """Return the element-wise maximum of one or more figures."""
     return reduce(np.maximum, figures)

@@ -37,7 +37,7 @@ from simulator.cost.timing.layers import (
     table_seconds,
 )
 from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
-from simulator.question.arrays import Index, largest
+from simulator.question.arrays import Index, equal_columns, largest
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, Mask
 from simulator.question.scenario.layout import BY_NAME
@@ -77,13 +77,6 @@ CYCLES = 3
 """Cycles, of as many micro batches as ranks, that are run pass by pass where chunks are unequal."""
 
 
-class Pieces(NamedTuple):
-    """Seconds of the pieces of a pipeline rank, one figure for each of `Pricing.kinds_of_work`."""
-
-    seconds: tuple[PassSeconds, ...]
-    """In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection."""
-
-
 class ChunkSeconds(NamedTuple):
     """Seconds of the passes through one chunk of every kind of rank, shape (kinds, n)."""
 
@@ -119,17 +112,15 @@ def groups_of(pricing: Pricing) -> range:
 
 
 @derived
-def pieces_of(pricing: Pricing, group: int) -> Pieces:
-    """Price the pieces on the devices of one node group, once for a whole search."""
+def pieces_of(pricing: Pricing, group: int) -> tuple[PassSeconds, ...]:
+    """Return the seconds of the pieces on the devices of a node group, for each of `Pricing.kinds_of_work`.
+
+    In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection.
+    """
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
     projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
-    return Pieces(
-        seconds=(
-            *(layer_seconds(each, kind) for kind in contents.layer_kinds),
-            *(head_seconds(each), table_seconds(each)),
-            *projections,
-        )
-    )
+    layers = (layer_seconds(each, kind) for kind in contents.layer_kinds)
+    return (*layers, head_seconds(each), table_seconds(each), *projections)
 
 
 @derived
@@ -225,7 +216,7 @@ def _seconds_of_pieces(pricing: Pricing, group: int) -> tuple[tuple[Array, ...],
             pricing.spread_work(np.broadcast_to(figure, each.forward_seconds.shape))
             for figure in (each.forward_seconds, each.backward_seconds, each.weight_seconds)[: 2 + splits]
         )
-        for each in pieces_of(pricing, group).seconds
+        for each in pieces_of(pricing, group)
     )
 
 
@@ -289,8 +280,8 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
     ranks = float(len(kind))
     cycles = np.ceil(np.maximum(micro_batches[at], schedule.min_micro_batches(len(kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
-    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward)]
-    first, alike = _alike([*figures, *(chunk.weights for chunk in work.by_chunk if schedule.splits)], pace, cycles, at)
+    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward, chunk.weights)]
+    first, alike = equal_columns(np.vstack((cycles, pace, *(figure.take(at, axis=-1) for figure in figures))))
     cycles, pace, at = cycles[first], pace[first], at[first]
     seconds = kinds_of_pass(
         *(
@@ -314,17 +305,6 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
         grown = np.maximum(fill[many] - idle(CYCLES - 1, many), 0.0)
         fill[many] += (cycles[many] - CYCLES) * grown
     return fill[alike]
-
-
-def _alike(figures: list[KindArray], pace: Array, cycles: Array, at: Index) -> tuple[Index, Index]:
-    """Return the first of every set of equal steps, and the set of each; steps may differ in offload or ZeRO alone."""
-    both = np.column_stack((pace, cycles)).view(np.complex128).ravel()
-    _, first, alike = np.unique(both, return_index=True, return_inverse=True)
-    same = at[first[alike]]
-    if all(np.array_equal(figure.take(same, axis=-1), figure.take(at, axis=-1)) for figure in figures):
-        return first, alike
-    every = np.arange(len(pace))
-    return every, every
 
 
 @of_sizes
@@ -358,8 +338,7 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
     full = recompute_plan(pricing).on_rank / pricing.block.copies
     for group in groups_of(pricing):
         here = pipeline.micro_batches * (contents.group == group)[pipeline.pace]
-        pieces = pieces_of(pricing, group)
-        for count, seconds in zip(counts, pieces.seconds, strict=False):
+        for count, seconds in zip(counts, pieces_of(pricing, group), strict=False):
             times = here * paced(count)
             for name in seconds.forward:
                 both = seconds.forward[name] + seconds.backward[name]
