@@ -21,10 +21,7 @@ Index = NDArray[np.intp]
 
 
 def numbered(codes: Index) -> tuple[Index, Index, Index]:
-    """Return distinct whole numbers, the first position of each and the number of each one among them, as np.unique.
-
-    Without a sort: for numbers that lie close together.
-    """
+    """Return np.unique's values, first positions and inverse of whole numbers close together, without a sort."""
     if not len(codes):
         return codes, codes, codes
     low, every = codes.min(), np.arange(len(codes))

@@ -200,24 +200,12 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
     for group in groups_of(pricing):
         on_group = (contents.group == group)[:, None]
-        for count, of_piece in zip(counts, _seconds_of_pieces(pricing, group), strict=False):
-            if count.any():
-                for sums, seconds in zip(total[: 2 + splits], of_piece, strict=False):
-                    np.add(sums, count * on_group * seconds, out=sums)
+        for count, piece in zip(counts, pieces_of(pricing, group), strict=False):
+            figures = (piece.forward_seconds, piece.backward_seconds, piece.weight_seconds)[: 2 + splits]
+            for sums, figure in zip(total, figures if count.any() else (), strict=False):
+                spread = pricing.spread_work(np.broadcast_to(figure, piece.forward_seconds.shape))
+                np.add(sums, count * on_group * spread, out=sums)
     return ChunkSeconds(*total)
-
-
-@derived
-def _seconds_of_pieces(pricing: Pricing, group: int) -> tuple[tuple[Array, ...], ...]:
-    """Return the seconds of each piece by pass, weight gradients too where they are split off, each of shape (n,)."""
-    splits = schedule_of(pricing).splits
-    return tuple(
-        tuple(
-            pricing.spread_work(np.broadcast_to(figure, each.forward_seconds.shape))
-            for figure in (each.forward_seconds, each.backward_seconds, each.weight_seconds)[: 2 + splits]
-        )
-        for each in pieces_of(pricing, group)
-    )
 
 
 class PipelineSeconds(NamedTuple):
