@@ -21,10 +21,7 @@ Index = NDArray[np.intp]
 
 
 def numbered(codes: Index) -> tuple[Index, Index, Index]:
-    """Return distinct whole numbers, the first position of each and the number of each one among them, as np.unique.
-
-    Without a sort: for numbers that lie close together.
-    """
+    """Return np.unique's values, first positions and inverse of whole numbers close together, without a sort."""
     if not len(codes):
         return codes, codes, codes
     low, every = codes.min(), np.arange(len(codes))
@@ -34,6 +31,14 @@ def numbered(codes: Index) -> tuple[Index, Index, Index]:
     place = np.empty_like(first)
     place[kinds] = every[: len(kinds)]
     return kinds + low, first[kinds], place[codes - low]
+
+
+def equal_columns(figures: Matrix) -> tuple[Index, Index]:
+    """Return the first of every set of equal columns and the set of each; all alone where some only seem equal."""
+    codes = np.sqrt(np.arange(1.0, len(figures) + 1.0)) @ figures
+    _, first, alike = np.unique(codes, return_index=True, return_inverse=True)
+    every = np.arange(len(codes))
+    return (first, alike) if np.array_equal(figures[:, first[alike]], figures) else (every, every)
 
 
 def largest(figures: Iterable[Any]) -> Any:

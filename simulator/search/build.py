@@ -163,9 +163,8 @@ def _by_layout(figures: NDArray[Any]) -> list[Any]:
 def _memory(priced: Priced) -> Iterator[MemoryEstimate]:
     """Yield the memory of each layout of a block."""
     memory, kinds = priced.memory, priced.pricing.scenario.kinds_of_device
-    hardware = [kinds[group] for group in memory.contents.group[memory.contents.kind]]
-    fixed = [*zip(priced.block.stage_layers, (each.name for each in hardware), strict=True)]
-    capacity = [each.usable_memory_bytes for each in hardware]
+    of_kind = [(kind.name, kind.usable_memory_bytes) for kind in kinds]
+    hardware = [of_kind[group] for group in memory.contents.group[memory.contents.kind]]
     parts, moments = memory.parts(), [moment.name for moment in memory.moments]
     figures = (memory.device, memory.reserved, memory.allocated, memory.after_step, memory.moment)
     by_layout = zip(*(_by_layout(figure) for figure in (*figures, np.array([*parts.values()]))), strict=True)
@@ -182,10 +181,10 @@ def _memory(priced: Priced) -> Iterator[MemoryEstimate]:
                 parts_bytes=dict(zip(parts, sizes, strict=True)),
                 state_bytes=state,
                 hardware=name,
-                capacity_bytes=capacity[stage],
+                capacity_bytes=capacity,
             )
-            for stage, ((layers, name), device, reserved, allocated, state, moment, sizes) in enumerate(
-                zip(fixed, *by_stage, strict=True)
+            for stage, (layers, (name, capacity), device, reserved, allocated, state, moment, sizes) in enumerate(
+                zip(priced.block.stage_layers, hardware, *by_stage, strict=True)
             )
         )
         binding = int(priced.binding_stage[at])

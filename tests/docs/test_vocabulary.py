@@ -11,7 +11,6 @@ import pytest
 
 from simulator.api import scenario_of
 from simulator.cost.derived import pricing_of
-from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.moments import MOMENTS
 from simulator.cost.pricing.estimate import Coverage
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
@@ -26,6 +25,7 @@ from simulator.show.cli.main import cli
 from tests.cli.running import run
 from tests.docs.pages import code_words, first_cells, page
 from tests.docs.worked_example import Example
+from tests.memory.counted import layer_tensors
 
 GLOSSARY = page("glossary.md")
 CELLS = first_cells(GLOSSARY)

@@ -18,7 +18,6 @@ import numpy as np
 from simulator.api import scenario_of
 from simulator.cost.derived import Pricing
 from simulator.cost.dtypes import optimizer_bytes_per_parameter
-from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.loss import head_input_bytes
 from simulator.cost.memory.peak import layer_gradient_bytes
 from simulator.cost.pricing.estimate import Estimate
@@ -32,6 +31,7 @@ from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB, MIB
 from simulator.search.build import estimate_layout
+from tests.memory.counted import layer_tensors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
 START, END = "<!-- worked-example:start -->\n", "<!-- worked-example:end -->\n"
@@ -200,7 +200,7 @@ class Example:
     @cached_property
     def layer_seconds(self) -> dict[str, float]:
         """Both passes of one layer by part."""
-        seconds = pieces_of(self.priced.pricing, 0).seconds[0]
+        seconds = pieces_of(self.priced.pricing, 0)[0]
         return {name: float(seconds.forward[name][0] + seconds.backward[name][0]) for name in seconds.forward}
 
     @cached_property

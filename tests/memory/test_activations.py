@@ -9,11 +9,11 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory import moments
-from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.peak import buffer_bytes, layer_gradient_bytes
 from simulator.cost.operations.sums import routed_tokens
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
+from tests.memory.counted import layer_tensors
 from tests.scenario.cases import (
     attention_scores,
     block,

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.activations import layer_tensors
 from simulator.question.scenario.block import block_of
 from simulator.search.build import estimate_layout
+from tests.memory.counted import layer_tensors
 from tests.scenario.cases import layout_of, scenario_of
 
 GIB = 2**30

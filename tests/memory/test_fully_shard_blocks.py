@@ -59,7 +59,7 @@ def test_layouts_of_a_block_need_what_each_needs_alone(pipeline: dict[str, Any],
         assert memory.need[:, index].tolist() == alone.need[:, 0].tolist()
         parts, of_one = memory.parts(), alone.parts()
         for rank in range(len(alone.device)):
-            assert names[rank, index] == alone.moment_name(rank, 0)
+            assert names[rank, index] == alone.moments[alone.moment[rank, 0]].name
             assert {k: v[rank, index] for k, v in parts.items()} == {k: v[rank, 0] for k, v in of_one.items()}
 
 

@@ -180,7 +180,7 @@ def test_the_output_layer_keeps_its_norm_in_sixteen_bits() -> None:
 def test_each_moment_can_bind() -> None:
     def moments(scenario: Scenario, **fields: Any) -> set[str]:
         found = priced(scenario, **fields).memory
-        return {found.moment_name(rank, 0) for rank in range(len(found.moment))}
+        return {found.moments[found.moment[rank, 0]].name for rank in range(len(found.moment))}
 
     big = scenario_of("llama3.1-8b", devices=8)
     assert moments(big, pipeline_parallel=8) == {"backward", "loss"}

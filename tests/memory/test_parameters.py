@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.memory.state import device_parameters, linear_parameters
-from simulator.cost.operations.sums import mtp_parameters, total_parameters
+from simulator.cost.operations.sums import total_parameters
 from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
+from tests.memory.counted import mtp_parameters
 from tests.scenario.cases import (
     block,
     by_stage,

@@ -126,7 +126,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
         for mode, method, n in (("none", "uniform", 1), ("full", "uniform", 1))
     }
     half = priced(scenario, recompute="full", recompute_method="block", recompute_layers=16).step
-    layer = sum(only(x) for x in pieces_of(pricing(scenario), 0).seconds[0].forward.values())
+    layer = sum(only(x) for x in pieces_of(pricing(scenario), 0)[0].forward.values())
     extra = only(steps["full"].total) - only(steps["none"].total)
     assert extra == pytest.approx(128 * 32 * layer)
     assert only(half.total) - only(steps["none"].total) == pytest.approx(extra / 2)
@@ -135,7 +135,7 @@ def test_recomputation_costs_a_forward_pass() -> None:
 def test_selective_recompute_costs_the_attention_core() -> None:
     scenario = scenario_of("llama3.1-8b")
     none, selective = (priced(scenario, recompute=mode) for mode in ("none", "selective"))
-    core = only(pieces_of(none.pricing, 0).seconds[0].forward["attention"])
+    core = only(pieces_of(none.pricing, 0)[0].forward["attention"])
     assert only(selective.step.total) - only(none.step.total) == pytest.approx(128 * 32 * core)
     # With a flash kernel it frees nothing.
     assert (selective.memory.allocated == none.memory.allocated).all()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.memory.state import training_state
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of
 from simulator.question.specs.model import ModelSpec
+from tests.memory.counted import layer_tensors
 from tests.pricing.test_memory_arithmetic import ATTENTION, DENSE, MOE, NORMS, NOTHING, T, question, stage
 from tests.scenario.cases import block, load_model, pricing, scenario_of, small_dense, small_moe
 
@@ -264,14 +264,14 @@ def test_master_gradients_stand_beside_16_bit_ones(gradient_dtype: str) -> None:
 def test_the_loss_holds_what_the_output_layer_keeps() -> None:
     """The last norm's input and output and a number of each token, beside the logits."""
     found = memory(small_dense(), {})
-    assert found.moment_name(0, 0) == "loss"
+    assert found.moments[found.moment[0, 0]].name == "loss"
     assert found.parts()["temporary"][0, 0] == T * (4 * 64 + 4)
 
 
 def test_gradients_of_wide_heads_outweigh_the_network_s() -> None:
     """Queries, keys and values of 64 a head; of a network of 16 features gate and up."""
     found = memory(dense(head_dim=64, intermediate_size=16), {})
-    assert found.moment_name(0, 0) == "backward"
+    assert found.moments[found.moment[0, 0]].name == "backward"
     assert found.parts()["temporary"][0, 0] == T * 2 * (4 * 64 + 2 * 64 + 2 * 64 + 64)
 
 
@@ -282,7 +282,7 @@ def test_losses_of_prediction_layers(modules: int, in_turn: bool, logits: int) -
     """T logits over 1000 tokens at 6 bytes, of every module and of the model: together, or one after the other."""
     options = {"mtp": "true", "losses_in_turn": str(in_turn).lower()}
     found = memory(small_dense(num_nextn_predict_layers=modules), options)
-    assert found.moment_name(0, 0) == "loss"
+    assert found.moments[found.moment[0, 0]].name == "loss"
     assert found.parts()["logits"][0, 0] == logits * 6 * T * 1000
 
 

@@ -343,6 +343,6 @@ def test_a_step_that_ran_out_of_memory() -> None:
     here = Pricing(scenario, block(scenario, zero_stage=2, recompute="full"))
     found = memory_by_stage(here)
     asked_for = 4 * only(shard(here, device_parameters(here), 1))
-    assert found.moment_name(0, 0) == "optimizer step"
+    assert found.moments[found.moment[0, 0]].name == "optimizer step"
     assert asked_for / GIB == pytest.approx(3.14, abs=0.005)
     assert (only(found.allocated) - asked_for) / GIB == pytest.approx(28.28, rel=0.005)

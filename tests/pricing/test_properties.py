@@ -176,7 +176,7 @@ def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
     time = replace(case.scenario.coefficients.time, launch_seconds=0.0, expert_wait_seconds=0.0)
     bare = {"coefficients": replace(case.scenario.coefficients, time=time)}
     slow, fast = (priced(case.with_scenario(hardware=LINKED[name, k], **bare)) for k in (1.0, 4.0))
-    for piece in range(len(pieces_of(slow.pricing, 0).seconds)):
+    for piece in range(len(pieces_of(slow.pricing, 0))):
         for before, after in zip(_passes(slow, piece), _passes(fast, piece), strict=True):
             for part, seconds in before.items():
                 if part in COMMUNICATION:
@@ -201,7 +201,7 @@ def _traffic(answer: Priced, case: Case, name: str, width: float) -> tuple[float
 
 
 def _passes(answer: Priced, piece: int) -> tuple[Parts, Parts]:
-    seconds = pieces_of(answer.pricing, 0).seconds[piece]
+    seconds = pieces_of(answer.pricing, 0)[piece]
     return seconds.forward, seconds.backward
 
 

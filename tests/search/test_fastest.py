@@ -11,7 +11,8 @@ from simulator.cost.pricing.price import price
 from simulator.cost.timing.step import min_step_seconds
 from simulator.question.scenario.scenario import Scenario
 from simulator.search import space as space_module
-from simulator.search.rank import best_of, fastest_of, search
+from simulator.search.rank import best_of, fastest_of, lawful, search
+from simulator.search.rules import RULES
 from simulator.search.space import Query, Space, blocks
 from tests.scenario.cases import scenario_of, small_moe
 
@@ -52,6 +53,28 @@ def test_a_faster_layout_of_another_space_hides_nothing() -> None:
     assert fastest_of(other, near=[best]) == expected
 
 
+@pytest.mark.parametrize("nodes", [2, 6, 16])
+def test_what_is_fast_elsewhere_hides_nothing(nodes: int) -> None:
+    here = Query(scenario=QUESTIONS[0], min_fit_probability=LEAST)
+    near = [one.layout for one in search(here, top=3).fastest]
+    there = replace(here, scenario=question(model="llama3.1-70b", nodes=nodes))
+    assert fastest_of(there, near=near) == fastest_of(there)
+
+
+@pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
+def test_a_rule_is_said_to_drop_what_no_earlier_one_did(scenario: Scenario) -> None:
+    """Though later rules judge only what is left, masks are of the whole block."""
+    for block in blocks(scenario, Space(tensor_parallel_across_nodes=True)):
+        alive, expected = np.ones(len(block), dtype=bool), dict[str, list[bool]]()
+        for rule in RULES:
+            hit = alive & rule.broken(Pricing(scenario, block.block))
+            expected |= {rule.id: hit.tolist()} if hit.any() else {}
+            alive &= ~hit
+        left, broken = lawful(Space(tensor_parallel_across_nodes=True), block)
+        assert {rule.id: mask.tolist() for rule, mask in broken} == expected
+        assert np.array_equal(left.block.tensor_parallel, block.block.tensor_parallel[alive])
+
+
 def test_where_nothing_fits_nothing_is_found() -> None:
     scenario = scenario_of("llama3.1-405b", devices=8)
     (near,) = search(Query(scenario=scenario)).nearest
@@ -72,6 +95,8 @@ def test_kinds_of_work_change_no_figure(scenario: Scenario) -> None:
         shared, alone = price(block), price(Pricing(scenario, block.block))
         assert np.array_equal(shared.memory.device, alone.memory.device)
         assert np.array_equal(shared.step.total, alone.step.total)
+        parts = alone.step.parts(alone.pricing)
+        assert all(np.array_equal(part, parts[name]) for name, part in shared.step.parts(shared.pricing).items())
 
 
 def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPatch) -> None:

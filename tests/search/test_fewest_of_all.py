@@ -23,6 +23,7 @@ from simulator.search.alternatives import (
     _changes,
     _on_enough_nodes,
     fewest_nodes,
+    fewest_of,
     in_fp8,
     most_nodes,
     node_counts,
@@ -182,6 +183,17 @@ def test_most_nodes() -> None:
         most_nodes("auto:0")
 
 
+def test_no_number_is_tried_twice() -> None:
+    tried: list[int] = []
+
+    def best(count: int) -> int | None:
+        tried.append(count)
+        return count if count in (7, 8) else None
+
+    assert fewest_of((2, 4, 8, 16), best, below=1) == 7
+    assert tried == [2, 4, 8, 3, 5, 6, 7]
+
+
 def test_numbers_of_nodes() -> None:
     """Each up to 64, 32 in each doubling above, and the last."""
     assert list(node_counts(1, 3)) == [1, 2, 3]
@@ -276,9 +288,9 @@ def test_the_fewest_nodes_with_room(monkeypatch: pytest.MonkeyPatch, devices: in
     assert enough(query_of(devices)) == first
     doubled = [max(devices // 8, 1) * 2**times for times in range(1, 7)]
     assert tries.nodes[0] == doubled[0]
-    # Doubled until there is room, then each number between, from one more.
+    # Doubled until there is room, then each number between that was not tried, from one more.
     over = next(nodes for nodes in doubled if nodes >= first)
-    between = [*node_counts(devices // 8 + 1, over - 1)]
+    between = [nodes for nodes in node_counts(devices // 8 + 1, over - 1) if nodes not in doubled]
     upto = between[: between.index(first) + 1] if first in between else between
     assert tries.nodes == [*doubled[: doubled.index(over) + 1], *upto]
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from simulator.cost.operations.sums import active_parameters, mtp_parameters, total_parameters
+from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.errors import SimulateError
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.names import spec_folder
+from tests.memory.counted import mtp_parameters
 from tests.specs.published_configs import CONFIGS
 
 FUZZ = settings(suppress_health_check=[HealthCheck.too_slow])

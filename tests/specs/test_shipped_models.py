@@ -5,13 +5,14 @@ import pytest
 from simulator.cost.operations.blocks import embedding, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions
-from simulator.cost.operations.sums import active_parameters, mtp_parameters, total_parameters, weights_of
+from simulator.cost.operations.sums import active_parameters, total_parameters, weights_of
 from simulator.errors import InputError, SimulateError
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import sourced_parts, validated
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import model_names
 from simulator.question.units import parse_count
+from tests.memory.counted import mtp_parameters
 
 # Total; active with all tables; active without the input table; MTP modules. Computed apart from this code.
 COUNTS = {

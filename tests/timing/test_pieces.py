@@ -38,7 +38,7 @@ def test_a_prediction_layer_has_its_projection() -> None:
     work, last = answer.step.work, answer.memory.contents.kind[-1]
 
     def seconds(piece: int) -> float:
-        both = pieces_of(answer.pricing, 0).seconds[piece]
+        both = pieces_of(answer.pricing, 0)[piece]
         return sum(only(x) for one in (both.forward, both.backward) for x in one.values())
 
     # Layers, output layers of the model and of the module, the module; the table is on the first rank.
@@ -72,7 +72,7 @@ def test_adapters_do_not_change_the_ring_cost_of_attention() -> None:
 def test_products_are_bound_by_memory_where_few_tokens_meet_many_weights() -> None:
     """64 tokens a micro batch: moving weights, tokens and fp32 gradients takes longer than the products."""
     scenario = scenario_of("llama3.1-8b", devices=1, seq_length=64, global_batch_size=8, coefficients=ROUND)
-    found = only(pieces_of(pricing(scenario), 0).seconds[0].backward["gemm"])
+    found = only(pieces_of(pricing(scenario), 0)[0].backward["gemm"])
     parameters = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
     # Inputs and outputs of q, k and v, of o, of gate and up, of down: read and written for either gradient.
     sides = (4096 + 6144) + (4096 + 4096) + (4096 + 2 * 14_336) + (14_336 + 4096)
@@ -94,9 +94,9 @@ def test_traffic_that_outlasts_compute_is_exposed() -> None:
 def test_routed_experts_have_no_tensor_parallel_collectives() -> None:
     scenario = scenario_of("mixtral-8x7b-v0.1", coefficients=ROUND)
     experts = priced(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=8)
-    layer = pieces_of(experts.pricing, 0).seconds[0]
+    layer = pieces_of(experts.pricing, 0)[0]
     dense = scenario_of("llama3.1-8b", coefficients=ROUND)
-    plain = pieces_of(pricing(dense, tensor_parallel=2, sequence_parallel=True), 0).seconds[0]
+    plain = pieces_of(pricing(dense, tensor_parallel=2, sequence_parallel=True), 0)[0]
     # The same hidden size: two collectives around attention for the four of a dense layer.
     assert only(layer.forward["tensor_parallel"]) == pytest.approx(only(plain.forward["tensor_parallel"]) / 2)
 

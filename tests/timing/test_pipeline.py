@@ -182,7 +182,7 @@ def test_the_last_stage_works_on_the_output_layer() -> None:
     by_rank = (work.forward + work.backward)[here.contents.kind, 0]
     assert by_rank[1] == by_rank[2]
     # The output layer's matrix product is that of 2.4 layers, with attention counted 1.8.
-    ends = pieces_of(here, 0).seconds[-2:]
+    ends = pieces_of(here, 0)[-2:]
     head, table = (sum(only(x) for x in (*one.forward.values(), *one.backward.values())) for one in ends)
     assert by_rank[3] - by_rank[2] == pytest.approx(head)
     assert by_rank[0] - by_rank[1] == pytest.approx(table)

@@ -34,7 +34,7 @@ from simulator.cost.operations.sums import extent, micro_batches, saved_amounts,
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
-from simulator.question.arrays import Index, largest
+from simulator.question.arrays import equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind
@@ -42,8 +42,6 @@ from simulator.question.vocabulary import RecomputeMode
 
 _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 """Tensors of an operation that leave the device."""
-SavedTensors = dict[str, Array]
-"""Bytes by tensor name; each array has shape (n,)."""
 
 
 @of_work
@@ -63,16 +61,6 @@ def embedded_bytes(pricing: Pricing) -> Array:
     return total(
         pricing, summed(tensor for operation in inputs(conditions_of(pricing.scenario)) for tensor in operation.saved)
     )
-
-
-def layer_tensors(pricing: Pricing, kind: LayerKind) -> SavedTensors:
-    """Return the tensors that a layer saves when nothing is recomputed (M3)."""
-    operations = layer_operations(conditions_of(pricing.scenario), kind)
-    return {
-        tensor.name: tensor.amount * extent(pricing, tensor.spread)
-        for operation in operations
-        for tensor in operation.saved
-    }
 
 
 @of_work
@@ -432,7 +420,7 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
     held = np.empty((ranks, len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
-        first, alike = _alike(by_chunk[..., of_count].reshape(-1, len(of_count)))
+        first, alike = equal_columns(by_chunk[..., of_count].reshape(-1, len(of_count)))
         for rank, kind in enumerate(contents.kind):
             saved = by_chunk[:, kind, of_count[first]]
             alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
@@ -441,16 +429,6 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
                 now += number[:, None] * size
             held[rank, of_count] = np.max(now, axis=0)[alike]
     return held
-
-
-def _alike(figures: NDArray[np.float64]) -> tuple[Index, Index]:
-    """Return the first of every set of layouts with equal figures, shape (figures, n), and the set of each."""
-    codes = np.sqrt(np.arange(1.0, len(figures) + 1.0)) @ figures
-    _, first, alike = np.unique(codes, return_index=True, return_inverse=True)
-    if np.array_equal(figures[:, first[alike]], figures):
-        return first, alike
-    every = np.arange(len(codes))
-    return every, every
 
 
 class _Place(NamedTuple):

@@ -68,10 +68,6 @@ class MemoryByStage:
         """Return the memory that must fit: all but idle blocks, which the allocator can give back."""
         return self.device - self.outside.idle
 
-    def moment_name(self, stage: int, index: int) -> str:
-        """Return the moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
-        return self.moments[int(self.moment[stage, index])].name
-
     def take(self, where: Index) -> MemoryByStage:
         """Return the memory of the layouts at an index."""
         figures = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "contents"}

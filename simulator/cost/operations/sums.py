@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, assert_never, cast
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work
-from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
+from simulator.cost.operations.blocks import embedding, inputs, output_layer
 from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import (
@@ -408,16 +408,6 @@ def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int
 
     table = _table_apart(conditions) + _count(inputs(conditions)) if include_input_embedding else 0
     return _over_layers(conditions, used) + _count(output_layer(conditions)) + table
-
-
-def mtp_parameters(model: ModelSpec) -> int:
-    """Return the parameters of all MTP modules, which the totals omit."""
-    conditions = Conditions(model)
-    if model.num_nextn_predict_layers == 0:
-        return 0
-    return model.num_nextn_predict_layers * (
-        _count(prediction(conditions)) + _count(layer_operations(conditions, model.prediction_kind))
-    )
 
 
 def _count(operations: tuple[Operation, ...]) -> int:

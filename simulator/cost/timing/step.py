@@ -37,7 +37,7 @@ from simulator.cost.timing.layers import (
     table_seconds,
 )
 from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
-from simulator.question.arrays import Index, largest
+from simulator.question.arrays import Index, equal_columns, largest
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, Mask
 from simulator.question.scenario.layout import BY_NAME
@@ -77,13 +77,6 @@ CYCLES = 3
 """Cycles, of as many micro batches as ranks, that are run pass by pass where chunks are unequal."""
 
 
-class Pieces(NamedTuple):
-    """Seconds of the pieces of a pipeline rank, one figure for each of `Pricing.kinds_of_work`."""
-
-    seconds: tuple[PassSeconds, ...]
-    """In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection."""
-
-
 class ChunkSeconds(NamedTuple):
     """Seconds of the passes through one chunk of every kind of rank, shape (kinds, n)."""
 
@@ -119,24 +112,22 @@ def groups_of(pricing: Pricing) -> range:
 
 
 @derived
-def pieces_of(pricing: Pricing, group: int) -> Pieces:
-    """Price the pieces on the devices of one node group, once for a whole search."""
+def pieces_of(pricing: Pricing, group: int) -> tuple[PassSeconds, ...]:
+    """Return the seconds of the pieces on the devices of a node group, for each of `Pricing.kinds_of_work`.
+
+    In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection.
+    """
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
     projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
-    return Pieces(
-        seconds=(
-            *(layer_seconds(each, kind) for kind in contents.layer_kinds),
-            *(head_seconds(each), table_seconds(each)),
-            *projections,
-        )
-    )
+    layers = (layer_seconds(each, kind) for kind in contents.layer_kinds)
+    return (*layers, head_seconds(each), table_seconds(each), *projections)
 
 
 @derived
 def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
-    """Return the seconds to recompute one layer of each kind in full, for each of `Pricing.kinds_of_work`."""
+    """Return the seconds to recompute one layer of each kind in full, each of shape (n,)."""
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
-    return tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds)
+    return tuple(pricing.spread_work(repeated_seconds(each, kind, "full", ())) for kind in contents.layer_kinds)
 
 
 @derived
@@ -196,8 +187,8 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
         on_group = (contents.group == group)[:, None]
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
-            repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
-            backward = backward + on_group * repeated
+            if counts[kind].any():
+                backward = backward + on_group * (full[kind] * again + counts[kind] * inside[kind])
     return passes._replace(backward=backward)
 
 
@@ -209,12 +200,11 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
     for group in groups_of(pricing):
         on_group = (contents.group == group)[:, None]
-        for count, seconds in zip(counts, pieces_of(pricing, group).seconds, strict=False):
-            weights = np.broadcast_to(seconds.weight_seconds if splits else 0.0, seconds.forward_seconds.shape)
-            of_passes = (seconds.forward_seconds, seconds.backward_seconds, weights)
-            total = [
-                sums + count * on_group * pricing.spread_work(each) for sums, each in zip(total, of_passes, strict=True)
-            ]
+        for count, piece in zip(counts, pieces_of(pricing, group), strict=False):
+            figures = (piece.forward_seconds, piece.backward_seconds, piece.weight_seconds)[: 2 + splits]
+            for sums, figure in zip(total, figures if count.any() else (), strict=False):
+                spread = pricing.spread_work(np.broadcast_to(figure, piece.forward_seconds.shape))
+                np.add(sums, count * on_group * spread, out=sums)
     return ChunkSeconds(*total)
 
 
@@ -278,8 +268,8 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
     ranks = float(len(kind))
     cycles = np.ceil(np.maximum(micro_batches[at], schedule.min_micro_batches(len(kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
-    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward)]
-    first, alike = _alike([*figures, *(chunk.weights for chunk in work.by_chunk if schedule.splits)], pace, cycles, at)
+    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward, chunk.weights)]
+    first, alike = equal_columns(np.vstack((cycles, pace, *(figure.take(at, axis=-1) for figure in figures))))
     cycles, pace, at = cycles[first], pace[first], at[first]
     seconds = kinds_of_pass(
         *(
@@ -303,17 +293,6 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
         grown = np.maximum(fill[many] - idle(CYCLES - 1, many), 0.0)
         fill[many] += (cycles[many] - CYCLES) * grown
     return fill[alike]
-
-
-def _alike(figures: list[KindArray], pace: Array, cycles: Array, at: Index) -> tuple[Index, Index]:
-    """Return the first of every set of equal steps, and the set of each; steps may differ in offload or ZeRO alone."""
-    both = np.column_stack((pace, cycles)).view(np.complex128).ravel()
-    _, first, alike = np.unique(both, return_index=True, return_inverse=True)
-    same = at[first[alike]]
-    if all(np.array_equal(figure.take(same, axis=-1), figure.take(at, axis=-1)) for figure in figures):
-        return first, alike
-    every = np.arange(len(pace))
-    return every, every
 
 
 @of_sizes
@@ -347,8 +326,7 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
     full = recompute_plan(pricing).on_rank / pricing.block.copies
     for group in groups_of(pricing):
         here = pipeline.micro_batches * (contents.group == group)[pipeline.pace]
-        pieces = pieces_of(pricing, group)
-        for count, seconds in zip(counts, pieces.seconds, strict=False):
+        for count, seconds in zip(counts, pieces_of(pricing, group), strict=False):
             times = here * paced(count)
             for name in seconds.forward:
                 both = seconds.forward[name] + seconds.backward[name]
@@ -358,7 +336,7 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
             continue
         both_ways = zip(repeated_whole(pricing, group), repeated_inside(pricing, group), strict=True)
         for kind, (again, inside) in enumerate(both_ways):
-            repeated = paced(full[kind]) * pricing.spread_work(again) + paced(counts[kind]) * inside
+            repeated = paced(full[kind]) * again + paced(counts[kind]) * inside
             parts["recompute"] = parts["recompute"] + here * repeated
     if pricing.scenario.images is not None:
         parts["encoder"] = pipeline.micro_batches * paced(contents.embeddings) * sum(encoder_seconds(pricing))
