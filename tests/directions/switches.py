@@ -193,6 +193,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "host_pinned_bytes": along("0 4", "host+"),
     "offload_parameters": on("state- device- host+ seconds+"),
     "loads_on_host": along("none sharded always", "host+"),
+    "saves_on_host": along("none weights", "host+") + along("none state", "host+"),
     # A joint product has one dummy gradient, as large as those of its parts together.
     "fused_projections": on(f"{STATE} saved+ seconds-"),
     "shared_adapters": on("state- device- host- flop- seconds-"),

@@ -1,4 +1,4 @@
-"""Memory while weights are built or read, before the first step (M30, M32)."""
+"""Memory while weights are built or read, before the first step (M30, M32), or saved (M33)."""
 
 from dataclasses import replace
 from typing import Any
@@ -79,6 +79,37 @@ def test_the_larger_of_loading_and_a_step_counts() -> None:
     step = bare_estimate(replace(scenario, lora_rank=None), replace(layout, offload="optimizer_tensorwise"))
     assert "loading" not in step.memory.host_parts_bytes
     assert step.memory.host_bytes_per_node > 12 * 30.53e9
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero_stage", "adapters", "expected"),
+    [
+        # All weights in 16 bits, frozen ones too (DeepSpeed v0.19.6, `_zero3_consolidated_16bit_state_dict`).
+        ("weights", 3, True, 2.0 * 8.030e9),
+        ("weights", 2, True, 0.0),
+        # fp32 weights, and then two moments of each, after the weights are gone (accelerate 1.10.1, FULL_STATE_DICT).
+        ("state", 3, False, 8.0 * 8.030e9),
+        ("state", 0, False, 0.0),
+        # Rank 8 beside the seven products of 32 layers.
+        ("state", 3, True, 8.0 * 32 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336))),
+    ],
+)
+def test_one_process_gathers_what_it_saves(kind: str, zero_stage: int, adapters: bool, expected: float) -> None:
+    sizes: Any = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 16, "framework": "torch"}
+    run: Any = {"seq_length": 512, "global_batch_size": 16, "lora_rank": 8 if adapters else None}
+    scenario = question_scenario(**sizes, **run, options={"saves_on_host": kind, "adapter_targets": "all"})
+    memory = bare_estimate(scenario, layout_of(scenario, zero_stage=zero_stage, recompute="full")).memory
+    assert dict(memory.host_parts_bytes).get("saving", 0.0) == pytest.approx(expected, rel=0.001)
+
+
+def test_saving_comes_beside_what_offload_keeps() -> None:
+    asked = [_asked("deepspeed", 3, options={"saves_on_host": kind}) for kind in ("none", "weights")]
+    found = [
+        bare_estimate(replace(scenario, lora_rank=None), replace(layout, offload="optimizer_tensorwise")).memory
+        for scenario, layout in asked
+    ]
+    more = found[1].host_bytes_per_node - found[0].host_bytes_per_node
+    assert more == pytest.approx(2.0 * 30.53e9, rel=0.001)
 
 
 def test_a_host_without_room_to_load_does_not_fit() -> None:

@@ -201,3 +201,12 @@ def test_a_service_of_a_compose_file_starts_a_training(environment: str, form: s
     assert run.layout.micro_batch_size == 3
     two = read(tmp_path, "compose.yaml", text.replace("x, environment: {MBS", "x, environment: {LENGTH: 4096, MBS"))
     assert two.seq_length is None
+
+
+@pytest.mark.parametrize(("kind", "saves"), [("FULL_STATE_DICT", "state"), ("SHARDED_STATE_DICT", "none")])
+def test_how_the_launcher_s_units_are_saved(kind: str, saves: str, tmp_path: Path) -> None:
+    config = ZERO.replace("FULL_SHARD", f"FULL_SHARD, fsdp_state_dict_type: {kind}")
+    (tmp_path / "conf.yaml").write_text(config, encoding="utf-8")
+    flags = "--model_name_or_path meta-llama/Llama-3.2-3B --per_device_train_batch_size 1 --max_length 512 --bf16"
+    recipe = read(tmp_path, "sft.sh", f"accelerate launch --config_file conf.yaml sft.py {flags}\n")
+    assert recipe.options["saves_on_host"] == saves

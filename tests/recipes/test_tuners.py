@@ -169,6 +169,12 @@ dtype: bf16
         ),
         ("fsdp: [auto_wrap, full_shard]\nfsdp_config: {fsdp_activation_checkpointing: true}\n", None, {}, (3, "full")),
         ("fsdp_config: {reshard_after_forward: false}\ngradient_checkpointing: true\n", None, {}, (2, "full")),
+        (
+            "fsdp_version: 2\nfsdp_config: {state_dict_type: FULL_STATE_DICT}\n",
+            None,
+            {"saves_on_host": "state"},
+            (3, "none"),
+        ),
         ("rl: ipo\n", None, {"frozen_reference": "true", "sequences_per_sample": "2"}, (0, "none")),
         ("reward_model: true\n", None, {"score_head": "true"}, (0, "none")),
     ],

@@ -1,4 +1,4 @@
-"""Memory of a node's host: offloaded tensors and the buffers that they pass through (M25), or whole models (M32)."""
+"""Memory of a node's host: offloaded tensors and their buffers (M25), models read (M32) or saved (M33) whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
-from simulator.cost.dtypes import element_bytes
+from simulator.cost.dtypes import (
+    FP32,
+    element_bytes,
+    master_bytes,
+    optimizer_bytes_per_parameter,
+    parameter_dtype,
+)
 from simulator.cost.memory.activations import in_flight, sent_bytes
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.state import device_parameters, local_count, model_totals, resident_optimizer, shard
@@ -34,9 +40,9 @@ class HostMemory:
 
 
 def uses_host(pricing: Pricing) -> bool:
-    """Return whether any layout of a block loads on the host, or offloads something to it."""
+    """Return whether any layout of a block loads or saves on the host, or offloads something to it."""
     profile = pricing.scenario.framework
-    if loading_bytes(pricing).any():
+    if loading_bytes(pricing).any() or saving_bytes(pricing).any():
         return True
     moved = pricing.offloads("optimizer", "optimizer_tensorwise", "activations").any()
     elsewhere = profile.offload_parameters or profile.swapped_attention or bool(profile.offloaded_modules)
@@ -68,7 +74,8 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     by_node = {name: _on_nodes(pricing, size) for name, size in parts.items()}
     fullest = np.argmax(sum(by_node.values()), axis=0)
     at = fullest, np.arange(len(pricing))
-    step = HostMemory({name: size[at] for name, size in by_node.items()}, _on_nodes(pricing, pinned)[at])
+    of_step = {name: size[at] for name, size in by_node.items()} | {"saving": saving_bytes(pricing)}
+    step = HostMemory(of_step, _on_nodes(pricing, pinned)[at])
     loading = loading_bytes(pricing)
     loads = loading > step.total
     left = np.where(loads, np.maximum(step.total + step.pinned - loading, 0.0), step.pinned)
@@ -92,6 +99,30 @@ def loading_bytes(pricing: Pricing) -> Array:
     processes = min(scenario.devices, max(device.devices_per_node for device in scenario.kinds_of_device))
     whole = processes * element_bytes(scenario) * total_parameters(scenario.model)
     return np.where((where == "always") | (block.zero_stage >= 3), whole, 0.0)
+
+
+@derived
+def saving_bytes(pricing: Pricing) -> Array:
+    """Return the bytes that the first process gathers on its host to save what ranks share, shape (n,) (M33).
+
+    DeepSpeed's ZeRO 3 brings all 16-bit weights there, module by module, frozen ones too (v0.19.6, runtime/engine.py,
+    `_zero3_consolidated_16bit_state_dict`); accelerate's FULL_STATE_DICT trained weights, then their moments (1.10.1,
+    utils/fsdp_utils.py, `save_fsdp_model`, `save_fsdp_optimizer`).
+    """
+    scenario, block = pricing.scenario, pricing.block
+    match scenario.framework.saves_on_host:
+        case "weights":
+            whole = element_bytes(scenario) * total_parameters(scenario.model)
+            return np.where(block.zero_stage >= 3, whole, 0.0)
+        case "state":
+            parts = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
+            trained = parts.dense * block.tensor_parallel + parts.routed * block.expert_ranks
+            moments = optimizer_bytes_per_parameter(scenario) - master_bytes(scenario)
+            stored = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
+            gathered = pricing.contents.on_ranks(trained).sum(axis=0) * max(stored, moments)
+            return np.where(block.zero_stage >= 2, gathered, 0.0)
+        case _:
+            return np.zeros(len(pricing))
 
 
 def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindArray]:

@@ -20,11 +20,16 @@ from simulator.cost.memory.activations import (
 )
 from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
-from simulator.cost.memory.loading import loading_moment
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retained_bytes, workspace_bytes
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
-from simulator.cost.memory.state import TrainingState, optimizer_on_device, resident_optimizer, training_state
+from simulator.cost.memory.state import (
+    TrainingState,
+    device_parameters,
+    optimizer_on_device,
+    resident_optimizer,
+    training_state,
+)
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
@@ -188,6 +193,19 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
         Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table, absent.embedding),
         Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, in_step_alone),
     )
+
+
+def loading_moment(pricing: Pricing) -> Moment | None:
+    """Return what is alive when weights are built; None where it is no more than a step's state (M30).
+
+    With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
+    them (PaddleNLP 2.8, transformers/model_utils.py, `_from_config`; Paddle's GroupShardedStage3).
+    """
+    if not pricing.scenario.framework.builds_whole_layers:
+        return None
+    parts = device_parameters(pricing)
+    built = np.where(pricing.block.zero_stage >= 3, element_bytes(pricing.scenario) * (parts.dense + parts.routed), 0.0)
+    return Moment("load", built, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

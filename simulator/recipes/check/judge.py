@@ -387,12 +387,14 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
-    """Yield the remark on the host memory that offload needs, and whether a node has it; on loading if it has not."""
-    memory = estimate.memory
-    loads = "loading" in memory.host_parts_bytes
-    if loads and memory.fits_host is not False:
+    """Yield the remark on the host memory of offload, and whether a node has it; of loading, saving if it has not."""
+    memory, part = estimate.memory, "offload keeps"
+    if "loading" in memory.host_parts_bytes:
+        part = "loading takes"
+    elif set(memory.host_parts_bytes) == {"saving"}:
+        part = "saving takes"
+    if part != "offload keeps" and memory.fits_host is not False:
         return
-    part = "loading takes" if loads else "offload keeps"
     need = f"{part} {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
     if memory.host_bytes_per_node and memory.fits_host is not None:
         capacity = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
