@@ -96,7 +96,7 @@ def judged_at(revision: str) -> dict[tuple[str, str], float]:
         tree = Path(folder) / "tree"
         _run(("git", "worktree", "add", "--detach", "--quiet", str(tree), revision), _ROOT, revision)
         try:
-            asks = ("-m", "benchmarks.accuracy", "--json")
+            asks: tuple[str, ...] = ("-m", "benchmarks.accuracy", "--json")
             if (tree / "benchmarks" / "accuracy.py").is_file():
                 asks = ("-c", _OLDER)
             rows = json.loads(_run((sys.executable, *asks), tree, revision))["rows"]

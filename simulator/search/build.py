@@ -35,6 +35,7 @@ from simulator.cost.timing.products import (
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import unstated_rates
 from simulator.question.specs.hardware import ComputeRate
 from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
@@ -309,7 +310,6 @@ def provenance(scenario: Scenario) -> Provenance:
         notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
         notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
-    assumed = "; ".join(_assumed_peaks(scenario))
     profile = scenario.framework
     if profile.release:
         notes.append(f"switches of {profile.stack}: {profile.release_source}")
@@ -317,7 +317,7 @@ def provenance(scenario: Scenario) -> Provenance:
         scenario.coefficients.name,
         "never",
         tuple(notes),
-        assumed_peak=assumed,
+        assumed_peak="; ".join(_assumed_peaks(scenario)),
         cautions=tuple(_cautions(scenario)),
         release=profile.release,
     )
@@ -335,6 +335,9 @@ def _cautions(scenario: Scenario) -> Iterator[str]:
         yield f"{images.shown} take {taken}; their encoder of {encoder} parameters is {trained}"
     elif model.text_part:
         yield f"the text part of {model.name} alone is priced, not what reads images, sound or video"
+    for device in scenario.kinds_of_device:
+        if unstated := " and no ".join(unstated_rates(device)):
+            yield f"no {unstated} of {device.name}, as other {device.family} files have: it counts as the usual device"
 
 
 def _assumed_peaks(scenario: Scenario) -> Iterator[str]:

@@ -11,6 +11,7 @@ from simulator.cost.pricing.estimate import AssumedSwitch, MemoryEstimate, Stage
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
+from simulator.question.specs import catalogue
 from simulator.question.specs.hardware import ComputeRate, MemorySize
 from simulator.search.build import bare_estimates, estimate_layout, fitting_estimates, provenance
 from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
@@ -261,6 +262,28 @@ def test_a_peak_that_no_document_states_is_said(note: str, said: str) -> None:
     assumed = machine.model_copy(update={"peak_flops": machine.peak_flops.model_copy(update={"bf16": rate})})
     assert provenance(scenario_of(small_dense(), assumed)).assumed_peak == said
     assert provenance(scenario_of(small_dense(), machine)).assumed_peak == ""
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        (
+            {"product_flops": None},
+            "no product_flops of mine, as other hopper files have: it counts as the usual device",
+        ),
+        (
+            {"processors": None, "earlier_kernels": None},
+            "no processors and no earlier_kernels of mine, as other hopper files have: it counts as the usual device",
+        ),
+        ({}, None),
+        ({"family": "acme", "product_flops": None}, None),
+    ],
+)
+def test_an_own_device_without_the_rates_of_its_family_is_said(lacking: dict[str, Any], said: str | None) -> None:
+    machine = catalogue.load_hardware("h100-sxm-80g").model_copy(update={"name": "mine"} | lacking)
+    assert list(provenance(scenario_of(small_dense(), machine)).cautions) == ([said] if said else [])
+    for name in ("h100-sxm-80g", "z2000", "a10g"):
+        assert not provenance(scenario_of(small_dense(), catalogue.load_hardware(name))).cautions
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(1.0, FITS), (0.999, DOES_NOT_FIT), (None, FITS)])

@@ -42,6 +42,20 @@ def test_a_layer_takes_no_less_than_its_host() -> None:
     assert total(llama(QUICK, host_paced_layers="true")) == total(llama(QUICK))
 
 
+@pytest.mark.parametrize(
+    ("options", "starts"), [({}, True), ({"compiled": "true"}, False), ({"cuda_graphs": "layers"}, False)]
+)
+def test_a_layer_takes_no_less_than_the_launches_of_its_kernels(options: dict[str, str], *, starts: bool) -> None:
+    launches = {"launch_seconds": 1e-2, "launches_per_layer": 50.0}
+    paced, plain = (parts(llama(QUICK, time=time, **options)) for time in (launches, {"launch_seconds": 1e-9}))
+    batches = 1024 / 8
+    layers = sum(paced[name] for name in ("gemm", "attention", "memory_bound", "overhead"))
+    if starts:
+        assert layers == pytest.approx(batches * (LAYERS * 50.0 * 1e-2 + 1e-3) + 10e-3)
+    else:
+        assert paced == pytest.approx(plain)
+
+
 def test_a_host_that_waits_adds_what_it_takes() -> None:
     added = total(llama(blocking_launches="true")) - total(llama())
     assert added == pytest.approx(1024 / 8 * LAYERS * SLOW)

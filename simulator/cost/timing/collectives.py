@@ -91,16 +91,11 @@ class _Crossing(NamedTuple):
     latency: float
 
 
-def _links(scenario: Scenario) -> tuple[LinkLevel, ...]:
-    """Return the link levels as the whole job uses them."""
-    return scenario.hardware.links_of(scenario.devices)
-
-
 def _crossings(
     scenario: Scenario, group: RankGroup, efficiency: Callable[[Scenario, LinkLevel], float]
 ) -> Iterator[_Crossing]:
     members = np.ones_like(group.size)
-    for level in _links(scenario):
+    for level in scenario.hardware.links_of(scenario.devices):
         within = _within(level, group)
         yield _Crossing(members, within, _bandwidth(level, within, efficiency(scenario, level)), level.latency_seconds)
         members = within
@@ -173,7 +168,8 @@ def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Ar
     DeepEP's kernels send this way; each start takes its time, and longer over more nodes.
     """
     seconds, nodes = np.zeros_like(group.size), np.ones_like(group.size)
-    for level, crossing in zip(_links(scenario), _crossings(scenario, group, _exchange_efficiency), strict=True):
+    crossings = _crossings(scenario, group, _exchange_efficiency)
+    for level, crossing in zip(scenario.hardware.links_of(scenario.devices), crossings, strict=True):
         islands = crossing.within / crossing.members
         reached = expected_islands(scenario.model, group.size / crossing.members)
         transfer = token_bytes * reached * (islands - 1.0) / islands / crossing.bandwidth
@@ -187,7 +183,7 @@ def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -
     """Return the seconds for each member to send `sent_bytes` to the next, over the slowest link crossed (T17)."""
     seconds = np.zeros_like(group.size)
     members = np.ones_like(group.size)
-    for level in _links(scenario):
+    for level in scenario.hardware.links_of(scenario.devices):
         within = _within(level, group)
         rate = level.pair_bandwidth_bytes_per_second * _efficiency(scenario, level)
         crossed = within > members

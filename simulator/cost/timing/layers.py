@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import NamedTuple, assert_never
 
 import numpy as np
@@ -100,11 +101,7 @@ class PassSeconds:
 
 def sum_parts(parts: Parts) -> Array:
     """Return the sum of all parts, in the dictionary's fixed order."""
-    values = iter(parts.values())
-    result = next(values)
-    for value in values:
-        result = result + value
-    return result
+    return reduce(add, parts.values())
 
 
 def passes_are_captured(scenario: Scenario) -> bool:
@@ -156,8 +153,10 @@ def host_seconds(pricing: Pricing, work: Work) -> Array | float:
     profile, values = pricing.scenario.framework, pricing.scenario.coefficients.time
     shows = profile.host_paced_layers or profile.blocking_launches
     host: Array | float = shows * (work.calls - work.captured) * values.host_layer_seconds
-    if work.products.routed and not layers_are_captured(pricing.scenario):
-        host = np.maximum(host, values.launch_seconds * expert_launches(pricing))
+    if not layers_are_captured(pricing.scenario):
+        left = values.launches_per_layer * (work.calls - work.captured) * (not profile.compiled)
+        launches = expert_launches(pricing) if work.products.routed else left
+        host = np.maximum(host, values.launch_seconds * launches)
     return host
 
 

@@ -487,9 +487,9 @@ def step_seconds(
     pipeline = pipeline_seconds(pricing, work)
     moves = host_moves(pricing, memory)
     forward = np.maximum(work.forward, moves.each_pass)
-    micro_batch = _largest(forward + np.maximum(work.backward, moves.each_pass))
+    micro_batch = (forward + np.maximum(work.backward, moves.each_pass)).max(axis=0)
     data = data_parallel_seconds(pricing, forward, np.maximum(work.backward, moves.each_pass))
-    optimizer = _largest(optimizer_seconds(pricing))
+    optimizer = optimizer_seconds(pricing).max(axis=0)
     offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
     overhead = _overhead_seconds(pricing.scenario, pipeline) + reference_seconds(pricing, pipeline, forward)
     rest = data + optimizer + offload + overhead
@@ -515,8 +515,7 @@ def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
     """Return the fixed seconds of a step and of its micro batches, and waits for other ranks, shape (n,) (T23)."""
     values = scenario.coefficients.time
     each = 0.0 if passes_are_captured(scenario) else values.micro_batch_overhead_seconds
-    overhead = values.step_overhead_seconds + pipeline.micro_batches * each
-    return overhead + waiting_seconds(scenario, pipeline)
+    return values.step_overhead_seconds + pipeline.micro_batches * each + waiting_seconds(scenario, pipeline)
 
 
 def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: KindArray) -> Array | float:
@@ -526,7 +525,7 @@ def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: Kind
     """
     if not pricing.scenario.framework.reference_forward:
         return 0.0
-    return (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * _largest(forward)
+    return np.asarray((pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0))
 
 
 def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
@@ -537,12 +536,6 @@ def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
     """
     work = pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill
     return scenario.coefficients.time.node_doubling_wait * math.log2(max(scenario.nodes, 1)) * work
-
-
-def _largest(by_kind: KindArray) -> Array:
-    """Return the slowest rank's figure: a step ends when its last rank ends."""
-    slowest: Array = by_kind.max(axis=0)
-    return slowest
 
 
 def optimizer_seconds(pricing: Pricing) -> KindArray:
@@ -602,9 +595,9 @@ def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
     per_byte = on_own_devices(pricing, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second)
     each_pass = (memory.activations.offload_traffic + sent_bytes(pricing)) * per_byte
     optimizer = pricing.offloads("optimizer", "optimizer_tensorwise")
-    state = 2.0 * _largest(memory.state.optimizer * per_byte) * profile.offload_fraction
+    state = 2.0 * (memory.state.optimizer * per_byte).max(axis=0) * profile.offload_fraction
     each_step = np.where(optimizer, state, 0.0)
     if profile.offload_parameters:
         parameters = memory.state.parameters_on_host * per_byte
-        each_pass, each_step = each_pass + parameters, each_step + _largest(parameters)
+        each_pass, each_step = each_pass + parameters, each_step + parameters.max(axis=0)
     return HostMoves(each_pass, each_step)

@@ -158,10 +158,10 @@ Belief = Literal["posterior", "factor", "prior"]
 
 HUBER = 2.0
 """Deviations of a row's noise beyond which its weight falls."""
-HELPED: Mapping[CoefficientKind, float] = {"time": 2.33, "memory": 0.5}
+HELPED: Mapping[CoefficientKind, float] = {"time": 1.75, "memory": 0.5}
 """Gain of own rows from which they are believed, in deviations of the scatter of their mean.
 
-Of time, chance reaches it one time in 100. Memory is the same in every run of a layout, so that less suffices.
+Of time, chance reaches it one time in 25. Memory is the same in every run of a layout, so that less suffices.
 """
 OFFSET = 0.05
 """Least spread of one factor on all runs of a cluster, however well it is known: its software may have changed."""

@@ -39,6 +39,7 @@ __all__ = [
     "models_by_sizes",
     "shipped_file",
     "spec_text",
+    "unstated_rates",
     "with_node_of",
 ]
 
@@ -124,6 +125,16 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
 def _shipped_hardware(file: Path) -> HardwareSpec:
     """Return a shipped spec, cached for further questions."""
     return validated(str(file), HardwareSpec, read_yaml(file))
+
+
+def unstated_rates(spec: HardwareSpec) -> tuple[str, ...]:
+    """Return what tells devices of equal peaks apart, shipped hardware of the family states and an own file omits."""
+    lacking = [name for name in ("product_flops", "processors", "earlier_kernels") if getattr(spec, name) is None]
+    shipped = shipped_name("hardware", spec.name)
+    if not lacking or (shipped and not any(getattr(load_hardware(shipped), name) for name in lacking)):
+        return ()
+    family = [each for each in map(load_hardware, hardware_names()) if each.family == spec.family]
+    return tuple(name for name in lacking if any(getattr(each, name) for each in family))
 
 
 def with_node_of(spec: HardwareSpec, devices: int) -> HardwareSpec | None:

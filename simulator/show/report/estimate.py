@@ -471,8 +471,7 @@ def known_text(estimate: Estimate) -> str:
 
 def peak_line(estimate: Estimate) -> Iterator[str]:
     """Yield the line on a peak that no document states."""
-    peak = estimate.provenance.assumed_peak
-    if peak:
+    if peak := estimate.provenance.assumed_peak:
         yield f"Assumed {estimate.precision} peak: {peak.rstrip('.')}."
 
 
