@@ -190,9 +190,9 @@ def fastest(
     question: Question, *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
-    found = recommended(question, space, min_fit_probability)
-    if found is not None:
-        return Fastest(found, None)
+    best = recommended(question, space, min_fit_probability)
+    if best is not None:
+        return Fastest(best, None)
     searched = search(query_of(question, space, min_fit_probability), top=1)
     nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
     return Fastest(None, estimates_of(nearest)[0] if nearest else None)

@@ -295,14 +295,11 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
     question, space, near = shown.question, shown.space or Space(), [first.layout]
 
     def best(changed: Question, space: Space = space) -> Estimate | None:
-        sized = [
-            replace(each, micro_batch_size=(*(space.micro_batch_size or ()), each.micro_batch_size)[0])
-            for each in near[:2]
-        ]
-        found = recommended(changed, space, near=sized)
-        if found is not None:
-            near.insert(0, found.layout)
-        return found
+        sizes = space.micro_batch_size or (first.layout.micro_batch_size,)
+        estimate = recommended(changed, space, near=[replace(each, micro_batch_size=sizes[0]) for each in near[:2]])
+        if estimate is not None:
+            near.insert(0, estimate.layout)
+        return estimate
 
     def of_length(length: int) -> Estimate | None:
         return best(question.changed(seq_length=length))
