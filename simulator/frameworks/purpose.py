@@ -41,6 +41,8 @@ Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness
 Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/generate/test_generate.py`,
 `convert_meta_to_dcp_with_gpus.py`).
 """
+_GENERATES: Final = frozenset(("max_new_tokens", "save_generations", "generation_only"))
+"""Flags of programs that generate text, where none says how long one trains."""
 _SURE: Final = ("inference", "evaluation", "preprocess_data", "hf2megads_weight_converter")
 """Programs recognised by name even with training flags, which their own scripts pass along: MindSpeed-LLM c77308a,
 inference.py and evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py; Megatron-DeepSpeed
@@ -55,6 +57,8 @@ _LENGTHS: Final = frozenset(
 """Flags of training runs; with one of them the name of another program is not decisive."""
 _OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
 """A key of a configuration that a command line overrides, or a configuration file."""
+_DATA: Final = re.compile(r"-o$|--(?:in|out|save)[_a-z]*$")
+"""An option before a file of data, which is no configuration."""
 _CHOICE: Final = re.compile(
     r"\w+=(?!\S*eval)(?:\S*/)?(?:fine-?tun|(?:pre|post)?-?train(?!ed)|sft|dpo|grpo|rlhf)", re.ASCII
 )
@@ -123,7 +127,10 @@ def require_training(launch: LaunchCommand, file: str) -> None:
     elif stages := _idle_stages(launch):
         does = f"{program} stages=[{stages}]"
     elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _may_train(launch.arguments)):
-        does = next((f"{program} {act}" for act, words in _ACTS if _named(words, stem)), "")
+        within = PurePath(launch.script.text.replace(".", "/").removesuffix("/py")).parent.name.lower()
+        names = (stem,) if _TRAINS.search(launch.script.text.lower()) else (stem, within)
+        does = next((f"{program} {act}" for name in names for act, words in _ACTS if _named(words, name)), "")
+        does = does or (f"{program} generates text" if _GENERATES & launch.flags else "")
         does = does or (f"{program} is started alone, and nothing says that it trains" if _is_plain(launch) else "")
     if does:
         raise no_training(does[:200], file, launch.line)
@@ -191,6 +198,8 @@ def _is_plain(launch: LaunchCommand) -> bool:
     alone = launch.launcher == "python" and not launch.spread and not launch.in_front
     texts = [value.text for value in launch.arguments]
     starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
+    behind = zip(["", *texts], texts, strict=False)
+    texts = [text for option, text in behind if _DATA.match(option) is None]
     said = any(_OVERRIDE.match(text) or _CHOICE.match(text) or _SPREADS.match(text) for text in texts)
     return alone and not starts and not said
 

@@ -102,7 +102,7 @@ def test_what_a_row_sets_is_there_to_set(table: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_other_names_are_of_flags_that_are_there(name: str) -> None:
     flags = FAMILIES[name].flags()
-    others = table_of(*FAMILIES[name].others) if FAMILIES[name].others else flags
+    others = flags | (table_of(*FAMILIES[name].others) if FAMILIES[name].others else {})
     for flag in flags.values():
         for other, _ in flag.aliases():
             assert others[other].effect == "priced", flag.name

@@ -358,6 +358,33 @@ def test_the_command_of_llamafactory(tmp_path: Path) -> None:
     assert recipe.places["model"].file.endswith("x.yaml")
 
 
+FACTORY_FLAGS = (
+    "--model_name_or_path meta-llama/Meta-Llama-3-8B --do_train --finetuning_type full --cutoff_len 2048 --bf16 "
+    "--per_device_train_batch_size 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "stage"),
+    [
+        ("accelerate launch --config_file fsdp.yaml src/train.py x.yaml", 3),
+        ("torchrun --nproc_per_node 4 src/train.py x.yaml", 0),
+        (f"torchrun --nproc_per_node 4 src/train_bash.py {FACTORY_FLAGS}", 0),
+    ],
+)
+def test_the_program_of_llamafactory(start: str, stage: int, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FACTORY, encoding="utf-8")
+    (tmp_path / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_version: 1}\n"
+        "mixed_precision: bf16\nnum_machines: 1\nnum_processes: 4\n",
+        encoding="utf-8",
+    )
+    recipe = read(f"{start}\n", tmp_path, "x.sh")
+    assert recipe.layout is not None
+    assert (recipe.dialect, recipe.model, recipe.seq_length) == ("llamafactory-shell", "llama3-8b", 2048)
+    assert (recipe.devices_per_node, recipe.layout.zero_stage) == (4, stage)
+
+
 @pytest.mark.parametrize(
     ("family", "end", "name"),
     [

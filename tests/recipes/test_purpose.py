@@ -58,6 +58,13 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ('torchrun generate_text.py "$@"', "generate_text.py generates text"),
         ("torchrun tasks/msdp/main.py --task MSDP-EVAL-F1", "main.py --task MSDP-EVAL-F1 evaluates a model"),
         ("torchrun pretrain_gpt.py --skip-train", "pretrain_gpt.py --skip-train evaluates a model"),
+        ("python -u benchmarks/x/inference/main.py", "main.py generates text"),
+        ("python -m x_runner.evaluation.compute_scores", "compute_scores evaluates a model"),
+        ("python main.py --model $M --max_new_tokens 1024", "main.py generates text"),
+        (
+            "python utils.py --in_f $R/a.json --out_f b.json",
+            "utils.py is started alone, and nothing says that it trains",
+        ),
     ],
 )
 def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) -> None:
@@ -77,11 +84,13 @@ def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) ->
         *("pretrain_gpt.py --skip-train-iterations 3", "main.py --task LM", "serve.py --train-iters 3"),
         *("infer_more.py --do_train", "next_token_prediction.py", "run_predict.py --max_steps 100"),
         *("merge_lora.py --learning_rate 1e-4", "orpo_merge.py", "self_eval_rl.py", "distill_infer.py"),
+        *("finetune/generate/main.py", "inference/train.py", "x.py --max_new_tokens 9 --learning_rate 1e-4"),
         *("run_ul2_predict.py $MORE", "predict.py --load x $MORE", "evaluate_lm.py --optimizer sgd --max-epoch 3"),
     ],
 )
 def test_programs_that_train_or_may(program: str, tmp_path: Path) -> None:
-    assert titles(f"torchrun --nproc_per_node 8 {program} {FLAGS} --bf16\n", tmp_path) == [program.partition(" ")[0]]
+    name = program.partition(" ")[0].rpartition("/")[2]
+    assert titles(f"torchrun --nproc_per_node 8 {program} {FLAGS} --bf16\n", tmp_path) == [name]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.errors import UnsupportedError
+from simulator.frameworks.accelerate.words import cluster as accelerate_cluster
+from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import taking_files
+from simulator.frameworks.configuration import SUFFIXES, taking_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
@@ -25,6 +27,7 @@ from simulator.question.recipe import Recipe
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
 _DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
+_PROGRAMS: Final = re.compile(r"(?:.*/)?src/(?:train|train_bash|llamafactory/launcher)\.py")
 
 
 def is_file(names: Collection[str]) -> bool:
@@ -40,6 +43,17 @@ def _is_second(names: Collection[str]) -> bool:
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a launch is `llamafactory-cli train`."""
     return launch.program == "llamafactory-cli" and launch.script.text == "train"
+
+
+def starts_program(launch: LaunchCommand) -> bool:
+    """Whether a launch starts the program itself, by a file or with flags of its own."""
+    by_file = any(value.text.endswith(SUFFIXES) for value in launch.arguments[:1])
+    return _PROGRAMS.fullmatch(launch.script.text) is not None and (by_file or not _OWN.isdisjoint(launch.flags))
+
+
+def starts_by_accelerate(launch: LaunchCommand) -> bool:
+    """Whether `accelerate launch` starts the program."""
+    return launch.launcher == "accelerate" and starts_program(launch)
 
 
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
@@ -76,6 +90,8 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
 
 def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     """Return the run of a launch, or of a file's keys without one."""
+    if launch is not None and launch.launcher == "accelerate":
+        take_accelerate(arguments, launch)
     require_training_switches(arguments)
     arguments.add_defaults(_DEFAULTS, 1)
     if (workers := arguments.integer("devices", "ray_num_workers") or 0) > 1:  # each has a device under Ray
@@ -108,6 +124,8 @@ FRAMEWORK: Final = Framework(
         LaunchForm(
             "llamafactory-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True
         ),
+        LaunchForm("llamafactory-shell", 10, starts_by_accelerate, read, taking_files(_add_keys), accelerate_cluster),
+        LaunchForm("llamafactory-shell", 11, starts_program, read, taking_files(_add_keys)),
     ),
     files=(FileForm("llamafactory-yaml", 50, is_file, read_file),),
 )
