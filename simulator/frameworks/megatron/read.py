@@ -203,7 +203,7 @@ def count_layers(arguments: Arguments) -> None:
     counts = {"num_layers": len(_main(entry.text))} | ({"mtp_num_layers": modules} if modules else {})
     for name, count in counts.items():
         arguments.entries.pop(name, None)
-        arguments.add(name, [known_value(str(count), entry.value_line)], entry.value_line)
+        arguments.add(f"--{name.replace('_', '-')}", [known_value(str(count), entry.value_line)], entry.value_line)
 
 
 def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> MixerFields:
