@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -298,8 +299,14 @@ def replaced(document: Configuration | None, words: Mapping[str, PlainValue], fi
     """Return the keys of a document, with those named by `words` (dotted names, from `file`) replaced."""
     keys = [dataclasses.replace(key, file=document.file) for key in document.keys] if document is not None else []
     left = [key for key in keys if key.dotted not in words]
-    own = (Key(tuple(name.split(".")), (word,), word.line, word.text, file) for name, word in words.items())
+    own = (Key(tuple(name.split(".")), (word,), word.line, _scalar(word), file) for name, word in words.items())
     return [*left, *own]
+
+
+def _scalar(word: PlainValue) -> object:
+    """Return what a configuration has for a word: a number or switch, else its text."""
+    plain = re.fullmatch(r"-?\d{1,18}|true|false|null", word.text.lower(), re.ASCII) if word.known else None
+    return json.loads(word.text.lower()) if plain else word.text
 
 
 def _in_own_folder(file: str, name: str) -> str:

@@ -43,6 +43,8 @@ Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/ge
 """
 _GENERATES: Final = frozenset(("max_new_tokens", "save_generations", "generation_only"))
 """Flags of programs that generate text, where none says how long one trains."""
+_SIZES: Final = frozenset(("lr", "micro_batch_size", "global_batch_size", "train_batch_size", "num_layers"))
+"""Flags with which a folder's name, or a length of output, does not say that a program trains nothing."""
 _SURE: Final = ("inference", "evaluation", "preprocess_data", "hf2megads_weight_converter")
 """Programs recognised by name even with training flags, which their own scripts pass along: MindSpeed-LLM c77308a,
 inference.py and evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py; Megatron-DeepSpeed
@@ -128,9 +130,10 @@ def require_training(launch: LaunchCommand, file: str) -> None:
         does = f"{program} stages=[{stages}]"
     elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _may_train(launch.arguments)):
         within = PurePath(launch.script.text.replace(".", "/").removesuffix("/py")).parent.name.lower()
-        names = (stem,) if _TRAINS.search(launch.script.text.lower()) else (stem, within)
+        plainly = not _TRAINS.search(launch.script.text.lower()) and _SIZES.isdisjoint(launch.flags)
+        names = (stem, within) if plainly else (stem,)
         does = next((f"{program} {act}" for name in names for act, words in _ACTS if _named(words, name)), "")
-        does = does or (f"{program} generates text" if _GENERATES & launch.flags else "")
+        does = does or (f"{program} generates text" if plainly and _GENERATES & launch.flags else "")
         does = does or (f"{program} is started alone, and nothing says that it trains" if _is_plain(launch) else "")
     if does:
         raise no_training(does[:200], file, launch.line)

@@ -336,7 +336,7 @@ def _cautions(scenario: Scenario) -> Iterator[str]:
     elif model.text_part:
         yield f"the text part of {model.name} alone is priced, not what reads images, sound or video"
     for device in scenario.kinds_of_device:
-        if unstated := " and no ".join(unstated_rates(device)):
+        if unstated := " or ".join(unstated_rates(device)):
             yield f"no {unstated} of {device.name}, as other {device.family} files have: it counts as the usual device"
 
 

@@ -273,7 +273,7 @@ def test_a_peak_that_no_document_states_is_said(note: str, said: str) -> None:
         ),
         (
             {"processors": None, "earlier_kernels": None},
-            "no processors and no earlier_kernels of mine, as other hopper files have: it counts as the usual device",
+            "no processors or earlier_kernels of mine, as other hopper files have: it counts as the usual device",
         ),
         ({}, None),
         ({"family": "acme", "product_flops": None}, None),

@@ -164,13 +164,16 @@ def test_a_decoder_whose_encoder_is_unknown_is_not_judged_with_images(tmp_path: 
     assert "what reads its images is not known" in result.reasons[0]
 
 
+SIZED = PLAIN.replace(
+    "  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B\n",
+    "  config: {_target_: transformers.models.qwen3_moe.configuration_qwen3_moe.Qwen3MoeConfig, hidden_size: 2048, "
+    "num_hidden_layers: 2, num_attention_heads: 8, vocab_size: 151936, num_experts: 4, num_experts_per_tok: 2, "
+    "moe_intermediate_size: 1024, intermediate_size: 1024}\n",
+)
+
+
 def test_a_configuration_in_the_file_is_the_model(tmp_path: Path) -> None:
-    sizes = "hidden_size: 2048, num_hidden_layers: 2, num_attention_heads: 8, vocab_size: 151936, num_experts: 4"
-    own = (
-        "  config: {_target_: transformers.models.qwen3_moe.configuration_qwen3_moe.Qwen3MoeConfig, "
-        f"{sizes}, num_experts_per_tok: 2, moe_intermediate_size: 1024, intermediate_size: 1024}}\n"
-    )
-    result = judged(PLAIN.replace("  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B\n", own), tmp_path)
+    result = judged(SIZED, tmp_path)
     assert result.case is not None, result.reasons
     model = result.case.model
     assert (model.num_hidden_layers, model.hidden_size, model.num_experts, model.qk_norm) == (2, 2048, 4, True)
@@ -194,6 +197,16 @@ def test_a_launch_replaces_keys_of_its_file(tmp_path: Path) -> None:
     assert result.case is not None, result.reasons
     assert (result.dialect, result.case.layout.micro_batch_size) == ("automodel-shell", 4)
     assert result.case.scenario.devices == 8
+
+
+def test_a_launch_replaces_sizes_that_stand_in_its_file(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(SIZED, encoding="utf-8")
+    script = tmp_path / "launch.sh"
+    words = "torchrun --nproc-per-node=8 examples/llm_finetune/finetune.py --config run.yaml"
+    script.write_text(f"{words} --model.config.num_hidden_layers 4\n", encoding="utf-8")
+    (result,) = check_files([str(script)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert result.case is not None, result.reasons
+    assert result.case.model.num_hidden_layers == 4
 
 
 def test_nodes_of_its_repositorys_tests_pass_a_file_and_never_fail_it(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_a_file_is_laid_over_the_recipe_that_it_names(tmp_path: Path) -> None:
             "--packed_sequence: not read",
         ),
         ("tensor_model_parallel_size: 2", "seq_length: '${art:data,size}'", "is not known"),
+        ("global_batch_size: 128", "global_batch_size: []", "train.global_batch_size: empty over"),
     ],
 )
 def test_what_such_a_file_leaves_open_is_said(old: str, new: str, reason: str, tmp_path: Path) -> None:

@@ -174,33 +174,49 @@ def test_a_chart_beside_a_script_gives_its_variables(tmp_path: Path) -> None:
     assert not run.unknowns
     (remark,) = (remark for remark in run.remarks if remark.rule == "example-arguments")
     assert remark.message == "the chart beside it says WORLD_SIZE=16 LENGTH=4096"
-    (told,) = read_recipe(script, {"LENGTH": "2048"})
-    assert told.seq_length == 2048
+    (replaced,) = read_recipe(script, {"LENGTH": "2048"})
+    assert replaced.seq_length == 2048
+    (tmp_path / "templates" / "other.yaml").write_text(CHART.replace("workload.length", "other"), encoding="utf-8")
+    (differing,) = read_recipe(script)
+    assert [unknown.name for unknown in differing.unknowns] == ["LENGTH"]
 
 
 COMPOSED = """
 services:
-  data: {image: x, environment: {MBS: "3", ROOT: /data}}
+  data: {image: x, environment: {MBS: "64", LENGTH: 64, ROOT: /data}}
   trainer:
     image: x
     ENVIRONMENT
     command: COMMAND
 """
+STARTS = "torchrun --nproc_per_node 8 pretrain_gpt.py " + FLAGS.replace("\\\n", " ").replace("\n", " ").strip()
 
 
-@pytest.mark.parametrize("environment", ["environment: {LENGTH: 2048, NAME: x}", "environment: [LENGTH=2048]"])
+@pytest.mark.parametrize("environment", ["environment: {LENGTH: 2048, MBS: 3}", "environment: [LENGTH=2048, MBS=3]"])
 @pytest.mark.parametrize("form", ["text", "words", "shell"])
 def test_a_service_of_a_compose_file_starts_a_training(environment: str, form: str, tmp_path: Path) -> None:
-    command = "torchrun --nproc_per_node 8 pretrain_gpt.py " + FLAGS.replace("\\\n", " ").replace("\n", " ").strip()
-    command = command.replace("--seq-length 2048", "--seq-length $$LENGTH")
-    forms = {"text": f"'{command}'", "words": str(command.split()), "shell": str(["bash", "-c", command])}
+    command = STARTS.replace("--seq-length 2048", "--seq-length $$LENGTH").replace("$MBS", "$$MBS")
+    plain = [*STARTS.replace("$MBS", "3").split(), "--wandb-exp-name", "my run"]
+    forms = {"text": f"'{command}'", "words": str(plain), "shell": str(["bash", "-c", command])}
     text = COMPOSED.replace("ENVIRONMENT", environment).replace("COMMAND", forms[form])
     run = read(tmp_path, "compose.yaml", text)
     assert (run.dialect, run.seq_length, run.devices_per_node) == ("megatron-shell", 2048, 8)
     assert run.layout is not None
     assert run.layout.micro_batch_size == 3
-    two = read(tmp_path, "compose.yaml", text.replace("x, environment: {MBS", "x, environment: {LENGTH: 4096, MBS"))
-    assert two.seq_length is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "size"),
+    [
+        ("environment: {LENGTH: 2048}", "$$MBS"),
+        ("environment: {MBS: 3}", "$MBS"),
+        ("environment: [MBS=3, MBS=4]", "$$MBS"),
+    ],
+)
+def test_a_variable_that_a_service_does_not_surely_have_is_open(environment: str, size: str, tmp_path: Path) -> None:
+    command = f"'{STARTS.replace('$MBS', size)}'"
+    run = read(tmp_path, "compose.yaml", COMPOSED.replace("ENVIRONMENT", environment).replace("COMMAND", command))
+    assert [unknown.name for unknown in run.unknowns] == ["MBS"]
 
 
 @pytest.mark.parametrize(("kind", "saves"), [("FULL_STATE_DICT", "state"), ("SHARDED_STATE_DICT", "none")])

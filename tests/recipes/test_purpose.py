@@ -58,9 +58,6 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ('torchrun generate_text.py "$@"', "generate_text.py generates text"),
         ("torchrun tasks/msdp/main.py --task MSDP-EVAL-F1", "main.py --task MSDP-EVAL-F1 evaluates a model"),
         ("torchrun pretrain_gpt.py --skip-train", "pretrain_gpt.py --skip-train evaluates a model"),
-        ("python -u benchmarks/x/inference/main.py", "main.py generates text"),
-        ("python -m x_runner.evaluation.compute_scores", "compute_scores evaluates a model"),
-        ("python main.py --model $M --max_new_tokens 1024", "main.py generates text"),
         (
             "python utils.py --in_f $R/a.json --out_f b.json",
             "utils.py is started alone, and nothing says that it trains",
@@ -76,6 +73,18 @@ def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("start", "does"),
+    [
+        ("python -u benchmarks/x/inference/main.py --batch_size 1 --out $R/x.json", "main.py generates text"),
+        ("python -m x_runner.evaluation.compute_scores --file $R/x.json", "compute_scores evaluates a model"),
+        ("python main.py --model $M --max_new_tokens 1024 --path $R/x.json", "main.py generates text"),
+    ],
+)
+def test_programs_known_by_their_folder_or_their_flags(start: str, does: str, tmp_path: Path) -> None:
+    assert passed(f"{start}\n", tmp_path) == f":1: starts no training: {does}"
+
+
+@pytest.mark.parametrize(
     "program",
     [
         *("pretrain_gpt.py", "posttrain_gpt.py", "my_train_and_eval.py", "evaluate_and_sft.py"),
@@ -85,6 +94,7 @@ def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) ->
         *("infer_more.py --do_train", "next_token_prediction.py", "run_predict.py --max_steps 100"),
         *("merge_lora.py --learning_rate 1e-4", "orpo_merge.py", "self_eval_rl.py", "distill_infer.py"),
         *("finetune/generate/main.py", "inference/train.py", "x.py --max_new_tokens 9 --learning_rate 1e-4"),
+        *("examples/ppo/main.py --max_new_tokens 9", "experiments/compare/run.py --lr 1e-4"),
         *("run_ul2_predict.py $MORE", "predict.py --load x $MORE", "evaluate_lm.py --optimizer sgd --max-epoch 3"),
     ],
 )

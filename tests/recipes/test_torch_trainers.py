@@ -283,6 +283,12 @@ def test_a_job_of_oumi_replaces_keys_of_its_file(tmp_path: Path) -> None:
     run = read(tmp_path, "job.yaml", f"{job} {words}\n")
     assert run.layout is not None
     assert (run.layout.micro_batch_size, run.layout.data_parallel, run.seq_length) == (4, 4, 2048)
+    before = job.replace("-c train.yaml", '--training.per_device_train_batch_size="64" -c train.yaml')
+    earlier = read(tmp_path, "job.yaml", f"{before}\n")
+    assert earlier.layout is not None
+    assert earlier.layout.micro_batch_size == 64
+    for unread in ("--data.train.datasets[0].seed=3", "--training.use_peft --training.seed 3"):
+        assert "not-modelled" in {remark.rule for remark in read(tmp_path, "job.yaml", f"{job} {unread}\n").remarks}
     open_run = read(tmp_path, "job.yaml", f"{job} --model.model_max_length=$LENGTH\n")
     assert open_run.seq_length is None
     assert [unknown.name for unknown in open_run.unknowns] == ["LENGTH"]

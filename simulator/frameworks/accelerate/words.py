@@ -20,6 +20,7 @@ _ENGINE: Final = {
     "zero_stage": "zero_optimization.stage",
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "deepspeed_config_file": "deepspeed",
 }
 """Keys of DeepSpeed's section, and the trainer's or DeepSpeed's own keys that they stand for."""

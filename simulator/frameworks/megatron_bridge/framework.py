@@ -264,7 +264,11 @@ def read_library(
             values[key.dotted] = key
         elif not _IDLE.fullmatch(name):
             arguments.remark_line("not-modelled", "error", f"{flag}: not read beside --recipe", value.line)
-    values |= {key.dotted: key for key in keys}
+    for key in keys:
+        old = values.get(key.dotted)
+        if old is not None and old.first.text.isdecimal() and key.first.text.lower() in ("", "null", "none"):
+            arguments.remark_line("not-modelled", "error", f"{key.dotted}: empty over {old.first.text}", key.line)
+        values[key.dotted] = key
     if _LAYOUT in values and (values.get(_STAGES) is not pipeline or values[_LAYOUT].content == "layout_builder"):
         del values[_LAYOUT]
         arguments.remark_line("not-modelled", "error", f"{shown}: a function makes the cut", named.line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +16,17 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.trl.framework import purposed_run
-from simulator.frameworks.values import Cause, known_value, unknown_value
+from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
 _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
 """The configuration file in a job's training command, with continued lines joined."""
-_REPLACED: Final = re.compile(r"\s[\"']?--((?:training|model|data|fsdp|peft|deepspeed)\.[\w.]{1,99})[ =]+(\S{1,200})")
-"""A key of the configuration on a job's command line, and its value."""
+_REPLACED: Final = re.compile(r"--[a-z]+(?:\.\w+)+", re.ASCII)
+"""A key of the configuration on a job's command line."""
+_HOLE: Final = re.compile(r"\$\{?(\w+)\}?", re.ASCII)
+"""A variable that is a whole value."""
 _LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
 _FILE_FLAGS: Final = ("-c", "--config")
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
@@ -77,13 +80,9 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         path = beside(arguments.file, started[1], texts["run"].line)
     except InputError as error:
         raise UndecidedError(str(error)) from error
-    # What follows the file, up to the end of the command, replaces its keys.
-    own = re.split(r"[\n;&|]", command.replace("\\\n", " ")[started.end() :])[0]
-    line = texts["run"].line
-    words = {
-        name: unknown_value(text, line, [Cause(line, text.strip("\"'${}"))]) if "$" in text else known_value(text, line)
-        for name, text in _REPLACED.findall(own)
-    }
+    # The rest of the command replaces the file's keys.
+    begin = command.replace("\\\n", " ")[started.start() :]
+    words = _replacing(arguments, re.split(r"[\n;&|]", begin)[0], texts["run"].line)
     document = Configuration(str(path), tuple(keys_of(path, read_document(path))))
     run = read(arguments, replaced(document, words, arguments.file), str(path))
     devices = texts.get("resources.accelerators")
@@ -93,6 +92,31 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         arguments.devices = int(count[1]) * int(nodes)
         arguments.places["devices"] = Place(arguments.file, devices.line)
     return run
+
+
+def _replacing(arguments: Arguments, command: str, line: int) -> dict[str, PlainValue]:
+    """Return the keys that a command replaces by `--a.b=X`; what has another form is not modelled."""
+    words: dict[str, PlainValue] = {}
+    try:
+        parts = shlex.split(command)
+    except ValueError:
+        parts = ["--.: quotes that do not match"]
+    for part, following in zip(parts, [*parts[1:], "--"], strict=True):
+        name, equals, text = part.partition("=")
+        value = text if equals else following
+        if not name.startswith("--") or "." not in name:
+            continue
+        if _REPLACED.fullmatch(name) is None or value.startswith("--"):
+            arguments.not_modelled(f"run: {part[:80]}: what this replaces in the configuration is not read")
+        elif (hole := _HOLE.fullmatch(value)) and hole[1] in arguments.settings:
+            arguments.used.add(hole[1])
+            words[name[2:]] = known_value(arguments.settings[hole[1]], line)
+        elif "$" in value or "`" in value:
+            cause = Cause(line, hole[1] if hole else value[:60])
+            words[name[2:]] = unknown_value(value, line, [cause])
+        else:
+            words[name[2:]] = known_value(value, line)
+    return words
 
 
 _FROZEN: Final = frozenset(["visual", "vision_tower", "vision_model", "multi_modal_projector"])

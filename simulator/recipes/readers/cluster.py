@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Final
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Argument, Arguments
-from simulator.frameworks.documents import Key, keys_of, read_document, read_text
+from simulator.frameworks.documents import Key, as_text, keys_of, read_document, read_text
 from simulator.frameworks.flags import plain
 from simulator.frameworks.values import Cause, PlainValue, require_inside
 from simulator.question.origin import Place
@@ -47,22 +48,20 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
     except InputError:
         return "", {}
     lines: list[str] = []
+    services: dict[tuple[str, ...], str] = {}
     for key in keys:
         # Return the shell of a key; for a list the command after `-c`, or one command per line.
         items = [value.text for value in key.values]
         behind = items.index("-c") + 1 if "-c" in items else 0
         words = items[behind : behind + 1] if 0 < behind < len(items) else items
-        # A list without blanks is the words of one command, as in a compose file.
-        text = ("\n" if any(" " in word for word in words) else " ").join(words)
-        text = text.replace("$$", "$") if key.path[0] == COMPOSED else text
+        composed = key.path[0] == COMPOSED
+        text = shlex.join(words) if composed and len(words) > 1 else "\n".join(words)
+        whole, text = text, text.replace("$$", "$") if composed else text
         if key.dotted == _HEAD or (key.name in _COMMANDS and command_line(text)):
+            services |= {key.path[1:2]: whole} if composed else {}
             lines += [""] * (key.line - len(lines))
             lines += text.split("\n")
-    variables = _variables(keys)
-    if COMPOSED in document:
-        pairs = {pair for key in keys if _SET in key.path for pair in _set(key)}
-        names = [name for name, _ in pairs]
-        variables |= {name: text for name, text in pairs if names.count(name) == 1}
+    variables = _variables(keys) | _of_services(keys, services)
     if not lines:
         whole = read_text(path)
         for text in _in_containers(document, variables):
@@ -70,6 +69,22 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
             place = next((each for each in places if each >= 0), 0)
             lines += [""] * (whole.count("\n", 0, place) - len(lines)) + text.split("\n")
     return "\n".join(lines), variables
+
+
+_OF_HOST: Final = re.compile(r"\$\$|\$\{?([A-Za-z_]\w*)", re.ASCII)
+"""A variable that compose replaces by the host's; `$$` leaves one to the shell."""
+
+
+def _of_services(keys: Sequence[Key], services: Mapping[tuple[str, ...], str]) -> dict[str, str]:
+    """Return the variables that services with these commands have alike, but those that the host may replace."""
+    pairs = {service: set[tuple[str, str]]() for service in services}
+    for key in keys:
+        if key.path[0] == COMPOSED and key.path[2:3] == (_SET,) and key.path[1:2] in pairs:
+            pairs[key.path[1:2]].update(_set(key))
+    shared = set.intersection(*pairs.values()) if pairs else set()
+    counts = Counter(name for name, _ in shared)
+    replaced = {name for text in services.values() for name in _OF_HOST.findall(text)}
+    return {name: text for name, text in shared if counts[name] == 1 and "$" not in text and name not in replaced}
 
 
 def _set(key: Key) -> Iterator[tuple[str, str]]:
@@ -113,18 +128,22 @@ _MOST_TEMPLATES: Final = 32
 
 
 def chart_variables(path: Path) -> dict[str, str]:
-    """Return the variables that the Helm chart in a script's folder gives its containers, by `values.yaml`."""
+    """Return the variables that the Helm chart in a script's folder gives its containers, where all have them alike."""
     values, folder = path.with_name("values.yaml"), path.with_name("templates")
     if not (path.with_name("Chart.yaml").is_file() and values.is_file()):
         return {}
-    variables: dict[str, str] = {}
+    templates = sorted(folder.glob("*.y*ml"))
+    if len(templates) > _MOST_TEMPLATES:
+        return {}
+    pairs: dict[tuple[str, str], None] = {}
     with contextlib.suppress(InputError):
         keys = keys_of(values, read_document(require_inside(values, path, str(values))))
-        texts = {key.dotted: str(key.content) for key in keys if isinstance(key.content, int | str)}
-        for template in sorted(folder.glob("*.y*ml"))[:_MOST_TEMPLATES]:
+        texts = {key.dotted: as_text(key.content) for key in keys if isinstance(key.content, int | str)}
+        for template in templates:
             text = read_text(require_inside(template, path, str(template)))
-            variables |= {name: texts[value] for name, value in _OF_CHART.findall(text) if value in texts}
-    return variables
+            pairs |= {(name, texts.get(value, "")): None for name, value in _OF_CHART.findall(text)}
+    counts = Counter(name for name, _ in pairs)
+    return {name: text for name, text in pairs if text and counts[name] == 1}
 
 
 _MADE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]*(?::{0,3}|\?)=[ \t]*(?P<text>.*)", re.ASCII)

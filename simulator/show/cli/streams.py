@@ -168,13 +168,20 @@ _SUFFIXES: Final = {".htm": "html", ".html": "html", ".md": "markdown", ".yml": 
 """Forms by suffix of a file, where these are not the same word."""
 
 
+_NO_TEXT: Final = frozenset(
+    (
+        *("doc", "docx", "xls", "xlsx", "ppt", "pptx", "odt", "ods", "pdf", "rtf", "parquet", "ipynb"),
+        *("png", "jpg", "jpeg", "gif", "svg", "webp", "zip", "gz", "tgz"),
+    )
+)
+"""Suffixes of documents that no answer is written as."""
+
+
 def form_of(ctx: click.Context, name: str) -> str:
     """Return the form of an answer: that of `--format`, else what the suffix of `--output` names.
 
     Raises UsageError for the suffix of a form that this answer has not, and of a document that is no text (`.docx`).
     """
-    from mimetypes import guess_type  # start-up time
-
     form, output = str(ctx.params["format"]), ctx.params.get("output")
     source = ctx.get_parameter_source("format")
     if output in (None, "-") or source is not click.core.ParameterSource.DEFAULT:
@@ -182,9 +189,8 @@ def form_of(ctx: click.Context, name: str) -> str:
     suffix = Path(str(output)).suffix.lower()
     named = _SUFFIXES.get(suffix, suffix.removeprefix("."))
     forms = ANSWERS[name].formats
-    kind = guess_type(f"x{suffix}")[0] or "text"
     written = any(named in answer.formats for answer in ANSWERS.values())
-    if named not in forms and (written or not kind.startswith("text")):
+    if named not in forms and (written or named in _NO_TEXT):
         raise click.UsageError(f"--output {output}: no {named} of this answer: one of {', '.join(forms)} (--format)")
     return named if named in forms else form
 
