@@ -15,7 +15,7 @@ RECIPE = "examples/recipes/llama3-8b-megatron.sh"
 SCREENS = {
     "rank": ("rank --model llama3.1-70b --nodes 8", ("Fastest: TP", "if your launch has", "Known: device ", "-v: ")),
     "codes for short texts": (
-        "rank --model qwen3-30b-a3b --nodes 8 --precision fp8",
+        "rank --model mixtral-8x7b --nodes 8 --precision fp8",
         ("±", "spare", "fit", "recomp. R1: selective"),
     ),
     "ascend": ("rank --model deepseek-v3 --hardware 910b --nodes 64", ("stack mindspeed-llm", "Fastest: ")),
