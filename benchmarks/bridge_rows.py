@@ -212,6 +212,6 @@ def lines(change: Change, *, every: bool = False) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    told = lines(unseen_model if "--without-model" in asked else lambda scenario: scenario, every="--all" in asked)
-    sys.stdout.writelines(f"{line}\n" for line in told)
+    flags = sys.argv[1:]
+    table = lines(unseen_model if "--without-model" in flags else lambda scenario: scenario, every="--all" in flags)
+    sys.stdout.writelines(f"{line}\n" for line in table)

@@ -106,6 +106,11 @@ def parameter_dtype(scenario: Typed) -> DType:
     return "fp32" if scenario.precision == "fp32" else scenario.framework.parameter_dtype
 
 
+def parameter_bytes(scenario: Typed) -> float:
+    """Return the bytes of a stored parameter, copies in 8 bits apart."""
+    return float(DTYPE_BYTES[parameter_dtype(scenario)])
+
+
 def gradient_bytes(scenario: Typed) -> float:
     """Return the bytes of an accumulated gradient."""
     return FP32 if scenario.precision == "fp32" else float(DTYPE_BYTES[scenario.framework.gradient_dtype])

@@ -259,6 +259,19 @@ def named_configuration(arguments: Arguments, launch: LaunchCommand, *flags: str
     return document
 
 
+def over_file(arguments: Arguments, launch: LaunchCommand) -> tuple[Configuration, list[Key]] | None:
+    """Return the file of `--config` or `-c`, and its keys with those replaced that flags name (`--a.b X`).
+
+    The flags are taken from the arguments. None where only the run knows the file.
+    """
+    document = named_configuration(arguments, launch, "config", "c")
+    flags, arguments.entries = arguments.entries, {}
+    if document is None:
+        return None
+    words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
+    return document, replaced(document, words, arguments.file)
+
+
 def need_written(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> None:
     """Note that `option` depends on a file whose text only the run knows."""
     written = launch.written(name)

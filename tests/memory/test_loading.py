@@ -103,12 +103,12 @@ def test_one_process_gathers_what_it_saves(kind: str, zero_stage: int, adapters:
 
 
 def test_saving_comes_beside_what_offload_keeps() -> None:
-    asked = [_asked("deepspeed", 3, options={"saves_on_host": kind}) for kind in ("none", "weights")]
-    found = [
+    questions = [_asked("deepspeed", 3, options={"saves_on_host": kind}) for kind in ("none", "weights")]
+    memory = [
         bare_estimate(replace(scenario, lora_rank=None), replace(layout, offload="optimizer_tensorwise")).memory
-        for scenario, layout in asked
+        for scenario, layout in questions
     ]
-    more = found[1].host_bytes_per_node - found[0].host_bytes_per_node
+    more = memory[1].host_bytes_per_node - memory[0].host_bytes_per_node
     assert more == pytest.approx(2.0 * 30.53e9, rel=0.001)
 
 

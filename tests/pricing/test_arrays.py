@@ -9,9 +9,9 @@ from simulator.question.arrays import equal_columns, numbered
 
 @pytest.mark.parametrize("codes", [[], [5], [3, 3, 1, 7, 1], [9, 8, 9, 8, 10]])
 def test_numbers_are_those_of_a_sort(codes: list[int]) -> None:
-    given = np.array(codes, dtype=np.intp)
-    expected = np.unique(given, return_index=True, return_inverse=True)
-    assert [each.tolist() for each in numbered(given)] == [each.tolist() for each in expected]
+    numbers = np.array(codes, dtype=np.intp)
+    expected = np.unique(numbers, return_index=True, return_inverse=True)
+    assert [each.tolist() for each in numbered(numbers)] == [each.tolist() for each in expected]
 
 
 def test_columns_are_alike_where_all_figures_are() -> None:

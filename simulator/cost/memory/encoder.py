@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.cost.derived import Pricing
-from simulator.cost.dtypes import element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_dtype
+from simulator.cost.dtypes import element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_bytes
 from simulator.cost.memory.activations import in_flight, stage_activations
 from simulator.cost.memory.state import shard_degrees
 from simulator.cost.operations.sums import sequences
-from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, StageArray
 
 
@@ -34,7 +33,7 @@ def encoder_bytes(pricing: Pricing) -> StageArray | float:
     images, encoder = scenario.images, scenario.model.encoder
     if images is None or encoder is None:
         return 0.0
-    stored, element = float(DTYPE_BYTES[parameter_dtype(scenario)]), element_bytes(scenario)
+    stored, element = parameter_bytes(scenario), element_bytes(scenario)
     degree = shard_degrees(pricing).dense
     shards = [np.where(block.zero_stage >= stage, degree, 1.0) for stage in (1, 2, 3)]
     trained = images.trained_parameters(encoder)

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
-from simulator.cost.dtypes import (
-    FP32,
-    element_bytes,
-    master_bytes,
-    optimizer_bytes_per_parameter,
-    parameter_dtype,
-)
+from simulator.cost.dtypes import element_bytes, master_bytes, optimizer_bytes_per_parameter, parameter_bytes
 from simulator.cost.memory.activations import in_flight, sent_bytes
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.state import device_parameters, local_count, model_totals, resident_optimizer, shard
@@ -118,8 +112,7 @@ def saving_bytes(pricing: Pricing) -> Array:
             parts = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
             trained = parts.dense * block.tensor_parallel + parts.routed * block.expert_ranks
             moments = optimizer_bytes_per_parameter(scenario) - master_bytes(scenario)
-            stored = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
-            gathered = pricing.contents.on_ranks(trained).sum(axis=0) * max(stored, moments)
+            gathered = pricing.contents.on_ranks(trained).sum(axis=0) * max(parameter_bytes(scenario), moments)
             return np.where(block.zero_stage >= 2, gathered, 0.0)
         case _:
             return np.zeros(len(pricing))

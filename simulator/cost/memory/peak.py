@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_work
-from simulator.cost.dtypes import FP32, element_bytes, parameter_dtype
+from simulator.cost.dtypes import element_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
@@ -285,5 +285,5 @@ def embedding_gradient_bytes(pricing: Pricing) -> Array:
     scenario = pricing.scenario
     if scenario.lora_rank is not None:
         return np.zeros(len(pricing))
-    element = FP32 if parameter_dtype(scenario) == "fp32" else element_bytes(scenario)
-    return element * scenario.model.vocab_size * scenario.model.hidden_size / pricing.block.tensor_parallel
+    table = scenario.model.vocab_size * scenario.model.hidden_size
+    return parameter_bytes(scenario) * table / pricing.block.tensor_parallel

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes
-from simulator.cost.dtypes import element_bytes, gathered_narrow, parameter_dtype, reduced_bytes
+from simulator.cost.dtypes import element_bytes, gathered_narrow, parameter_bytes, reduced_bytes
 from simulator.cost.memory.state import (
     DeviceParameters,
     device_parameters,
@@ -20,7 +20,6 @@ from simulator.cost.memory.state import (
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
 from simulator.question.arrays import Mask
-from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
@@ -183,7 +182,7 @@ def _exchange_overhead(pricing: Pricing, exchanges: Array) -> KindArray:
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     exchanged = contents.num_layers + contents.embeddings + contents.heads
     # Parameters stored in another type than the compute type are gathered even from a single rank.
-    cast = scenario.framework.fully_shard and DTYPE_BYTES[parameter_dtype(scenario)] != element_bytes(scenario)
+    cast = scenario.framework.fully_shard and parameter_bytes(scenario) != element_bytes(scenario)
     each = np.where((block.replicas > 1.0) | cast, exchanges, 0.0)
     per_exchange = on_own_devices(pricing, lambda member: member.coefficients.time.shard_overhead_seconds)
     return exchanged * each * per_exchange

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
-from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_dtype
+from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_bytes
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
@@ -38,7 +38,6 @@ from simulator.cost.timing.layers import (
 )
 from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
 from simulator.question.arrays import Index, equal_columns, largest
-from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray, Mask
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.lengths import Lengths
@@ -546,8 +545,8 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
     """
     scenario = pricing.scenario
     trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
-    written = DTYPE_BYTES[parameter_dtype(scenario)]
-    per_parameter = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario) + written
+    beside = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario)
+    per_parameter = beside + parameter_bytes(scenario)
     per_byte = on_own_devices(pricing, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member))
     whole = float(scenario.framework.gradient_passes) * gradient_bytes(scenario) * (trained.dense + trained.routed)
     moved = shard(pricing, trained, 1) * per_parameter + 2.0 * state_by_class(pricing) + whole

@@ -16,7 +16,7 @@ from typing import Any, Final
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
-from simulator.frameworks.configuration import named_configuration, replaced
+from simulator.frameworks.configuration import over_file
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
@@ -73,14 +73,12 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a command line; flags override the file's keys."""
-    document = named_configuration(arguments, launch, "config", "c")
-    flags, arguments.entries = arguments.entries, {}
-    if document is None:
+    if (laid := over_file(arguments, launch)) is None:
         return Recipe(framework="torch")
-    words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
+    document, keys = laid
     if not is_file({name for key in document.keys for name in (key.dotted, key.name)}):
         arguments.not_modelled(f"{document.file[-80:]}: no configuration of the decoders that are read")
-    return read(arguments, replaced(document, words, arguments.file)) or Recipe(framework="torch")
+    return read(arguments, keys) or Recipe(framework="torch")
 
 
 def is_file(names: Collection[str]) -> bool:

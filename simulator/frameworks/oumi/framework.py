@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import Configuration, named_configuration, replaced
+from simulator.frameworks.configuration import Configuration, over_file, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
@@ -61,12 +61,10 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a command line; flags override the file's keys."""
-    document = named_configuration(arguments, launch, "config", "c")
-    flags, arguments.entries = arguments.entries, {}
-    if document is None:
+    if (laid := over_file(arguments, launch)) is None:
         return Recipe(framework="torch")
-    words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
-    return read(arguments, replaced(document, words, arguments.file), document.file)
+    document, keys = laid
+    return read(arguments, keys, document.file)
 
 
 def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
