@@ -144,6 +144,8 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
     if question.stated("seq_length") is None:
         workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
+    if question.stated("precision") is None:
+        workload["precision"] = machines.hardware.usual_precision
     lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
     profile = usual_profile(

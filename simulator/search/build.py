@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,7 +309,8 @@ def provenance(scenario: Scenario) -> Provenance:
     if scenario.model.note:
         notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
-        notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
+        targets = _ADAPTED[scenario.framework.adapter_targets]
+        notes.append(f"adapters on {targets}; model FLOPs count no gradients of frozen weights")
     profile = scenario.framework
     if profile.release:
         notes.append(f"switches of {profile.stack}: {profile.release_source}")
@@ -321,6 +322,14 @@ def provenance(scenario: Scenario) -> Provenance:
         cautions=tuple(_cautions(scenario)),
         release=profile.release,
     )
+
+
+_ADAPTED: Final = {
+    "all": "every linear layer",
+    "attention": "attention's linear layers",
+    "query_value": "queries and values",
+}
+"""Words for the targets of adapters (`adapter_targets`)."""
 
 
 def _cautions(scenario: Scenario) -> Iterator[str]:

@@ -125,6 +125,7 @@ QUESTIONS: dict[str, Question] = {
     "compressed": Question(MEGATRON, SIXTEEN, EXPERTS[:4], model="deepseek-v4-flash"),
     "adapters": Question(MEGATRON, SIXTEEN | fields(lora_rank=16), FEW),
     "adapters in units": Question(TORCH, SIXTEEN | fields(lora_rank=16), FEW),
+    "adapters of experts": Question(TORCH, SIXTEEN | fields(lora_rank=16), EXPERTS[:4], model="qwen3-30b-a3b"),
     "fp8": Question(MEGATRON, SIXTEEN | fields(precision="fp8"), FEW),
     "fp8 experts": Question(TORCH, SIXTEEN | fields(precision="fp8"), EXPERTS, model="qwen3-30b-a3b"),
     "fp4": Question(MEGATRON, SIXTEEN | fields(precision="fp4"), FEW, hardware="mi355x"),

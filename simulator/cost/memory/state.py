@@ -528,9 +528,15 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
-    """Return the bytes of frozen weights: linear ones in 4 bits with a scale per 64 (Dettmers et al. 2023)."""
+    """Return the bytes of frozen weights: linear ones in 4 bits with a scale per 64 (Dettmers et al. 2023).
+
+    Routed experts that are one parameter of a layer are no linear layer to bitsandbytes 0.49 (its issue 1849).
+    """
     scenario = pricing.scenario
-    linear = shard(pricing, linear_by_class(pricing), 3)
+    quantised = linear_by_class(pricing)
+    if not scenario.framework.quantised_experts:
+        quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
+    linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
     scale = scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
     stored: KindArray = linear * (0.5 + scale) + rest * (FP32 if scenario.framework.widened_rest else HALF)

@@ -144,7 +144,9 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
 
     Their input gradients need the weights alone (TransformerEngine, module/linear.py).
     """
-    if conditions.lora_rank is None or conditions.framework.adapter_targets == "all":
+    framework = conditions.framework
+    has_adapters = framework.adapter_targets == "all" and (framework.expert_adapters or operation.group not in _EXPERTS)
+    if conditions.lora_rank is None or has_adapters:
         return operation
     read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
     return operation._replace(saved=read)

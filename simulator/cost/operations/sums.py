@@ -322,6 +322,8 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> We
         for weight in operation.weights:
             if not weight.matmul or weight.split == "vocabulary":
                 continue
+            if (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters:
+                continue
             if targets == "query_value" and weight.name not in _QUERY_VALUE:
                 continue
             joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")

@@ -66,7 +66,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)
-    return Recipe(
+    run = Recipe(
         framework="torch",
         model=model,
         seq_length=sequence,
@@ -78,6 +78,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         layout=layout,
         unpriced_bytes=0.0 if deepspeed or rank is not None or layout.zero_stage else _buckets(model, options),
     )
+    return models.bound_experts(arguments, run, "load_in_4bit", *_BITS, "lora_r", "lora_rank")
 
 
 def _buckets(model: str | None, options: Mapping[str, str]) -> float:

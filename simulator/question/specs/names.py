@@ -71,8 +71,8 @@ _POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
 """Letter in place of a decimal point in a name: `4p5`."""
 _GIGABYTES: Final = re.compile(r"-?\b(\d+)-?gi?b?$")
 """Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
-_SERIES: Final = re.compile(r"^([a-z]{2,10})-(?=\d(?:\.\d)?-\d)")
-"""Series and version apart, as in `qwen-3-8b` and `llama-3.1-8b`."""
+_VERSION_APART: Final = re.compile(r"(?<=[a-z])-(?=\d)")
+"""Dash between a word and a number, which people write or leave out: `qwen-3-8b`, `gemma2-9b`, `rtx4090`."""
 _DASHED_POINT: Final = re.compile(r"(?<=\d)-(?=\d-\d+b)")
 """Dash in place of a decimal point: `llama-3-1-8b`."""
 _BEGINNINGS: Final = re.compile(
@@ -102,21 +102,21 @@ def shipped_name(kind: SpecKind, text: str) -> str | None:
     """
     if not text or len(text) > 200:
         return None
-    known = known_names(kind)
+    known, joined = known_names(kind), _joined_names(kind)
     plain = _plain(kind, text)
-    while plain not in known:
+    while plain not in known and _VERSION_APART.sub("", plain) not in joined:
         shorter = _shorter(kind, plain)
         if shorter == plain:
             return None
         plain = shorter
-    return known[plain]
+    return known.get(plain) or joined[_VERSION_APART.sub("", plain)]
 
 
 def _shorter(kind: SpecKind, plain: str) -> str:
     """Return a name without one of its beginnings or endings, or spelt in the next likely way; else the same."""
     if kind == "hardware":
         return _FORM.sub("", _BEGINNINGS.sub("", plain, count=1))
-    ways = (_ENDINGS.sub("", plain), _DASHED_POINT.sub(".", plain), _SERIES.sub(r"\1", plain))
+    ways = (_ENDINGS.sub("", plain), _DASHED_POINT.sub(".", plain))
     return next((way for way in ways if way != plain), plain)
 
 
@@ -159,6 +159,12 @@ def known_names(kind: SpecKind) -> Mapping[str, str]:
             plain = _plain(kind, word)
             called |= {plain: name, plain.rpartition("/")[2]: name}
     return called
+
+
+@lru_cache(maxsize=2)
+def _joined_names(kind: SpecKind) -> Mapping[str, str]:
+    """Return the shipped name of every known name without the dashes between a word and a number."""
+    return {_VERSION_APART.sub("", word): name for word, name in known_names(kind).items()}
 
 
 def hub_file(name: str) -> Path | None:
