@@ -463,6 +463,9 @@ def test_hardware_and_stacks(
     file.write_text(result.stdout, encoding="utf-8")
     before = json.loads(result.stdout)
     written = run("emit", str(file), "--force", "--output", str(recipe))
+    if before["precision"] == "fp16" and written.exit_code == 3:  # a device without bf16
+        assert "trains in bf16" in written.stderr, written.stderr
+        return
     assert written.exit_code == 0, written.stderr
     named = _stack(target, hardware, words) if stack or hardware == "z2000" else []
     checked = run("check", str(recipe), "--hardware", hardware, *named, "--format", "json", "--exit-zero")
