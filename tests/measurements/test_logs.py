@@ -213,7 +213,7 @@ def test_missing_arguments_are_named(tmp_path: Path) -> None:
         ("interval_runtime: 16.638,", "", ":39: step without its time; expected 'interval_runtime: 1.0'"),
         ("interval_runtime: 16.638,", "interval_runtime: x,", ":39: interval_runtime is 'x'; expected a number"),
         ("global_step: 3", "global_step: 1", ":39: global_step 1 after 2; expected steps in order"),
-        ("facebook/llama-13b", "facebook/opt-13b", ":2: the log does not say model; give each"),
+        ("facebook/llama-13b", "facebook/opt-350m", ":2: the log does not say model; give each"),
         (
             "bf16                          : True\n",
             "bf16_full : True\n",

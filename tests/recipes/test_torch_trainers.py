@@ -150,7 +150,8 @@ def test_what_mason_starts_is_read_with_its_machines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["microsoft/Phi-4-mini-instruct", "microsoft/Phi-4-multimodal-instruct", "x/DeepSeek-R1-0528-Other3-9B"]
+    "name",
+    ["microsoft/Phi-4-mini-flash-reasoning", "microsoft/Phi-4-multimodal-instruct", "x/DeepSeek-R1-0528-Other3-9B"],
 )
 def test_another_network_is_not_taken_for_the_one_whose_name_it_starts_with(name: str) -> None:
     assert by_name(name) == (None, False)

@@ -120,7 +120,7 @@ def test_the_line_of_aliases_is_all_that_is_read() -> None:
         ("model", "Qwen/Qwen3-9B", "qwen3.5-vl-9b"),
         ("model", "somebody/llama3.1-8b", "llama3.1-8b"),
         ("model", "google/gemma-3-9b-it", "gemma-2-9b"),
-        ("model", "falcon-7b", "falcon3-7b"),
+        ("model", "bloom-7b", "bloomz-7b1"),
         ("model", "jurassic-7b", ""),
         ("hardware", "tpu-v5p", ""),
         ("model", "llama3.1-8c", "llama3.1-8b"),

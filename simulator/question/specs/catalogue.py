@@ -45,7 +45,10 @@ __all__ = [
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
-_COMMON: Final = re.compile(r"(gpt2|codellama|open-llama|yi-34b|mistral-7b-v0\.3|pythia-(?!12b)|qwen1\.5-(?!4b))")
+_COMMON: Final = re.compile(
+    r"(gpt2|gpt3-(?!175b)|gpt-[jn]|opt-(?!2)|codellama|deepseek-coder-6|internlm2\.5|baichuan2-13b|open-llama|yi-34b"
+    r"|glm-4\.5$|mistral-(7b-v0\.3|small-[23])|phi-3(\.5|-medium)|pythia-(?!12b)|qwen1\.5-(?!4b))"
+)
 """Beginnings of models whose sizes networks of other makers have too, with another vocabulary: known by name alone."""
 
 
@@ -153,10 +156,8 @@ def spec_text(kind: SpecKind, name_or_path: str) -> str:
 
     A shipped spec and a file in YAML are returned as they are; what has another form is written in that of a spec.
     """
-    file = shipped_file(kind, name_or_path)
     own = Path(name_or_path)
-    if file is None and own.suffix.lower() in _YAML:
-        file = own
+    file = shipped_file(kind, name_or_path) or (own if own.suffix.lower() in _YAML else None)
     if file is not None:
         return read_limited(file)
     spec = load_model(name_or_path) if kind == "model" else load_hardware(name_or_path)
@@ -170,8 +171,7 @@ def shipped_file(kind: SpecKind, text: str) -> Path | None:
     """Return the file of the shipped spec that a text means; None where there is none, or a file of the user's."""
     file = spec_file(kind, text)
     if file is None and _own_file(kind, text) is None:
-        name = shipped_name(kind, text)
-        file = None if name is None else spec_file(kind, name)
+        file = spec_file(kind, shipped_name(kind, text) or "")
     return file
 
 
