@@ -543,8 +543,8 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if "adapters" in kinds:
         scenario = replace(scenario, lora_rank=1)
     if "experts" in kinds:
-        least = replace(scenario.framework, expert_adapters=False, quantised_experts=True)
-        scenario = replace(scenario, framework=least)
+        narrow = replace(scenario.framework, expert_adapters=False, quantised_experts=True)
+        scenario = replace(scenario, framework=narrow)
     memory = estimate_layout(scenario, layout).memory
     if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
         return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
