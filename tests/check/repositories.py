@@ -1,12 +1,14 @@
 """Files of other people's repositories, as they lie there: which train, and what the product says of each.
 
 Run as a script, it judges every file of the list and prints the shares that the project's targets are about;
-`--list OUTCOME` also lists the files that train and end so, each with its reason, and `--only PART` takes the
-repositories whose name holds a text.
+`--list OUTCOME` also lists the files that train and end so, each with its reason, `--only PART` takes the
+repositories whose name holds a text, and `--checkouts` judges whole checkouts, no nodes told, with the commonest
+causes of what is not firm.
 """
 
 import csv
 import os
+import re
 import sys
 import time
 from collections import Counter, defaultdict
@@ -131,6 +133,26 @@ def told(rows: Sequence[Listed]) -> Iterator[str]:
     yield f"{len(rows)} files in {seconds:.1f} s of one processor: {len(rows) / seconds:.0f} files per second"
 
 
+def causes(part: str) -> Iterator[str]:
+    """The share of firm answers of whole checkouts, and the reasons of the others with their numbers folded."""
+    none, firm, total = no_training(), 0, 0
+    counts: Counter[str] = Counter()
+    for root in sorted(folder for folder in FOLDER.iterdir() if folder.is_dir() and part in folder.name):
+        gates, asked = Gates(skip_non_recipes=True), question_of({"hardware": "h100-sxm-80g"})
+        for result in check_files([str(root)], asked, gates, root=root):
+            place = (root.name.replace("+", "/", 1), str(Path(result.file).relative_to(root)))
+            if result.outcome == "skipped" or place in none:
+                continue
+            total += 1
+            firm += result.outcome in FIRM
+            if result.outcome not in FIRM:
+                shown = {re.sub(r"\S*[/\d]\S*", "*", reason.partition(";")[0])[:120] for reason in result.reasons[:3]}
+                counts.update(f"{result.outcome} {result.framework}: {reason}" for reason in shown)
+    yield f"firm in whole checkouts: {firm} of {total}, {firm / max(total, 1):.1%}"
+    yield from (f"{count} {cause}" for cause, count in counts.most_common(40))
+
+
 if __name__ == "__main__":
     part = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
-    sys.stdout.writelines(f"{line}\n" for line in told([row for row in listed() if part in row.repository]))
+    lines = causes(part) if "--checkouts" in sys.argv else told([row for row in listed() if part in row.repository])
+    sys.stdout.writelines(f"{line}\n" for line in lines)
