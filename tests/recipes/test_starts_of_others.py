@@ -182,7 +182,8 @@ def test_a_file_that_is_not_at_hand_may_set_what_nothing_else_does(tmp_path: Pat
 
 def test_a_script_that_is_started_is_followed_with_its_words(tmp_path: Path) -> None:
     (tmp_path / "inner.sh").write_text(
-        f"PP=$1\ntorchrun --nproc_per_node $GPUS pretrain_gpt.py {FLAGS} --seed $HIDDEN --pipeline-model-parallel-size $PP\n"
+        f"PP=$1\ntorchrun --nproc_per_node $GPUS pretrain_gpt.py {FLAGS} --seed $HIDDEN "
+        "--pipeline-model-parallel-size $PP\n"
     )
     (recipe,) = recipes(tmp_path, "export GPUS=4; HIDDEN=1\nsrun --nodes 2 bash inner.sh 2")
     assert recipe.devices_per_node == 4
