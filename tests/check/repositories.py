@@ -139,15 +139,16 @@ def causes(part: str) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for root in sorted(folder for folder in FOLDER.iterdir() if folder.is_dir() and part in folder.name):
         gates, asked = Gates(skip_non_recipes=True), question_of({"hardware": "h100-sxm-80g"})
+        of_files: dict[str, list[Checked]] = defaultdict(list)
         for result in check_files([str(root)], asked, gates, root=root):
-            place = (root.name.replace("+", "/", 1), str(Path(result.file).relative_to(root)))
-            if result.outcome == "skipped" or place in none:
-                continue
-            total += 1
-            firm += result.outcome in FIRM
-            if result.outcome not in FIRM:
-                shown = {re.sub(r"\S*[/\d]\S*", "*", reason.partition(";")[0])[:120] for reason in result.reasons[:3]}
-                counts.update(f"{result.outcome} {result.framework}: {reason}" for reason in shown)
+            if (root.name.replace("+", "/", 1), str(Path(result.file).relative_to(root))) not in none:
+                of_files[result.file].append(result)
+        judged = [results for results in of_files.values() if verdict(tuple(results)) != "skipped"]
+        unsure = [results for results in judged if verdict(tuple(results)) not in FIRM]
+        total, firm = total + len(judged), firm + len(judged) - len(unsure)
+        for result in (result for results in unsure for result in results if result.outcome not in FIRM):
+            shown = {re.sub(r"\S*[/\d]\S*", "*", reason.partition(";")[0])[:120] for reason in result.reasons[:3]}
+            counts.update(f"{result.outcome} {result.framework}: {reason}" for reason in shown)
     yield f"firm in whole checkouts: {firm} of {total}, {firm / max(total, 1):.1%}"
     yield from (f"{count} {cause}" for cause, count in counts.most_common(40))
 

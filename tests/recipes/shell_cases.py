@@ -161,6 +161,11 @@ CASES = {
         "<1><1>]\n[<1><2>",
     ),
     "status-of-output": ("f() { echo 1; return 3; }; X=$(f) || Y=2; torchrun t.py $X$Y", "<12>"),
+    "options": (
+        "set -- -b 1 -a c; while getopts ab: o; do X=$X$o$OPTARG; done; shift $((OPTIND - 1)); torchrun t.py $X $1",
+        "<b1a><c>",
+    ),
+    "options-end": ("set -- -a -- -b; while getopts ab o; do X=$X$o; done; torchrun t.py $X $OPTIND $o", "<a><3><?>"),
     "set-in-pipes": (
         "N=0 B= I=; echo $((++N)) ${B:=b} | cat >&2; : $((I++)) > /dev/null; torchrun t.py $N$B $I",
         "<0><1>",
@@ -201,7 +206,6 @@ UNKNOWN = [
     "set -- -ab; getopts ab V",
     "set -- -b; getopts :b: V",
     "set -- -c; getopts ab V",
-    "set -- -b 1; while getopts ab: o; do V=$OPTARG; done",
     "case 1 in 1) X=1;& 2) V=1;; esac",
     "[[ 4 == [[:digit:]] ]] && V=1",
     "X=a,b; IFS=,; set -- $X; V=$1",

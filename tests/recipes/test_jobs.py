@@ -69,8 +69,20 @@ def started(words: str, folder: Path) -> Recipe:
     return read(folder, "job.yaml", f"{head}run: |\n  mpiexec -n 1 ${{PBS_O_WORKDIR}}/tune.sh {words}\n")
 
 
-@pytest.mark.parametrize("words", ["-m 2 -n 4", "-tn 2 -- 4"])
-def test_options_that_getopts_takes_are_not_known(words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "nodes", "devices", "micro_batch_size"), [("-m 2 -n 4", 4, 8, 2), ("-t -n 2 -- 4", 2, 4, 8)]
+)
+def test_options_of_a_script_that_is_started(
+    words: str, nodes: int, devices: int, micro_batch_size: int, tmp_path: Path
+) -> None:
+    recipe = started(words, tmp_path)
+    assert recipe.layout is not None
+    found = recipe.nodes, recipe.devices_per_node, recipe.layout.micro_batch_size
+    assert found == (nodes, devices, micro_batch_size)
+
+
+@pytest.mark.parametrize("words", ["-m2 -n4 2", "-tn 2 -- 4", "-m 2 -n"])
+def test_options_within_a_word_are_not_known(words: str, tmp_path: Path) -> None:
     affected = {name for unknown in started(words, tmp_path).unknowns for name in unknown.affects}
     assert {"nodes", "devices_per_node", "micro_batch_size"} <= affected
 

@@ -342,7 +342,7 @@ def _shift(walk: Walk, argv: list[Value], line: int) -> Truth:
 
 
 def _read(walk: Walk, argv: list[Value], line: int) -> Truth:
-    """Follow `read X`, `mapfile X` and `getopts SPEC X`: what they set only the run knows."""
+    """Follow `read X` and `mapfile X`, and `getopts SPEC X` of unknown words: what they set only the run knows."""
     machine, command = walk.machine, argv[0].text
     if command == "read" and (truth := _read_known(walk, argv, line)) is not None:
         return truth
@@ -373,6 +373,26 @@ def _read_known(walk: Walk, argv: list[Value], line: int) -> bool | None:
     for name, word in zip_longest(names, words, fillvalue=""):
         walk.machine.assign(name, text_value(word.strip(BLANKS) if blank else word, line), line)
     return bool(text.text)
+
+
+def _getopts(walk: Walk, argv: list[Value], line: int) -> Truth:
+    """Follow `getopts SPEC X` over known parameters of which each option is a word: `-a -b VALUE`."""
+    machine, words, index = walk.machine, walk.machine.state.positional, walk.machine.state.variables.get("OPTIND")
+    place = int(index.text) if isinstance(index, Value) and index.text.isdecimal() else int(index is None)
+    if words is None or open_causes(words) or len(argv) != 3 or not (argv[1].known and argv[2].known) or not place:
+        return _read(walk, argv, line)
+    word = words[place - 1] if place <= len(words) else EMPTY
+    option, takes = word.text[1:], f"{word.text[1:]}:" in argv[1].text
+    ends = word.text[:1] != "-" or word.text in ("-", "--")
+    is_read = len(option) == 1 and option.isalnum() and option in argv[1].text and (not takes or place < len(words))
+    if not word.known or not (ends or is_read):
+        return _read(walk, argv, line)
+    if not ends:
+        machine.assign("OPTARG", words[place] if takes else None, line)
+    place += int(word.text == "--") if ends else 1 + takes
+    machine.assign("OPTIND", text_value(str(place), line), line)
+    machine.assign(argv[2].text, text_value("?" if ends else option, line), line)
+    return not ends
 
 
 def _printf(walk: Walk, argv: list[Value], line: int) -> Truth:
@@ -616,7 +636,8 @@ _BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     **dict.fromkeys(("return", "break", "continue"), _leave),
     "set": _set,
     "shift": _shift,
-    **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), _read),
+    **dict.fromkeys(("read", "mapfile", "readarray"), _read),
+    "getopts": _getopts,
     "printf": _printf,
     **dict.fromkeys(("source", "."), _include),
     "test": _test,
