@@ -164,7 +164,9 @@ def causes(roots: Iterable[Path]) -> Iterator[str]:
 
 def with_settings(folder: Path, part: str) -> Iterator[Path]:
     """Copies of the repositories that `settings/` has words for, each with them."""
-    for settings in sorted(SETTINGS.glob(f"*{part}*.yaml")):
+    for settings in sorted(SETTINGS.glob("*.yaml")):
+        if part not in settings.stem:
+            continue
         root = folder / settings.stem
         shutil.copytree(FOLDER / settings.stem, root, copy_function=shutil.copyfile)
         (root / ".git").mkdir()
