@@ -219,6 +219,13 @@ def _keys(
     return leaves
 
 
+def empty_keys(path: Path) -> list[Key]:
+    """Return the keys of a document that have no value: `null`."""
+    finder = _lines_of(read_text(path))
+    empty = [(keys, finder.of(keys)) for keys, value in _flat(read_document(path), ()) if value is None]
+    return [Key(keys, (known_value("null", line),), line, None) for keys, line in empty]
+
+
 def line_of(text: str, path: Sequence[str]) -> int:
     """Return the line of a key of a document's text, as near as its own and its parents' names tell."""
     return _lines_of(text).of(tuple(path)) if path else 1

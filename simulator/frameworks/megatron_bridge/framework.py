@@ -21,7 +21,7 @@ from simulator.files import read_table
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Interpolation
-from simulator.frameworks.documents import Key
+from simulator.frameworks.documents import Key, empty_keys
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples
 from simulator.frameworks.megatron.read import read as read_megatron
@@ -232,6 +232,8 @@ _IDLE: Final = re.compile(
     r"recipe|mode|step[-_]func|dataset|lr|min_lr|warmup_iters|max_steps|ms|pretrained_checkpoint|save\w+|load_dir"
     r"|deterministic|dump[-_]env|hf_path|per_split_data_args_path|data_paths|finetune_lr|lr_warmup_iters|train_iters"
 )
+_SWITCHED_OFF: Final = re.compile(r"model\.(?:recompute_\w+|virtual_pipeline_\w+|pipeline_model_parallel_layout)")
+"""Keys whose empty value means that the recipe has none of it."""
 _LAYOUT: Final = "model.pipeline_model_parallel_layout"
 _STAGES: Final = "model.pipeline_model_parallel_size"
 
@@ -247,7 +249,7 @@ def read_library(
 ) -> Recipe:
     """Return the run of a launch that names a recipe, by its flags and keys. Raises UnsupportedError for others."""
     named = flags["--recipe"]
-    where, shown = f"{arguments.file}:{named.line}", f"--recipe {named.text[:60]}"
+    where, shown = f"{arguments.file}:{named.line}", f"recipe {named.text[:60]}"
     if not named.known:
         raise UndecidedError(f"{where}: {shown}: only the run knows which")
     row = _library().get(named.text)
@@ -263,16 +265,12 @@ def read_library(
             key = Key(("train" if "batch" in name else "model", name), (value,), value.line, value.text)
             values[key.dotted] = key
         elif not _IDLE.fullmatch(name):
-            arguments.remark_line("not-modelled", "error", f"{flag}: not read beside --recipe", value.line)
-    for key in keys:
-        old = values.get(key.dotted)
-        if old is not None and old.first.text.isdecimal() and key.first.text.lower() in ("", "null", "none"):
-            arguments.remark_line("not-modelled", "error", f"{key.dotted}: empty over {old.first.text}", key.line)
-        values[key.dotted] = key
+            arguments.remark_line("not-modelled", "error", f"{flag}: not read beside the recipe", value.line)
+    _lay_over(arguments, values, keys)
     if _LAYOUT in values and (values.get(_STAGES) is not pipeline or values[_LAYOUT].content == "layout_builder"):
         del values[_LAYOUT]
         arguments.remark_line("not-modelled", "error", f"{shown}: a function makes the cut", named.line)
-    message = f"what the launch leaves out is as in {named.text} of Megatron-Bridge {_TABLE.stem}"
+    message = f"what is left out is as in {named.text} of Megatron-Bridge {_TABLE.stem}"
     arguments.remark_line("release-assumed", "note", message, named.line)
     if re.search("_(?:sft|peft|lora)_", named.text) and "enable_offline_packing=true" not in row["keys"]:
         note_samples(arguments, "seq_length")
@@ -280,6 +278,16 @@ def read_library(
     place = Place(arguments.file, named.line)
     recipe = PythonRecipe(named.text, whole, environment, hub=row["model"], devices=None, device="", place=place)
     return replace(read_python(arguments, recipe), file=arguments.file)
+
+
+def _lay_over(arguments: Arguments, values: dict[str, Key], keys: Iterable[Key]) -> None:
+    """Put a file's keys in place of a recipe's; an empty one takes its part away, or is not read."""
+    for key in keys:
+        old = values.pop(key.dotted, None)
+        if key.first.text.lower() not in ("", "null", "none"):
+            values[key.dotted] = key
+        elif old is not None and not _SWITCHED_OFF.fullmatch(key.dotted):
+            arguments.remark_line("not-modelled", "error", f"{key.dotted}: empty over {old.first.text}", key.line)
 
 
 def _key(word: str, line: int, file: str) -> Key:
@@ -313,6 +321,7 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     named = known_value(target.text.rpartition(".")[2], target.line)
     stated = {f"--{key.name}": key.first for key in whole if key.path[:-1] == ("recipe",) and key.name != "_target_"}
     flags = {"--recipe": named, **stated}
+    whole = [*whole, *empty_keys(Path(arguments.file))]
     return read_library(arguments, flags, [key for key in whole if not key.dotted.startswith(_ASIDE)], {})
 
 

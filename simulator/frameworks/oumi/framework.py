@@ -176,6 +176,9 @@ def _engine(arguments: Arguments) -> bool:
         device = arguments.text("offload", name)
         if device is not None:
             arguments.add(name.replace("deepspeed", "zero_optimization"), [known_value(device.lower(), 1)], 1)
+    gathered = "deepspeed.stage3_gather_16bit_weights_on_model_save"
+    if arguments.switch("saves_on_host", gathered):
+        arguments.add(gathered.replace("deepspeed", "zero_optimization"), [known_value("true", 1)], 1)
     precision = (arguments.text("precision", "deepspeed.precision") or "").lower()
     if precision in _PRECISIONS:
         arguments.add(precision, [known_value("true", 1)], 1)
