@@ -21,7 +21,7 @@ from simulator.files import read_table
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Interpolation
-from simulator.frameworks.documents import Key, empty_keys
+from simulator.frameworks.documents import Key, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples
 from simulator.frameworks.megatron.read import read as read_megatron
@@ -232,8 +232,6 @@ _IDLE: Final = re.compile(
     r"recipe|mode|step[-_]func|dataset|lr|min_lr|warmup_iters|max_steps|ms|pretrained_checkpoint|save\w+|load_dir"
     r"|deterministic|dump[-_]env|hf_path|per_split_data_args_path|data_paths|finetune_lr|lr_warmup_iters|train_iters"
 )
-_SWITCHED_OFF: Final = re.compile(r"model\.(?:recompute_\w+|virtual_pipeline_\w+|pipeline_model_parallel_layout)")
-"""Keys whose empty value means that the recipe has none of it."""
 _LAYOUT: Final = "model.pipeline_model_parallel_layout"
 _STAGES: Final = "model.pipeline_model_parallel_size"
 
@@ -266,7 +264,11 @@ def read_library(
             values[key.dotted] = key
         elif not _IDLE.fullmatch(name):
             arguments.remark_line("not-modelled", "error", f"{flag}: not read beside the recipe", value.line)
-    _lay_over(arguments, values, keys)
+    listed = [(key, key.first.text.lower() in ("", "null", "none")) for key in keys]
+    for key in (key for key, empty in listed if empty and key.dotted in values):
+        message = f"{key.dotted}: empty over {values[key.dotted].first.text}"
+        arguments.remark_line("not-modelled", "error", message, key.line)
+    values |= {key.dotted: key for key, empty in listed if not empty}
     if _LAYOUT in values and (values.get(_STAGES) is not pipeline or values[_LAYOUT].content == "layout_builder"):
         del values[_LAYOUT]
         arguments.remark_line("not-modelled", "error", f"{shown}: a function makes the cut", named.line)
@@ -278,16 +280,6 @@ def read_library(
     place = Place(arguments.file, named.line)
     recipe = PythonRecipe(named.text, whole, environment, hub=row["model"], devices=None, device="", place=place)
     return replace(read_python(arguments, recipe), file=arguments.file)
-
-
-def _lay_over(arguments: Arguments, values: dict[str, Key], keys: Iterable[Key]) -> None:
-    """Put a file's keys in place of a recipe's; an empty one takes its part away, or is not read."""
-    for key in keys:
-        old = values.pop(key.dotted, None)
-        if key.first.text.lower() not in ("", "null", "none"):
-            values[key.dotted] = key
-        elif old is not None and not _SWITCHED_OFF.fullmatch(key.dotted):
-            arguments.remark_line("not-modelled", "error", f"{key.dotted}: empty over {old.first.text}", key.line)
 
 
 def _key(word: str, line: int, file: str) -> Key:
@@ -307,12 +299,13 @@ def is_file(names: Collection[str]) -> bool:
     return "recipe._target_" in names
 
 
-def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
+def read_file(arguments: Arguments, _: Sequence[Key]) -> Recipe | None:
     """Return the run of a file that is laid over a library recipe: `recipe: {_target_: megatron.bridge.recipes.…}`.
 
     Raises UnsupportedError for a recipe that the table lacks.
     """
-    filled = Interpolation(keys, arguments.settings)
+    file = Path(arguments.file)
+    filled = Interpolation(keys_of(file, read_document(file), empty=True), arguments.settings)
     whole = filled.keys()
     arguments.used |= filled.used
     target = next((key.first for key in whole if key.dotted == "recipe._target_"), EMPTY)
@@ -321,7 +314,6 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     named = known_value(target.text.rpartition(".")[2], target.line)
     stated = {f"--{key.name}": key.first for key in whole if key.path[:-1] == ("recipe",) and key.name != "_target_"}
     flags = {"--recipe": named, **stated}
-    whole = [*whole, *empty_keys(Path(arguments.file))]
     return read_library(arguments, flags, [key for key in whole if not key.dotted.startswith(_ASIDE)], {})
 
 

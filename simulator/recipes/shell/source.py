@@ -1,7 +1,7 @@
 """Shell text with its syntax tree, parsed in bounded time and memory, and the script's line of every byte.
 
-Where words, expansions and statements begin and end is taken from the tree, what they say from the text itself.
-`shell.walk` follows the tree; a spelling that the grammar does not know is refused.
+Where the grammar does not know a spelling, another of as many bytes takes its place: where words, expansions and
+statements begin and end is taken from the tree, what they say from the text itself. `shell.walk` follows the tree.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _READ_WORK: Final = 300
 """Units of work of one piece that the parser requests."""
 _NODE_WORK: Final = 60
 """Units of work of one node of the tree."""
+_RESPELLING_WORK: Final = 30
+"""Units of work of one byte that is spelled anew."""
 _HOLE_BASE: Final = 0xF0000
 """First of the private characters that stand for holes in a text that is parsed again."""
 _HOLE_LIMIT: Final = 0xFFFFD
@@ -48,8 +50,17 @@ HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
 """The characters that stand for holes."""
 _REMARK: Final = re.compile(rb"(?<=[ \t])`#[^`\n]*`(?=[ \t\\\n]|\Z)")
 """A comment within a command, which prints nothing."""
+_ENDS: Final = re.compile(rb"(?<![\w$-])(fi|done|esac|\})[ \t](?=[ \t]*(?:fi|done|esac|elif|else|\})(?![\w-]))")
+"""The end of a statement directly after another's: `fi done`."""
+_BASE: Final = re.compile(rb"(?<=[\s(+*/%-])(\d{1,2})#(?=\$)")
+"""A variable number with a base: `10#$X`."""
+_BRACED: Final = re.compile(rb"\$\{(?:[A-Za-z_]\w*(?:\[[@*]\])?|[@*])(:?[-=+]|:)")
+_HARD: Final = {True: re.compile(rb"\$"), False: re.compile(rb"\$\(\(|[][]|(?<!\$)\{")}
+"""Signs that the grammar may not know in an expansion: variable bounds of a slice; arithmetic or JSON as a default."""
 _PRIVATE: Final = re.compile(rb"[\xf3\xf4][\x80-\xbf]{3}")
-"""The bytes of a character that stands for a hole, which arithmetic does not take."""
+"""The bytes of a character that stands for a hole."""
+_LONGEST: Final = 4000
+"""Most bytes of such an expansion."""
 
 
 class Source:
@@ -73,6 +84,8 @@ class Source:
             self.data = _CONTINUED.sub(rb"\1\n", self.data)
         self._starts = starts
         self._lines = lines
+        self.blank: set[int] = set()
+        """First bytes of the expansions in braces whose inside the tree does not have."""
         self.root = self._understood()
         self.plain: dict[tuple[int, int], Value] = {}
         """Values of bare words, which are the same in every round and call."""
@@ -128,7 +141,7 @@ class Source:
         return parts
 
     def _understood(self) -> Node:
-        """Return the tree of the text, with ends of lines where necessary. Raises InputError where it is no script."""
+        """Return the tree of the text, respelled if necessary. Raises InputError where it is no shell script."""
         check_length(self.file, self.data)
         for mark, most in _MOST_MARKS.items():
             if self.data.count(mark) > most:
@@ -142,10 +155,23 @@ class Source:
         for end in ends:
             spelled[end] = ord(";")
         refusal = None if wrong is None else self._refusal(wrong)
-        text = _PRIVATE.sub(b"____", bytes(spelled))
-        if text != self.data and self._check(root := self._parse(text)) is None:
-            return root
+        for text in (bytes(spelled), self._respelled(bytes(spelled))):
+            if text != self.data:
+                root = self._parse(text)
+                if self._check(root) is None:
+                    return root
         raise refusal or NotShellError(f"{self.file}: not a shell script that can be read")
+
+    def _respelled(self, text: bytes) -> bytes:
+        """Return the text with separate ends of statements and blanks in expansions that the grammar may not know."""
+        charge(_RESPELLING_WORK * len(text))
+        spelled = bytearray(_PRIVATE.sub(b"____", _ENDS.sub(rb"\1;", _BASE.sub(rb"\1+", text))))
+        for match in _BRACED.finditer(text):
+            end = _closing(text, match.end())
+            if _HARD[match[1] == b":"].search(text, match.end(), end):
+                self.blank.add(match.start())
+                spelled[match.end() : end] = b"_" * (end - match.end())
+        return bytes(spelled)
 
     def _parse(self, text: bytes) -> Node:
         """Return the tree of a text. Raises InputError where parsing takes too long."""
@@ -209,6 +235,18 @@ class Source:
         line = self.line(node.start_byte)
         near = self.node_text(node).strip().split("\n")[0][:40]
         return NotShellError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
+
+
+def _closing(text: bytes, start: int) -> int:
+    """Return the place of the brace that closes an expansion; 0 where its line ends before."""
+    depth, place = 0, start
+    while place < min(len(text), start + _LONGEST) and text[place] != ord("\n"):
+        mark = text[place : place + 1]
+        if mark == b"}" and depth == 0:
+            return place
+        depth += (mark == b"{") - (mark == b"}")
+        place += 2 if mark == b"\\" else 1
+    return 0
 
 
 def _masked(data: bytes) -> bytes:

@@ -257,7 +257,7 @@ class Words:
         """Return the value of `${...}`, with its default."""
         raw = self._source.text(begin, node.end_byte)
         match = _BRACED.match(raw)
-        if match is None:
+        if match is None or begin in self._source.blank:
             return self._not_read(raw, None, line).inserted(quoted=quoted and "@" not in raw)
         name, operator = match["name"], match["operator"] or ""
         content = self._meant(node, match, begin, line)
