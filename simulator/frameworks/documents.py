@@ -162,9 +162,9 @@ def _check_toml(path: Path, text: str) -> None:
     charge(_TOML_WORK * sum(map(bare.count, "\n=[]{},.")) + 20 * len(text))
 
 
-def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
-    """Return every value of a document in order, with its line."""
-    return _keys(str(path), document, read_text(path), 1)
+def keys_of(path: Path, document: Mapping[str, Any], *, empty: bool = False) -> list[Key]:
+    """Return every value of a document in order, with its line; `empty` ones (`null`) too."""
+    return [key for key in _keys(str(path), document, read_text(path), 1) if empty or key.content is not None]
 
 
 def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
@@ -180,7 +180,8 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     keys = []
     # Text made from another file has the line of the command that makes it.
     last = max((piece.line for piece in content.pieces), default=1)
-    for key in _keys(where, document, text, max(content.line, 1), max(last, 1)):
+    written = _keys(where, document, text, max(content.line, 1), max(last, 1))
+    for key in (key for key in written if key.content is not None):
         values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
         keys.append(dataclasses.replace(key, values=tuple(values)))
     return keys
@@ -211,7 +212,7 @@ def _keys(
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, list) and all(isinstance(part, str) for part in item) for item in items):
             items = [f"[{', '.join(item)}]" for item in items]
-        if value is None or not all(isinstance(item, str | int | float | bool) for item in items):
+        if not all(isinstance(item, str | int | float | bool) for item in items) and value is not None:
             continue
         leaves.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))
         if len(leaves) > _MAXIMUM_KEYS:

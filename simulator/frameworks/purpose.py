@@ -28,7 +28,8 @@ _ACTS: Final = (
     ("writes weights out", "export(?:er)?"),
     ("merges weights or data", "merge"),
     ("converts weights or data", "convert(?:er)?|conversion|hf2\\w+|\\w+2hf"),
-    ("prepares data", "preprocess(?:ing)?|tokeniz(?:e|er|ation)|analyze"),
+    ("prepares data", "preprocess(?:ing)?|prepare|download|split|tokeniz(?:e|er|ation)|analyze"),
+    ("draws figures", "visuali[sz]e|plot"),
 )
 """Activities of programs other than training, by words of their names; the first match counts.
 
@@ -39,7 +40,7 @@ Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness
 `convert_ckpt_v2.py`), Pai-Megatron-Patch a098ca5 (`generate_text_*.py`, `evaluate_*.py`), PaddleNLP fb3e4c0
 (`llm/predict/{predictor,export_model}.py`, `llm/tools/merge_lora_params.py`), NeMo 8cfedd7 (`megatron_gpt_eval.py`),
 Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/generate/test_generate.py`,
-`convert_meta_to_dcp_with_gpus.py`).
+`convert_meta_to_dcp_with_gpus.py`), LLaMA-MoE b17aff4 (`smoe/entrypoint`).
 """
 _GENERATES: Final = frozenset(("max_new_tokens", "save_generations", "generation_only"))
 """Flags of programs that generate text, where none says how long one trains."""

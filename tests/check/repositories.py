@@ -1,16 +1,21 @@
 """Files of other people's repositories, as they lie there: which train, and what the product says of each.
 
 Run as a script, it judges every file of the list and prints the shares that the project's targets are about;
-`--list OUTCOME` also lists the files that train and end so, each with its reason, and `--only PART` takes the
-repositories whose name holds a text.
+`--list OUTCOME` also lists the files that train and end so, each with its reason, `--only PART` takes the
+repositories whose name holds a text, and `--checkouts` judges whole checkouts, no nodes told, with the commonest
+causes of what is not firm; `--settings` does so for ten, each with the `.simulate.yaml` of `settings/` that its owner
+could write.
 """
 
 import csv
 import os
+import re
+import shutil
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +34,9 @@ NO_TRAINING = Path(__file__).with_name("no_training.csv")
 """Files that a heuristic takes for trainings and that are none, each with what it is, as a person read it."""
 LEFT_OUT = Path(__file__).with_name("left_out.csv")
 """Files that train and cannot be judged: vision, JAX, architectures that are not priced, each with which."""
+SETTINGS = Path(__file__).with_name("settings")
+"""A `.simulate.yaml` each, of at most 15 lines, of ten repositories of the list, called owner+name."""
+SETTINGS_FILE = ".simulate.yaml"
 NODES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Numbers of nodes that are told where an answer waits for one."""
 FIRM = ("fits", "starved", "does_not_fit", "refused")
@@ -131,6 +139,51 @@ def told(rows: Sequence[Listed]) -> Iterator[str]:
     yield f"{len(rows)} files in {seconds:.1f} s of one processor: {len(rows) / seconds:.0f} files per second"
 
 
+def causes(roots: Iterable[Path]) -> Iterator[str]:
+    """The share of firm answers of whole checkouts, and the reasons of the others with their numbers folded."""
+    none, firm, total = no_training(), 0, 0
+    counts: Counter[str] = Counter()
+    for root in roots:
+        own = (root / SETTINGS_FILE).is_file()
+        asked = question_of({} if own else {"hardware": "h100-sxm-80g"})
+        of_files: dict[str, list[Checked]] = defaultdict(list)
+        for result in check_files([str(root)], asked, Gates(skip_non_recipes=True), root=root):
+            name = str(Path(result.file).relative_to(root))
+            if (root.name.replace("+", "/", 1), name) not in none and not name.startswith(SETTINGS_FILE):
+                of_files[name].append(result)
+        judged = [results for results in of_files.values() if verdict(tuple(results)) != "skipped"]
+        unsure = [results for results in judged if verdict(tuple(results)) not in FIRM]
+        total, firm = total + len(judged), firm + len(judged) - len(unsure)
+        yield f"{root.name}: {len(judged) - len(unsure)} of {len(judged)}"
+        for result in (result for results in unsure for result in results if result.outcome not in FIRM):
+            shown = {re.sub(r"\S*[/\d]\S*", "*", reason.partition(";")[0])[:120] for reason in result.reasons[:3]}
+            counts.update(f"{result.outcome} {result.framework}: {reason}" for reason in shown)
+    yield from (f"{count} {cause}" for cause, count in counts.most_common(40))
+    yield f"firm in whole checkouts: {firm} of {total}, {firm / max(total, 1):.1%}"
+
+
+def with_settings(folder: Path, part: str) -> Iterator[Path]:
+    """Copies of the repositories that `settings/` has words for, each with them."""
+    for settings in sorted(SETTINGS.glob("*.yaml")):
+        if part not in settings.stem:
+            continue
+        root = folder / settings.stem
+        shutil.copytree(FOLDER / settings.stem, root, copy_function=shutil.copyfile)
+        (root / ".git").mkdir()
+        shutil.copyfile(settings, root / SETTINGS_FILE)
+        yield root
+
+
+def shown(part: str, folder: Path) -> Iterator[str]:
+    """The lines that the command's words ask for."""
+    if "--settings" in sys.argv:
+        return causes(with_settings(folder, part))
+    if "--checkouts" in sys.argv:
+        return causes(sorted(root for root in FOLDER.iterdir() if root.is_dir() and part in root.name))
+    return told([row for row in listed() if part in row.repository])
+
+
 if __name__ == "__main__":
-    part = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
-    sys.stdout.writelines(f"{line}\n" for line in told([row for row in listed() if part in row.repository]))
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+        sys.stdout.writelines(f"{line}\n" for line in shown(chosen, Path(scratch)))

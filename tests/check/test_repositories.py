@@ -2,6 +2,7 @@
 
 import math
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,21 @@ from benchmarks.repositories import CASES
 from simulator.answers.gates import Gates
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.repository import read_settings
 from simulator.recipes.check.verdict import Checked
 from tests.check.bare import without_advice
-from tests.check.repositories import FIRM, REINFORCEMENT, ROOT, SHARED, left_out, listed, no_training, passed_over
+from tests.check.repositories import (
+    FIRM,
+    FOLDER,
+    REINFORCEMENT,
+    ROOT,
+    SETTINGS,
+    SHARED,
+    left_out,
+    listed,
+    no_training,
+    passed_over,
+)
 
 REPRODUCTIONS = SHARED / "findings" / "recipes-repro"
 SAMPLED = 9
@@ -37,6 +50,16 @@ def test_the_page_shows_every_repository_that_the_command_judges() -> None:
     page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     told = re.findall(r"^\| (\S+/\S+), (\w+) \| `([\w-]+)`.* \d+ recipes: .*\| [012] \|$", page, re.MULTILINE)
     assert told == [(repository, commit, hardware) for repository, commit, hardware, _ in CASES]
+
+
+@pytest.mark.parametrize("settings", sorted(SETTINGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_settings_of_ten_repositories_are_short_and_name_files_that_are_there(settings: Path) -> None:
+    listed()
+    assert len(settings.read_text(encoding="utf-8").splitlines()) <= 15
+    root = FOLDER / settings.stem
+    patterns = read_settings(settings, root).content.files
+    names = [path.relative_to(root).as_posix() for path in root.rglob("*")]
+    assert [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)] == []
 
 
 def test_the_list_of_what_is_left_out_is_sound() -> None:

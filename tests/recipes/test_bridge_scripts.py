@@ -121,6 +121,7 @@ def test_a_file_is_laid_over_the_recipe_that_it_names(tmp_path: Path) -> None:
         ),
         ("tensor_model_parallel_size: 2", "seq_length: '${art:data,size}'", "is not known"),
         ("global_batch_size: 128", "global_batch_size: []", "train.global_batch_size: empty over"),
+        ("model: {", "optimizer: {main_grads_dtype: null}\nmodel: {", "optimizer.main_grads_dtype: empty over fp32"),
     ],
 )
 def test_what_such_a_file_leaves_open_is_said(old: str, new: str, reason: str, tmp_path: Path) -> None:
@@ -129,3 +130,10 @@ def test_what_such_a_file_leaves_open_is_said(old: str, new: str, reason: str, t
     (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
     assert result.outcome in {"not_modelled", "cannot_tell"}
     assert reason in " ".join(result.reasons)
+
+
+def test_a_file_says_what_it_leaves_to_the_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(LAID_OVER, encoding="utf-8")
+    (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert any(remark.message.startswith("what is left out is as in llama3_8b") for remark in result.remarks)

@@ -444,7 +444,7 @@ def test_processes_that_fill_no_node(tmp_path: Path) -> None:
 def test_recipes_of_megatron_bridge_that_are_python(tmp_path: Path) -> None:
     text = "uv run python -m torch.distributed.run run_recipe.py --recipe x_config model.seq_length=1 train.a.b=2\n"
     with pytest.raises(
-        UnsupportedError, match=r"x.sh:1: --recipe x_config: Megatron-Bridge keeps what it sets in Python"
+        UnsupportedError, match=r"x.sh:1: recipe x_config: Megatron-Bridge keeps what it sets in Python"
     ):
         read(text, tmp_path, "x.sh")
 

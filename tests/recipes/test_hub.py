@@ -287,6 +287,14 @@ def test_a_file_of_oumi(tmp_path: Path) -> None:
     assert "not-modelled" in rules(read(tmp_path, OUMI.replace("TRL_SFT", "TRL_GRPO")))
 
 
+def test_oumi_gathers_weights_on_the_host_to_save_them(tmp_path: Path) -> None:
+    section = "deepspeed: {enable_deepspeed: true, zero_stage: ZERO_3, GATHERS: true}"
+    engine = OUMI.replace("fsdp: {enable_fsdp: true, sharding_strategy: FULL_SHARD}", section)
+    gathers = "stage3_gather_16bit_weights_on_model_save"
+    assert read(tmp_path, engine.replace("GATHERS", gathers)).options["saves_on_host"] == "weights"
+    assert "saves_on_host" not in read(tmp_path, engine.replace("GATHERS", "overlap_comm")).options
+
+
 def test_a_job_of_oumi_is_its_configuration_on_its_machines(tmp_path: Path) -> None:
     read(tmp_path, OUMI, "configs/train.yaml")
     recipe = read(tmp_path, JOB, "configs/jobs/job.yaml")

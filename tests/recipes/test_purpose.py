@@ -51,6 +51,8 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ("python merge_lora_weights.py", "merge_lora_weights.py merges weights or data"),
         ("paddleformers-cli export", "paddleformers-cli export writes weights out"),
         ("python tools/tokenizer.py", "tokenizer.py prepares data"),
+        ("srun python -m smoe.entrypoint.split.llama_split_graph", "llama_split_graph prepares data"),
+        ("srun python -m smoe.entrypoint.visualize_load", "visualize_load draws figures"),
         ("python ./preprocess_data.py", "preprocess_data.py prepares data"),
         ("torchrun tasks/main.py --task LAMBADA", "main.py --task LAMBADA evaluates a model"),
         ("torchrun tasks/main.py --task=LAMBADA", "main.py --task LAMBADA evaluates a model"),

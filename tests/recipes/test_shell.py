@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from simulator.budget import limited
-from simulator.errors import InputError, SimulateError
+from simulator.errors import InputError, SimulateError, UndecidedError
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
@@ -120,6 +120,16 @@ def test_an_exit_on_every_path() -> None:
     script = read("if [ $1 = a ]; then exit 1; else exit 2; fi\ntorchrun t.py")
     assert script.launches == ()
     assert script.exit_line == 1
+
+
+def test_what_stands_behind_a_required_variable_is_read_with_it_open() -> None:
+    script = read("R=${R:-}\nN=${R:?is missing}\ntorchrun t.py $N 1")
+    first, second = only(script).arguments
+    assert not first.known
+    assert second.text == "1"
+    assert [remark.rule for remark in script.remarks] == ["required-variable"]
+    with pytest.raises(UndecidedError, match="N is not set"):
+        read("N=\n: ${N:?is missing}; unset N; echo ${N?}\ntorchrun t.py $N 1")
 
 
 def test_a_launch_in_an_unknown_branch_is_conditional() -> None:

@@ -182,14 +182,16 @@ def test_a_file_that_is_not_at_hand_may_set_what_nothing_else_does(tmp_path: Pat
 
 def test_a_script_that_is_started_is_followed_with_its_words(tmp_path: Path) -> None:
     (tmp_path / "inner.sh").write_text(
-        f"TP=$1\ntorchrun --nproc_per_node $GPUS pretrain_gpt.py {FLAGS} --seed $HIDDEN\n"
+        f"PP=$1\ntorchrun --nproc_per_node $GPUS pretrain_gpt.py {FLAGS} --seed $HIDDEN "
+        "--pipeline-model-parallel-size $PP\n"
     )
     (recipe,) = recipes(tmp_path, "export GPUS=4; HIDDEN=1\nsrun --nodes 2 bash inner.sh 2")
     assert recipe.devices_per_node == 4
     # What is not exported stays behind.
     assert next(flag.text for flag in recipe.flags if flag.name == "seed") == ""
-    with pytest.raises(UndecidedError, match=r"starts a script with words that only the run knows; inner.sh"):
-        recipes(tmp_path, "bash inner.sh $SIZE")
+    (recipe,) = recipes(tmp_path, "export GPUS=4\nbash inner.sh $SIZE")
+    assert recipe.devices_per_node == 4
+    assert [unknown.name for unknown in recipe.unknowns if "pp" in unknown.affects] == ["SIZE"]
 
 
 @pytest.mark.parametrize("text", ["cd inner && bash train.sh", "cd $(dirname $0)/inner; source train.sh"])

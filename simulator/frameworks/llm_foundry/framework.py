@@ -89,11 +89,10 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
     if arguments.text("micro_batch_size", "device_train_microbatch_size") == "auto":
         arguments.not_modelled("a micro batch that the trainer chooses is not known", "device_train_microbatch_size")
         sizes.pop("micro_batch_size", None)
-    if arguments.switch("padding", "train_loader.dataset.allow_pad_trimming"):
+    trims = "train_loader.dataset.allow_pad_trimming"
+    if arguments.switch("padding", trims):
         message = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
-        arguments.remark(
-            "activations-bound", "warning", message, "train_loader.dataset.allow_pad_trimming", bound="length"
-        )
+        arguments.remark("activations-bound", "warning", message, trims, bound="length")
     return Recipe(
         framework="torch",
         model=name,

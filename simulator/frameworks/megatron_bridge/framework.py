@@ -21,7 +21,7 @@ from simulator.files import read_table
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Interpolation
-from simulator.frameworks.documents import Key
+from simulator.frameworks.documents import Key, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples
 from simulator.frameworks.megatron.read import read as read_megatron
@@ -247,7 +247,7 @@ def read_library(
 ) -> Recipe:
     """Return the run of a launch that names a recipe, by its flags and keys. Raises UnsupportedError for others."""
     named = flags["--recipe"]
-    where, shown = f"{arguments.file}:{named.line}", f"--recipe {named.text[:60]}"
+    where, shown = f"{arguments.file}:{named.line}", f"recipe {named.text[:60]}"
     if not named.known:
         raise UndecidedError(f"{where}: {shown}: only the run knows which")
     row = _library().get(named.text)
@@ -263,16 +263,16 @@ def read_library(
             key = Key(("train" if "batch" in name else "model", name), (value,), value.line, value.text)
             values[key.dotted] = key
         elif not _IDLE.fullmatch(name):
-            arguments.remark_line("not-modelled", "error", f"{flag}: not read beside --recipe", value.line)
-    for key in keys:
-        old = values.get(key.dotted)
-        if old is not None and old.first.text.isdecimal() and key.first.text.lower() in ("", "null", "none"):
-            arguments.remark_line("not-modelled", "error", f"{key.dotted}: empty over {old.first.text}", key.line)
-        values[key.dotted] = key
+            arguments.remark_line("not-modelled", "error", f"{flag}: not read beside the recipe", value.line)
+    listed = [(key, key.first.text.lower() in ("", "null", "none")) for key in keys]
+    for key in (key for key, empty in listed if empty and key.dotted in values):
+        message = f"{key.dotted}: empty over {values[key.dotted].first.text}"
+        arguments.remark_line("not-modelled", "error", message, key.line)
+    values |= {key.dotted: key for key, empty in listed if not empty}
     if _LAYOUT in values and (values.get(_STAGES) is not pipeline or values[_LAYOUT].content == "layout_builder"):
         del values[_LAYOUT]
         arguments.remark_line("not-modelled", "error", f"{shown}: a function makes the cut", named.line)
-    message = f"what the launch leaves out is as in {named.text} of Megatron-Bridge {_TABLE.stem}"
+    message = f"what is left out is as in {named.text} of Megatron-Bridge {_TABLE.stem}"
     arguments.remark_line("release-assumed", "note", message, named.line)
     if re.search("_(?:sft|peft|lora)_", named.text) and "enable_offline_packing=true" not in row["keys"]:
         note_samples(arguments, "seq_length")
@@ -299,12 +299,13 @@ def is_file(names: Collection[str]) -> bool:
     return "recipe._target_" in names
 
 
-def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
+def read_file(arguments: Arguments, _: Sequence[Key]) -> Recipe | None:
     """Return the run of a file that is laid over a library recipe: `recipe: {_target_: megatron.bridge.recipes.…}`.
 
     Raises UnsupportedError for a recipe that the table lacks.
     """
-    filled = Interpolation(keys, arguments.settings)
+    file = Path(arguments.file)
+    filled = Interpolation(keys_of(file, read_document(file), empty=True), arguments.settings)
     whole = filled.keys()
     arguments.used |= filled.used
     target = next((key.first for key in whole if key.dotted == "recipe._target_"), EMPTY)

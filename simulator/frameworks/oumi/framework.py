@@ -172,10 +172,11 @@ def _engine(arguments: Arguments) -> bool:
         return False
     stage = arguments.text("zero_stage", "deepspeed.zero_stage") or "ZERO_0"
     arguments.add("zero_optimization.stage", [known_value(stage[-1:], 1)], 1)
-    for name in ("deepspeed.offload_optimizer.device", "deepspeed.offload_param.device"):
-        device = arguments.text("offload", name)
-        if device is not None:
-            arguments.add(name.replace("deepspeed", "zero_optimization"), [known_value(device.lower(), 1)], 1)
+    gathered = "deepspeed.stage3_gather_16bit_weights_on_model_save"
+    for name in ("deepspeed.offload_optimizer.device", "deepspeed.offload_param.device", gathered):
+        text = arguments.text("saves_on_host" if name == gathered else "offload", name)
+        if text is not None:
+            arguments.add(name.replace("deepspeed", "zero_optimization"), [known_value(text.lower(), 1)], 1)
     precision = (arguments.text("precision", "deepspeed.precision") or "").lower()
     if precision in _PRECISIONS:
         arguments.add(precision, [known_value("true", 1)], 1)

@@ -15,7 +15,7 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration, need_written, replaced
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
-from simulator.frameworks.logs import with_longest_sample
+from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.values import known_value
@@ -136,10 +136,7 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
         message = f"tokenizer.max_seq_len is absent: samples are priced as long as the model allows, {longest}"
         arguments.remark("activations-bound", "warning", message, _KEY, bound="length")
     elif not arguments.switch("packed", "dataset.packed"):
-        message = (
-            "tokenizer.max_seq_len bounds the samples: a batch is as long as its longest one, and full ones are priced"
-        )
-        arguments.remark("activations-bound", "warning", message, "tokenizer.max_seq_len", bound="length")
+        note_samples(arguments, "tokenizer.max_seq_len")
     return bound or longest
 
 

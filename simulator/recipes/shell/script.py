@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.budget import charge
-from simulator.errors import InputError
+from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.values import Cause, TooLargeError
 from simulator.question.origin import Remark, Severity
 from simulator.recipes.shell import arithmetic
@@ -209,10 +209,7 @@ def _note_unread_starter(machine: Machine, argv: Sequence[Value], line: int) -> 
 
 
 def _start(walk: Walk, argv: Sequence[Value], line: int) -> Truth | None:
-    """Follow a script that a command starts, with the exported variables; None where it cannot be read.
-
-    A script whose arguments only the run knows is not followed either: its paths would be guesses.
-    """
+    """Follow a script that a command starts, with the exported variables; None where it cannot be read."""
     machine = walk.machine
     is_open = any(not value.known and not (value.pieces[0].known and value.pieces[0].text) for value in argv[1:])
     text = machine.text_of(argv[0], line)
@@ -225,9 +222,6 @@ def _start(walk: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     again = [begun for whole, begun in machine.started if whole == text.text]
     if again and (is_open or parameters in again or len(again) > 1):
         return True  # a job that submits itself for later
-    if is_open:
-        machine.not_followed.setdefault(name, NotFollowed(line, "with words that only the run knows", text.text))
-        return None
     machine.started.append((text.text, parameters))
     launches = len(walk.launches)
     outer, machine.state = machine.state, machine.state.started(tuple(argv[1:]))
@@ -697,7 +691,12 @@ def read_script(
     while True:
         machine = _machine(text, file, settings, environment, open_file)
         machine.required = required
-        launches = _followed(machine, text)
+        try:
+            launches = _followed(machine, text)
+        except UndecidedError:
+            if not frozenset(machine.ended_without) - required:
+                raise
+            launches, machine.state.flow = [], "exit"
         missing = frozenset(machine.ended_without) - required
         if launches or not missing or machine.state.flow != "exit":
             break

@@ -344,6 +344,7 @@ class Words:
         if missing and isinstance(content, Value) and content.pieces and not content.known:
             self._machine.assumed_unset.pop(name, None)
         elif missing:
+            self._machine.ended_without.add(name)
             raise UndecidedError(
                 f"{self._machine.file}:{line}: the script stops here: {name} is not set; --set {name}=VALUE"
             )
