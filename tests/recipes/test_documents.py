@@ -188,7 +188,7 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
         ("x.py", "print(1)", "never run"),
         ("x.sh", "accelerate launch train.py", "'accelerate': flags of no framework"),
         ("x.sh", "xtuner train x.py", "'xtuner'"),
-        ("x.sh", "litgpt pretrain --config tiny.yaml", "'litgpt'"),
+        ("x.sh", "litgpt finetune_adapter --config tiny.yaml", "'litgpt'"),
         ("x.sh", "python3 -m verl.trainer.main_ppo trainer.nnodes=1 data.path=x", "'verl.trainer.main_ppo'"),
         ("x.sh", "torchrun -m verl.trainer.fsdp_sft_trainer data.a=b model.c=d", "'verl.trainer.fsdp_sft_trainer'"),
         ("x.sh", "deepspeed --module openrlhf.cli.train_dpo --pretrain x", "'openrlhf.cli.train_dpo'"),

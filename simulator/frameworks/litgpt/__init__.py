@@ -1,0 +1,1 @@
+"""LitGPT: finetuning and pretraining by a file of keys."""

@@ -1,0 +1,112 @@
+"""Reader of LitGPT's configuration files and command lines.
+
+Read at 2685705, 0.5.13: `litgpt/{args,utils,model,lora,pretrain}.py`, `litgpt/finetune/{full,lora}.py`. Lightning turns
+a model's outputs to fp32: logits, their logarithms and gradients are fp32, and the gradients 16 bits again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import PurePath
+from typing import Any, Final
+
+from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.configuration import named_configuration
+from simulator.frameworks.documents import Key
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.logs import note_samples, with_longest_sample
+from simulator.frameworks.models import known_model
+from simulator.frameworks.take import part, read_optimizer, take
+from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
+from simulator.question.scenario.layout import Layout
+
+_HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+_EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "8", "repeat_kv": "true", "release_grads": "true"}
+"""`RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads."""
+_LOGITS: Final = {"loss_bytes_per_logit": "14"}
+_LENGTH: Final = "train.max_seq_length"
+_PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
+"""Subcommands that are read; `finetune` is `finetune_lora`."""
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys belong to LitGPT."""
+    stated = {"train.global_batch_size", "train.micro_batch_size"} <= set(names)
+    return stated and not {"checkpoint_dir", "model_name"}.isdisjoint(names)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch starts a program of LitGPT that is read, with a configuration file."""
+    return launch.program == "litgpt" and launch.script.text in _PROGRAMS and "config" in launch.flags
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the keys of the file that `--config` names, and the word before the flags; flags override them."""
+    document = named_configuration(arguments, launch, "config")
+    flags, arguments.entries = arguments.entries, {}
+    arguments.add_keys(document.keys if document is not None else ())
+    if words:
+        arguments.add("checkpoint_dir", tuple(words[:1]), words[0].line)
+    arguments.entries |= flags
+
+
+def machines(arguments: Arguments, _: LaunchCommand | None = None) -> tuple[int | None, int | None]:
+    """Return nodes and devices of each; None for all that there are."""
+    every = arguments.text("devices", "devices") == "auto"
+    each = None if every else arguments.integer("devices", "devices", high=2**16) or 1
+    return arguments.integer("nodes", "num_nodes", high=2**20) or 1, each
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
+    """Return the run of a configuration file."""
+    arguments.add_keys(keys)
+    arguments.nodes, arguments.devices_per_node = machines(arguments)
+    return read(arguments)
+
+
+def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
+    """Return the run of keys; a launch's subcommand says what is trained, else the keys do."""
+    targets, program = take(arguments), launch.script.text if launch is not None else ""
+    pretrains = program == "pretrain" if program else arguments.has("model_name")
+    adapters = not pretrains and (program in _PROGRAMS[:2] if program else arguments.has("lora_r"))
+    several = machines(arguments) != (1, 1)
+    if several and not adapters:
+        message = "FSDP of blocks, and of what is beside them as one unit, is not modelled"
+        arguments.not_modelled(message, "devices", "num_nodes")
+    precision = arguments.text("precision", "precision") or "bf16-mixed"
+    kept = {"adapter_copies": "true"} if adapters else {}
+    folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
+    name = (arguments.text("model", "model_name") or "") if pretrains else folder
+    run = Recipe(
+        framework="torch",
+        model=known_model(arguments, name, "model_name", "checkpoint_dir"),
+        seq_length=targets.get("workload.seq_length"),
+        global_batch_size=targets.get("workload.global_batch_size", 512 if pretrains else 16),
+        precision={"bf16": "bf16", "16": "fp16", "32": "fp32"}.get(precision.partition("-")[0]),
+        lora_rank=targets.get("workload.lora_rank", 8) if adapters else None,
+        options=_EAGER
+        | _LOGITS
+        | kept
+        | (_HALF if precision == "bf16-true" else {})
+        | read_optimizer(arguments, "optimizer.class_path", "torch"),
+        layout=Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout")),
+    )
+    note_samples(arguments, _LENGTH)
+    data = (arguments.text("longest", "data.class_path", "data") or "Alpaca").rpartition(".")[2]
+    return with_longest_sample(arguments, run, (data,))
+
+
+def _usual(*, several: bool, pretrains: bool) -> dict[str, Any]:
+    """Return the layout of a file that says none: `setup` of each program; adapters on several devices by FSDP2."""
+    sharded = {"zero_stage": 3, "recompute": "full"} if several else {"zero_stage": 0}
+    return sharded | {"micro_batch_size": 4 if pretrains else 1}
+
+
+FRAMEWORK: Final = Framework(
+    title="LitGPT",
+    profile="torch",
+    tables=("litgpt",),
+    launches=(LaunchForm("litgpt-shell", 10, is_launch, read, take_words, machines, is_named_by_program=True),),
+    files=(FileForm("litgpt-yaml", 20, is_file, read_file),),
+)

@@ -1,0 +1,123 @@
+"""LitGPT's files: what a run holds is near the peaks that its own page prints, and what is not read is no verdict."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Checked
+from simulator.recipes.readers.read import read_recipe
+
+LORA = """checkpoint_dir: checkpoints/MODEL
+precision: bf16-true
+quantize:
+devices: 1
+num_nodes: 1
+lora_r: RANK
+lora_query: true
+lora_mlp: false
+data:
+  class_path: litgpt.data.Alpaca2k
+train:
+  global_batch_size: 8
+  micro_batch_size: MICRO
+  max_seq_length: 512
+optimizer:
+  class_path: torch.optim.AdamW
+"""
+PRETRAIN = """model_name: pythia-1b
+precision: bf16-mixed
+devices: auto
+train:
+  global_batch_size: 512
+  micro_batch_size: 4
+  max_seq_length: 2048
+"""
+
+
+def judged(folder: Path, text: str) -> Checked:
+    (folder / "run.yaml").write_text(text, encoding="utf-8")
+    asked = question_of({"hardware": "a100-sxm-80g"})
+    (found,) = check_files([str(folder / "run.yaml")], asked, Gates(), root=folder)
+    return found
+
+
+def read(folder: Path, line: str) -> Recipe:
+    (folder / "run.sh").write_text(line, encoding="utf-8")
+    (recipe,) = read_recipe(folder / "run.sh")
+    return recipe
+
+
+def lora(model: str = "meta-llama/Llama-3.2-1B", rank: int = 32, micro: int = 1) -> str:
+    return LORA.replace("MODEL", model).replace("RANK", str(rank)).replace("MICRO", str(micro))
+
+
+# LitGPT 2685705, config_hub/finetune/README.md, peak memory of torch.cuda.max_memory_allocated, ranks of the files.
+@pytest.mark.parametrize(
+    ("model", "rank", "micro", "peak_gb"),
+    [
+        ("google/gemma-2b", 8, 2, 12.62),
+        ("google/gemma-2-2b", 8, 2, 14.31),
+        ("meta-llama/Llama-2-7b-hf", 32, 2, 19.77),
+        ("meta-llama/Meta-Llama-3-8B", 32, 1, 19.73),
+        ("meta-llama/Llama-3.2-1B", 32, 1, 4.49),
+        ("meta-llama/Llama-3.2-3B", 32, 1, 9.67),
+        ("mistralai/Mistral-7B-v0.1", 32, 2, 20.66),
+        ("microsoft/phi-2", 8, 4, 13.98),
+        ("microsoft/Phi-3-mini-4k-instruct", 8, 4, 19.75),
+        ("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", 32, 8, 13.50),
+    ],
+)
+def test_adapters_hold_what_the_page_prints(model: str, rank: int, micro: int, peak_gb: float, tmp_path: Path) -> None:
+    found = judged(tmp_path, lora(model, rank, micro))
+    assert found.outcome == "fits"
+    assert found.estimate is not None
+    # Adapters of a few layers are priced in all of them.
+    assert 0.9 <= found.estimate.memory.allocated_bytes / 1e9 / peak_gb <= 1.15
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ("quantize:", "quantize: bnb.nf4", "not_modelled"),
+        ("MODEL", "own/network", "cannot_tell"),
+        ("devices: 1\n", "devices: 4\n", "fits"),
+        ("lora_r: RANK\n", "", "fits"),
+        ("devices: 1\nnum_nodes: 1\nlora_r: RANK\n", "devices: 4\n", "not_modelled"),
+        ("lora_mlp: false", "lora_layers: 4", "cannot_tell"),
+        ("global_batch_size: 8", "global_batch_size: 2147483648", "unreadable"),
+    ],
+)
+def test_what_is_not_read_is_no_verdict(before: str, after: str, outcome: str, tmp_path: Path) -> None:
+    text = LORA.replace(before, after)
+    assert text != LORA
+    text = text.replace("MODEL", "meta-llama/Llama-3.2-1B").replace("RANK", "8").replace("MICRO", "1")
+    assert judged(tmp_path, text).outcome == outcome
+
+
+def test_a_launch_replaces_keys_and_names_the_program(tmp_path: Path) -> None:
+    (tmp_path / "lora.yaml").write_text(lora(), encoding="utf-8")
+    recipe = read(tmp_path, "litgpt finetune_lora --config lora.yaml --train.max_seq_length 128 --devices 2\n")
+    assert recipe.layout is not None
+    assert (recipe.seq_length, recipe.lora_rank, recipe.global_batch_size) == (128, 32, 8)
+    assert (recipe.nodes, recipe.devices_per_node, recipe.layout.zero_stage, recipe.layout.recompute) == (
+        1,
+        2,
+        3,
+        "full",
+    )
+    full = read(tmp_path, "litgpt finetune_full google/gemma-2b --config lora.yaml\n")
+    assert full.model == "gemma-2b"
+    assert full.layout is not None
+    assert (full.lora_rank, full.layout.zero_stage, full.layout.micro_batch_size) == (None, 0, 1)
+
+
+def test_pretraining_names_its_model(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(PRETRAIN, encoding="utf-8")
+    (recipe,) = read_recipe(tmp_path / "run.yaml")
+    assert (recipe.model, recipe.lora_rank, recipe.seq_length) == ("pythia-1b", None, 2048)
+    assert judged(tmp_path, PRETRAIN).outcome == "not_modelled"
+    assert judged(tmp_path, PRETRAIN.replace("auto", "1")).outcome == "fits"
