@@ -75,7 +75,7 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         message = "FSDP of blocks, and of what is beside them as one unit, is not modelled"
         arguments.not_modelled(message, "devices", "num_nodes")
     precision = arguments.text("precision", "precision") or "bf16-mixed"
-    kept = {"adapter_copies": "true"} if adapters else {}
+    copies = {"adapter_copies": "true"} if adapters else {}
     folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
     name = (arguments.text("model", "model_name") or "") if pretrains else folder
     run = Recipe(
@@ -87,7 +87,7 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         lora_rank=targets.get("workload.lora_rank", 8) if adapters else None,
         options=_EAGER
         | _LOGITS
-        | kept
+        | copies
         | (_HALF if precision == "bf16-true" else {})
         | read_optimizer(arguments, "optimizer.class_path", "torch"),
         layout=Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout")),
