@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import min_step_seconds
@@ -246,6 +247,32 @@ def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.in
     if known < np.inf and (best is None or best.step_seconds > known):  # `near` came from another space
         return fastest_of(query, below=below)
     return best
+
+
+def fits_somewhere(query: Query) -> bool:
+    """Return whether `fastest_of` finds a layout for one alternative, at the first that is found."""
+    if query.scenario.devices < least_devices(query):
+        return False
+    shortlist, raisable = Shortlist(query, 1), list[Raisable]()
+    for priced, where in layouts_below(query, lambda: np.inf):
+        raisable += _raisable(query, priced, _offer(shortlist, priced, where))
+        if shortlist.entries:
+            return True
+    _offer_raised(shortlist, raisable)
+    return bool(shortlist.entries)
+
+
+def least_devices(query: Query) -> float:
+    """Return a number of devices below which nothing fits: even with all that lives between steps stored only once."""
+    scenario, space = query.scenario, query.space
+    if scenario.groups:
+        return 0.0
+    stages, offloads = space.zero_stage or (scenario.framework.limits.default_zero_stage,), space.offload or ("none",)
+    cut = (scenario.model.num_hidden_layers,)
+    alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
+    memory = memory_by_stage(pricing_of(replace(scenario, devices=1), *alone))
+    room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
+    return _ROUNDING * float(np.min(memory.after_step - memory.retained)) / room
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
