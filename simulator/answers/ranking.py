@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
@@ -31,7 +31,7 @@ from simulator.search.alternatives import (
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
-from simulator.tabular import replaced
+from simulator.tabular import record, replaced
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
@@ -176,7 +176,7 @@ def _inputs(query: Query) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Fastest:
     """Fastest layout of a question."""
 
@@ -224,7 +224,7 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class FeasibleLayouts:
     """Layouts that fit."""
 

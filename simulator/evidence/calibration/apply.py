@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -50,6 +50,7 @@ from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
+from simulator.tabular import record
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
@@ -371,7 +372,7 @@ class _Spread(NamedTuple):
     """Highest probability to fit."""
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Spreads:
     """Deviations of the predicted memory needs of a question's layouts."""
 

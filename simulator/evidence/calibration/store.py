@@ -36,6 +36,7 @@ from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import StackName
+from simulator.tabular import record
 
 LONG_CONTEXT_TOKENS = 8192
 """Sequence length above which a run is one of long context."""
@@ -482,7 +483,7 @@ MOST_VARIANCE = 100.0
 """Largest variance that a file may hold, in squares of the width of the coefficient's bounds."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class FittedPart:
     """Coefficients of one kind as stored: fitted, or known by how the hardware works."""
 
