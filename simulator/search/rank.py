@@ -277,7 +277,8 @@ def least_devices(query: Query) -> float:
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    for pricing in blocks(query.scenario, query.space, chunk=CHUNK):
+    possible = _experts_divide if query.scenario.model.is_moe else None
+    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
             continue
@@ -292,6 +293,15 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         if searches_partial(query.scenario, query.space):
             partial = solved(sized.take(np.flatnonzero(bounds < bar())))
             yield from _timed_below(partial, bar) if partial is not None else ()
+
+
+def _experts_divide(pricing: Pricing) -> Mask:
+    """Return which layouts have sizes that experts and widths divide by: most do not, with as many experts."""
+    return np.logical_not(np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
+
+
+_OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})
+"""Rules of a split and the experts' sizes alone."""
 
 
 def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
