@@ -45,7 +45,7 @@ def estimate_of(case: Case) -> Estimate:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
         known = estimate.provenance
         cautions = (remark.message for remark in case.remarks if remark.rule in OF_DEVICES and remark.place)
-        known = replace(known, cautions=(*cautions, *known.cautions))
+        known = replaced(known, cautions=(*cautions, *known.cautions))
         return replace(estimate, question=case.question, provenance=known)
     scenario = scenario_of_run(case)
     release = None if scenario is case.scenario else case.scenario.framework
@@ -55,7 +55,7 @@ def estimate_of(case: Case) -> Estimate:
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if judged.verdict in ("does_not_fit", "starved") else _SEARCHED
-        judged = replaced(judged, provenance=replace(known, cautions=(note, *known.cautions)))
+        judged = replaced(judged, provenance=replaced(known, cautions=(note, *known.cautions)))
     return replaced(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
 

@@ -194,7 +194,7 @@ def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBes
 
 def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
     """Return the best layout among the splits of `near`, or of all layouts if none of these is likely to fit."""
-    best = best_of(replace(query, space=_among(query.space, near)), near) if near else None
+    best = best_of(replace(query, space=_among(query.space, near))) if near else None
     best = best or best_of(query)
     return None if best is None else estimates_of([best])[0]
 
@@ -399,7 +399,7 @@ def with_switches(
         return tuple(sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
-    provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
+    provenance = replaced(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
     return replaced(estimate, assumed=deferred(assumed), provenance=provenance)
 
 
