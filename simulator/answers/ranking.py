@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
@@ -17,7 +17,6 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
-from simulator.question.scenario.layout import Layout
 from simulator.search.alternatives import (
     fewest_nodes,
     in_fp8,
@@ -199,13 +198,10 @@ def fastest(
 
 
 def recommended(
-    question: Question,
-    space: Space | None = None,
-    min_fit_probability: float = MIN_FIT_PROBABILITY,
-    near: Collection[Layout] = (),
+    question: Question, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
 ) -> Estimate | None:
-    """Return the first layout of `rank`, None where none is likely enough to fit; one like `near` is found sooner."""
-    best = best_of(query_of(question, space, min_fit_probability), near)
+    """Return the first layout of `rank`, None where none is likely enough to fit."""
+    best = best_of(query_of(question, space, min_fit_probability))
     return None if best is None else estimates_of([best])[0]
 
 

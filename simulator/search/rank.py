@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal, NamedTuple
@@ -221,45 +221,34 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     return likely
 
 
-def best_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
-    """Return the first layout of `search`, without its counts; `near` and `below` as in `fastest_of`."""
+def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
+    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
     best: PricedLayout | None = None
     for alternative in query.alternatives():
-        fastest = fastest_of(alternative, near if best is None else [*near, best.layout], below)
+        fastest = fastest_of(alternative, below if best is None else min(best.step_seconds, below))
         if fastest is not None and (best is None or fastest.step_seconds < best.step_seconds):
             best = fastest
     return best
 
 
-def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
-    """Return the fastest layout for one alternative; layouts slower than a known one are not priced in full.
+def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> PricedLayout | None:
+    """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
-    `near` are layouts that may be fast, on any number of devices, best first: the search skips layouts slower than the
-    first likely one of them, and those whose step takes `below` seconds or more.
+    The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
     shortlist, raisable = Shortlist(query, 1), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: min(shortlist.bar, known, below)):
+    for priced, where in layouts_below(query, lambda: min(shortlist.bar, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
+        if first and shortlist.entries:
+            return shortlist.entries[0]
     _offer_raised(shortlist, raisable)
-    best = shortlist.entries[0] if shortlist.entries else None
-    if known < np.inf and (best is None or best.step_seconds > known):  # `near` came from another space
-        return fastest_of(query, below=below)
-    return best
+    return shortlist.entries[0] if shortlist.entries else None
 
 
 def fits_somewhere(query: Query) -> bool:
-    """Return whether `fastest_of` finds a layout for one alternative, at the first that is found."""
-    if query.scenario.devices < least_devices(query):
-        return False
-    shortlist, raisable = Shortlist(query, 1), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: np.inf):
-        raisable += _raisable(query, priced, _offer(shortlist, priced, where))
-        if shortlist.entries:
-            return True
-    _offer_raised(shortlist, raisable)
-    return bool(shortlist.entries)
+    """Return whether `fastest_of` finds a layout for one alternative."""
+    return query.scenario.devices >= least_devices(query) and fastest_of(query, first=True) is not None
 
 
 def least_devices(query: Query) -> float:
@@ -309,17 +298,6 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
     priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
     if priced is not None:
         yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
-
-
-def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Yield the step seconds of layouts, brought to the question's devices, that are likely to fit, in their order."""
-    devices = query.scenario.devices
-    for layout in (replace(each, data_parallel=max(devices // each.replica, 1)) for each in layouts):
-        allowed, _ = lawful(query.space, pricing_of(query.scenario, layout))
-        if len(allowed):
-            priced = price(allowed)
-            fits = np.flatnonzero(priced.verdict == FITS)
-            yield from priced.step.total[fits[likely_to_fit(query, priced, fits)]]
 
 
 _BASE = 8192.0

@@ -36,7 +36,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName, StackName
-from simulator.tabular import Tabular, record
+from simulator.tabular import Tabular
 
 CHUNK = 8192
 """Layouts priced at once, few enough for their arrays to stay in the processor's cache."""
@@ -424,7 +424,7 @@ _EXCHANGE = ("expert_dispatch", "overlap_expert_exchange")
 """Switches of the experts' exchange; a question that sets one is searched as it stands."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A question whose layout is searched."""
 

@@ -292,19 +292,13 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
 
 def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
-    question, space, near = shown.question, shown.space or Space(), [first.layout]
+    question, space = shown.question, shown.space or Space()
 
-    def best(changed: Question, space: Space = space) -> Estimate | None:
-        sizes = space.micro_batch_size or (first.layout.micro_batch_size,)
-        estimate = recommended(changed, space, near=[replace(each, micro_batch_size=sizes[0]) for each in near[:2]])
-        if estimate is not None:
-            near.insert(0, estimate.layout)
-        return estimate
+    def best(changed: Question) -> Estimate | None:
+        return recommended(changed, space)
 
-    def of_length(length: int) -> Estimate | None:
-        return best(question.changed(seq_length=length))
-
-    yield "sequence", Curve("sequence length", _around(first.seq_length), of_length)
+    lengths = _around(first.seq_length)
+    yield "sequence", Curve("sequence length", lengths, lambda length: best(question.changed(seq_length=length)))
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
@@ -312,7 +306,7 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
 
     def of_batch(size: int) -> Estimate | None:
-        return best(question, replace(space, micro_batch_size=(size,)))
+        return recommended(question, replace(space, micro_batch_size=(size,)))
 
     yield "micro-batch", Curve("micro batch size", batches, of_batch)
 
