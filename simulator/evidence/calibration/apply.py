@@ -298,17 +298,10 @@ class Applied(NamedTuple):
     def judged(self, scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
         """Return estimates with intervals, the probability that they fit, and the origin of their numbers."""
         layouts = [estimate.layout for estimate in estimates]
-
-        @cache
-        def variances(kind: CoefficientKind) -> list[float]:
-            part = self.part(kind)
-            return [0.0] * len(layouts) if part is None else layout_variances(kind, scenario, layouts, part)
-
-        def variance(at: int, kind: CoefficientKind) -> float:
-            return variances(kind)[at]
-
+        variances = cache(partial(layout_variances, scenario=scenario, layouts=layouts))
         return [
-            with_calibration(scenario, estimate, self, partial(variance, at)) for at, estimate in enumerate(estimates)
+            with_calibration(scenario, estimate, self, lambda kind, part, at=at: variances(kind, part=part)[at])
+            for at, estimate in enumerate(estimates)
         ]
 
     def difference_half_widths(self, alternatives: Sequence[tuple[Scenario, Layout]]) -> list[float]:
@@ -464,11 +457,11 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
 
 
 def with_calibration(
-    scenario: Scenario, estimate: Estimate, used: Applied, variance: Callable[[CoefficientKind], float]
+    scenario: Scenario, estimate: Estimate, used: Applied, variance: Callable[[CoefficientKind, FittedPart], float]
 ) -> Estimate:
-    """Return one estimate as `Applied.judged` does; `variance` is that of `layout_variances`.
+    """Return one estimate as `Applied.judged` does, with ranges that are computed when they are read.
 
-    Its ranges, and what they are made of, are computed when they are read.
+    `variance` is that of `layout_variances`.
     """
     result, notes = estimate, list(estimate.provenance.notes)
     words: list[RangeWords] = []
@@ -479,7 +472,7 @@ def with_calibration(
             continue
         where = _where(calibration, kind, scenario, estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
-        of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, variance)
+        of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
             surest = _surest(where, used.time, scenario, estimate.layout)
             result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
@@ -524,14 +517,13 @@ class _Range:
     estimate: Estimate
     serving: FittedPart
     where: RangeWords
-    variance: Callable[[CoefficientKind], float]
+    variance: Callable[[], float]
 
     @cached_property
     def unit(self) -> Unit:
         """Units of its contributions."""
         spread = float(memory_spread(self.estimate.memory.state_share)) if self.kind == "memory" else 1.0
-        layout, variance = self.estimate.layout, self.variance(self.kind)
-        unit = unit_of(self.kind, self.scenario, layout, variance, self.serving, spread)
+        unit = unit_of(self.kind, self.scenario, self.estimate.layout, self.variance(), self.serving, spread)
         return unit if self.where.stack in _COVERED else _beyond_stack(unit)
 
     def deviation(self) -> float:

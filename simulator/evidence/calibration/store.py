@@ -433,6 +433,8 @@ def places_beside(
 ) -> Callable[[Layout], RangeWords]:
     """Return a function from a question's layouts to their coverage by a calibration of `family`, cached by place."""
     known: dict[tuple[object, ...], RangeWords] = {}
+    of_model = (run for run in calibrated.runs if run.startswith(f"{scenario.model.name} "))
+    calibrated = calibrated._replace(runs=tuple(of_model))
 
     def words_of(layout: Layout) -> RangeWords:
         place = _place(layout)
@@ -449,7 +451,7 @@ _place = attrgetter(*PLACE)
 def _words_of(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario, layout: Layout
 ) -> RangeWords:
-    if signature(scenario, layout) in calibrated.runs:
+    if calibrated.runs and signature(scenario, layout) in calibrated.runs:
         return RangeWords("measured", "measured", "measured")
     outside = {feature for feature, _ in calibrated.outside_by_feature(scenario, layout)}
     distance = None if covered is None else covered.distance(scenario, layout)

@@ -276,22 +276,20 @@ def shipped(file: Path, model: type[ModelT]) -> ModelT:
         return fresh[0].model_dump(mode="json", exclude_unset=True)
 
     content = _remembered(file, ".spec.json", judged)
-    return fresh[0] if fresh else restored(model, content)
+    spec: ModelT = fresh[0] if fresh else restored(model, content)
+    return spec
 
 
-def restored(model: type[ModelT], content: Mapping[str, Any]) -> ModelT:
-    """Return the spec whose dump without defaults this is, without validating it again."""
-    fields = model.model_fields
-    return model.model_construct(**{name: _restored(fields[name].annotation, each) for name, each in content.items()})
-
-
-def _restored(kind: Any, value: Any) -> Any:
-    """Return a value of a dump as a field of this type holds it."""
+def restored(kind: Any, value: Any) -> Any:
+    """Return a spec, or a value of this type inside one, as validation left it, of its dump without defaults."""
     kinds = get_args(kind) or (kind,)
     if isinstance(value, list):
-        return tuple(_restored(kinds[0], each) for each in value)
-    models = [each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)]
-    return restored(models[0], value) if models and isinstance(value, dict) else value
+        return tuple(restored(kinds[0], each) for each in value)
+    model = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+    if model is None or not isinstance(value, dict):
+        return value
+    types = {name: model.model_fields[name].annotation for name in value}
+    return model.model_construct(**{name: restored(types[name], each) for name, each in value.items()})
 
 
 def _remembered(file: Path, suffix: str, read: Callable[[], Any]) -> Any:

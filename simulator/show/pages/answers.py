@@ -293,22 +293,18 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
 def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = shown.question, shown.space or Space()
-
-    def best(changed: Question) -> Estimate | None:
-        return recommended(changed, space)
-
     lengths = _around(first.seq_length)
-    yield "sequence", Curve("sequence length", lengths, lambda length: best(question.changed(seq_length=length)))
+    yield (
+        "sequence",
+        Curve("sequence length", lengths, lambda length: recommended(question.changed(seq_length=length), space)),
+    )
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-        yield "nodes", Curve("nodes", sizes, lambda size: best(question.changed(nodes=size)))
+        yield "nodes", Curve("nodes", sizes, lambda size: recommended(question.changed(nodes=size), space))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
-
-    def of_batch(size: int) -> Estimate | None:
-        return recommended(question, replace(space, micro_batch_size=(size,)))
-
-    yield "micro-batch", Curve("micro batch size", batches, of_batch)
+    spaces = {size: replace(space, micro_batch_size=(size,)) for size in batches}
+    yield "micro-batch", Curve("micro batch size", batches, lambda size: recommended(question, spaces[size]))
 
 
 def _around(length: int) -> tuple[int, ...]:
