@@ -109,15 +109,15 @@ def fewest_nodes(
         raise InputError(f"hardware {query.scenario.hardware_name}: nodes are searched for one kind of device")
     within = _most_step_seconds(query, train_tokens, deadline_days)
     fitting: int | None = None
-    low, counts, nearest, least = 1, list(node_counts(1, most)), most, least_devices(query)
+    low, counts, nearest, needed = 1, list(node_counts(1, most)), most, least_devices(query)
     for position, nodes in enumerate(counts):
         if progress is not None:
             progress(position, len(counts))
         sized = on_nodes(query, nodes)
         if nodes < low:
             continue
-        enough = sized.scenario.devices >= least
-        best = best_of(sized, below=math.inf if fitting is None else within) if enough else None
+        below = math.inf if fitting is None else within
+        best = best_of(sized, below=below) if sized.scenario.devices >= needed else None
         if fitting is None and best is not None:
             fitting, low = nodes, math.ceil(nodes * _peak_ratio(best, within))
         if best is not None and best.step_seconds <= within:

@@ -40,14 +40,8 @@ class Sized:
 
     def take(self, where: Index) -> Sized:
         """Return the layouts at an index."""
-        return Sized(
-            self.pricing.take(where),
-            self.memory.take(where),
-            self.binding_stage[where],
-            self.device_bytes[where],
-            self.need_bytes[where],
-            self.verdict[where],
-        )
+        figures = (self.binding_stage, self.device_bytes, self.need_bytes, self.verdict)
+        return Sized(self.pricing.take(where), self.memory.take(where), *(figure[where] for figure in figures))
 
 
 @record()
