@@ -286,7 +286,7 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
 
 def _experts_divide(pricing: Pricing) -> Mask:
     """Return which layouts have sizes that experts and widths divide by: most do not, with as many experts."""
-    return np.logical_not(np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
+    return np.asarray(~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
 
 
 _OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})

@@ -40,8 +40,14 @@ class Sized:
 
     def take(self, where: Index) -> Sized:
         """Return the layouts at an index."""
-        figures = (self.binding_stage, self.device_bytes, self.need_bytes, self.verdict)
-        return Sized(self.pricing.take(where), self.memory.take(where), *(figure[where] for figure in figures))
+        return Sized(
+            self.pricing.take(where),
+            self.memory.take(where),
+            self.binding_stage[where],
+            self.device_bytes[where],
+            self.need_bytes[where],
+            self.verdict[where],
+        )
 
 
 @record()

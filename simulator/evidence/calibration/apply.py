@@ -299,10 +299,11 @@ class Applied(NamedTuple):
         """Return estimates with intervals, the probability that they fit, and the origin of their numbers."""
         layouts = [estimate.layout for estimate in estimates]
         variances = cache(partial(layout_variances, scenario=scenario, layouts=layouts))
-        return [
-            with_calibration(scenario, estimate, self, lambda kind, part, at=at: variances(kind, part=part)[at])
-            for at, estimate in enumerate(estimates)
-        ]
+
+        def variance(at: int, kind: CoefficientKind, part: FittedPart) -> float:
+            return variances(kind, part=part)[at]
+
+        return [with_calibration(scenario, each, self, partial(variance, at)) for at, each in enumerate(estimates)]
 
     def difference_half_widths(self, alternatives: Sequence[tuple[Scenario, Layout]]) -> list[float]:
         """Return half the 90 % range of each step time over the first's, in the logarithm; 0 without a calibration."""
