@@ -1,4 +1,4 @@
-"""Base class of answers, `Tabular`: rows, a data frame, a table and a figure of each; fields computed when read.
+"""Base class of answers, `Tabular`: rows, a data frame, a table and a figure of each; records, fields read late.
 
     estimate.rows()    estimate.to_frame()    estimate.plot("step")
 
@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(*, kw_only: bool = False, slots: bool = True) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that makes an inner dataclass: compared by identity, frozen for the type checker alone.
+
+    Python compiles the methods of a dataclass as it is imported: these are left to answers and to keys of caches.
+    """
+    return dataclass(kw_only=kw_only, slots=slots, eq=False, repr=False)
 
 
 class Drawing(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from simulator.answers.models import ContradictionError, model_of, needs_vocabulary, recipe_model
@@ -25,9 +25,10 @@ from simulator.question.specs.catalogue import load_hardware, with_node_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
+from simulator.tabular import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Case:
     """A question that can be priced, with its scenario and layout."""
 
@@ -58,7 +59,7 @@ class Case:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Blocked:
     """A recipe that cannot be priced, with every reason."""
 

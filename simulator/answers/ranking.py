@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
@@ -17,7 +17,6 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
-from simulator.question.scenario.layout import Layout
 from simulator.search.alternatives import (
     fewest_nodes,
     in_fp8,
@@ -31,7 +30,7 @@ from simulator.search.alternatives import (
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
-from simulator.tabular import replaced
+from simulator.tabular import record, replaced
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
@@ -45,7 +44,7 @@ def estimate_of(case: Case) -> Estimate:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
         known = estimate.provenance
         cautions = (remark.message for remark in case.remarks if remark.rule in OF_DEVICES and remark.place)
-        known = replace(known, cautions=(*cautions, *known.cautions))
+        known = replaced(known, cautions=(*cautions, *known.cautions))
         return replace(estimate, question=case.question, provenance=known)
     scenario = scenario_of_run(case)
     release = None if scenario is case.scenario else case.scenario.framework
@@ -55,7 +54,7 @@ def estimate_of(case: Case) -> Estimate:
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if judged.verdict in ("does_not_fit", "starved") else _SEARCHED
-        judged = replaced(judged, provenance=replace(known, cautions=(note, *known.cautions)))
+        judged = replaced(judged, provenance=replaced(known, cautions=(note, *known.cautions)))
     return replaced(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
 
@@ -176,7 +175,7 @@ def _inputs(query: Query) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Fastest:
     """Fastest layout of a question."""
 
@@ -199,13 +198,10 @@ def fastest(
 
 
 def recommended(
-    question: Question,
-    space: Space | None = None,
-    min_fit_probability: float = MIN_FIT_PROBABILITY,
-    near: Collection[Layout] = (),
+    question: Question, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
 ) -> Estimate | None:
-    """Return the first layout of `rank`, None where none is likely enough to fit; one like `near` is found sooner."""
-    best = best_of(query_of(question, space, min_fit_probability), near)
+    """Return the first layout of `rank`, None where none is likely enough to fit."""
+    best = best_of(query_of(question, space, min_fit_probability))
     return None if best is None else estimates_of([best])[0]
 
 
@@ -224,7 +220,7 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class FeasibleLayouts:
     """Layouts that fit."""
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -42,12 +41,13 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIGA
 from simulator.question.vocabulary import FRAMEWORK_FOLDER
 from simulator.search.space import divisors
+from simulator.tabular import record
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """A sign in a recipe's text of the code that it starts."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(slots=False, kw_only=True)
 class LaunchFacts:
     """The facts that rules refer to."""
 
@@ -176,7 +176,7 @@ _NAMED: Final = re.compile(r"\{([\w.-]+)\}")
 _COMPARED: Final = re.compile(r"(more than|less than|no multiple of) ([\w.]+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class FrameworkRule:
     """One refusal of one framework, as in its file."""
 

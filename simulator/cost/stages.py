@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple, assert_never
 
@@ -16,12 +15,13 @@ from simulator.question.scenario.layout import PipelineShape, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.vocabulary import ScheduleName
+from simulator.tabular import record
 
 LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (layer kinds, rank kinds, 1)."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False)
 class StageContents:
     """Contents of the pipeline ranks. Ranks with equal contents are one kind, priced once.
 

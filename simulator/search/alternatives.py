@@ -34,7 +34,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
-from simulator.search.rank import Progress, SearchResult, best_of, fastest_of
+from simulator.search.rank import Progress, SearchResult, best_of, fastest_of, fits_somewhere, least_devices
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
 from simulator.tabular import deferred, replaced
@@ -109,14 +109,15 @@ def fewest_nodes(
         raise InputError(f"hardware {query.scenario.hardware_name}: nodes are searched for one kind of device")
     within = _most_step_seconds(query, train_tokens, deadline_days)
     fitting: int | None = None
-    low, counts, nearest = 1, list(node_counts(1, most)), most
+    low, counts, nearest, needed = 1, list(node_counts(1, most)), most, least_devices(query)
     for position, nodes in enumerate(counts):
         if progress is not None:
             progress(position, len(counts))
         sized = on_nodes(query, nodes)
         if nodes < low:
             continue
-        best = best_of(sized, below=math.inf if fitting is None else within)
+        below = math.inf if fitting is None else within
+        best = best_of(sized, below=below) if sized.scenario.devices >= needed else None
         if fitting is None and best is not None:
             fitting, low = nodes, math.ceil(nodes * _peak_ratio(best, within))
         if best is not None and best.step_seconds <= within:
@@ -193,7 +194,7 @@ def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBes
 
 def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
     """Return the best layout among the splits of `near`, or of all layouts if none of these is likely to fit."""
-    best = best_of(replace(query, space=_among(query.space, near)), near) if near else None
+    best = best_of(replace(query, space=_among(query.space, near))) if near else None
     best = best or best_of(query)
     return None if best is None else estimates_of([best])[0]
 
@@ -267,7 +268,7 @@ def _lawful_sizes(query: Query) -> Iterator[tuple[str, Query]]:
     scenario = query.scenario
     powers = [*doubled(1, scenario.devices // scenario.hardware.devices_per_node - 1)]
     smaller = (on_nodes(query, nodes) for nodes in reversed(powers))
-    if (fewer := next((sized for sized in smaller if fastest_of(sized) is not None), None)) is not None:
+    if (fewer := next(filter(fits_somewhere, smaller), None)) is not None:
         yield _size_text(fewer, query), fewer
     batch = math.ceil(scenario.global_batch_size / scenario.devices) * scenario.devices
     if batch > scenario.global_batch_size:
@@ -362,7 +363,7 @@ def _on_more_devices(query: Query) -> Query | None:
     def part(count: int) -> Query | None:
         question = query.question.changed(SEARCH, devices=count)
         sized = replace(query, scenario=replace(query.scenario, devices=count), question=question)
-        return None if fastest_of(sized) is None else sized
+        return sized if fits_somewhere(sized) else None
 
     return fewest_of(doubled(devices * 2, per_node - 1), part, devices) or _on_enough_nodes(query)
 
@@ -374,7 +375,7 @@ def _on_enough_nodes(query: Query) -> Query | None:
 
     def whole(count: int) -> Query | None:
         sized = on_nodes(query, count)
-        return None if fastest_of(sized) is None else sized
+        return sized if fits_somewhere(sized) else None
 
     most = min(max(nodes, 1) * 64, MOST_DEVICES // per_node)
     return fewest_of(doubled(max(nodes, 1) * 2, most), whole, nodes)
@@ -398,7 +399,7 @@ def with_switches(
         return tuple(sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
-    provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
+    provenance = replaced(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
     return replaced(estimate, assumed=deferred(assumed), provenance=provenance)
 
 

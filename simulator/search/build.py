@@ -50,7 +50,7 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
 def estimate_of_block(priced: Priced) -> Estimate:
     """Return the estimate of a block of one layout."""
-    return with_intervals(priced.pricing.scenario, _estimates_of(priced, ruled=True))[0]
+    return with_intervals(priced.pricing.scenario, _estimates_of(priced, [priced.block.layout(0)], ruled=True))[0]
 
 
 def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -88,8 +88,9 @@ def fitting_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> dict[int
         sized = size(pricing if len(lawful) == len(pricing) else pricing.take(lawful))
         fits = np.flatnonzero(sized.verdict == FITS)
         if len(fits):
-            of_fits = _estimates_of(timed(sized.take(fits)), ruled=False)
-            estimates |= zip(np.take(positions, lawful[fits]), of_fits, strict=True)
+            chosen = np.take(positions, lawful[fits])
+            of_fits = _estimates_of(timed(sized.take(fits)), [layouts[at] for at in chosen], ruled=False)
+            estimates |= zip(chosen, of_fits, strict=True)
     return estimates
 
 
@@ -97,16 +98,16 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
     """Price layouts in their order, without intervals; unless `ruled`, they are known to break no rule."""
     estimates: list[Estimate | None] = [None] * len(layouts)
     for positions, pricing in pricings_of(scenario, layouts):
-        for position, estimate in zip(positions, _estimates_of(price(pricing), ruled=ruled), strict=True):
+        of_block = _estimates_of(price(pricing), [layouts[at] for at in positions], ruled=ruled)
+        for position, estimate in zip(positions, of_block, strict=True):
             estimates[position] = estimate
     return [estimate for estimate in estimates if estimate is not None]
 
 
-def _estimates_of(priced: Priced, *, ruled: bool) -> list[Estimate]:
-    """Return the estimates of a block's layouts, without intervals."""
+def _estimates_of(priced: Priced, layouts: Sequence[Layout], *, ruled: bool) -> list[Estimate]:
+    """Return the estimates of a block's layouts, without intervals; `layouts` are those of the block."""
     scenario = priced.pricing.scenario
     broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
-    layouts = [priced.block.layout(index) for index in range(len(priced.pricing))]
     origin, estimates = provenance(scenario), []
     figures = zip(layouts, _memory(priced), _throughput(priced, layouts), strict=True)
     for index, (layout, memory, throughput) in enumerate(figures):

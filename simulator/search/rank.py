@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal, NamedTuple
@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import min_step_seconds
@@ -220,37 +221,53 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     return likely
 
 
-def best_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
-    """Return the first layout of `search`, without its counts; `near` and `below` as in `fastest_of`."""
+def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
+    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
     best: PricedLayout | None = None
     for alternative in query.alternatives():
-        fastest = fastest_of(alternative, near if best is None else [*near, best.layout], below)
+        fastest = fastest_of(alternative, below if best is None else min(best.step_seconds, below))
         if fastest is not None and (best is None or fastest.step_seconds < best.step_seconds):
             best = fastest
     return best
 
 
-def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
-    """Return the fastest layout for one alternative; layouts slower than a known one are not priced in full.
+def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> PricedLayout | None:
+    """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
-    `near` are layouts that may be fast, on any number of devices, best first: the search skips layouts slower than the
-    first likely one of them, and those whose step takes `below` seconds or more.
+    The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
     shortlist, raisable = Shortlist(query, 1), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: min(shortlist.bar, known, below)):
+    for priced, where in layouts_below(query, lambda: min(shortlist.bar, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
+        if first and shortlist.entries:
+            return shortlist.entries[0]
     _offer_raised(shortlist, raisable)
-    best = shortlist.entries[0] if shortlist.entries else None
-    if known < np.inf and (best is None or best.step_seconds > known):  # `near` came from another space
-        return fastest_of(query, below=below)
-    return best
+    return shortlist.entries[0] if shortlist.entries else None
+
+
+def fits_somewhere(query: Query) -> bool:
+    """Return whether `fastest_of` finds a layout for one alternative."""
+    return query.scenario.devices >= least_devices(query) and fastest_of(query, first=True) is not None
+
+
+def least_devices(query: Query) -> float:
+    """Return a number of devices below which nothing fits: even with all that lives between steps stored only once."""
+    scenario, space = query.scenario, query.space
+    if scenario.groups:
+        return 0.0
+    stages, offloads = space.zero_stage or (scenario.framework.limits.default_zero_stage,), space.offload or ("none",)
+    cut = (scenario.model.num_hidden_layers,)
+    alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
+    memory = memory_by_stage(pricing_of(replace(scenario, devices=1), *alone))
+    room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
+    return _ROUNDING * float(np.min(memory.after_step - memory.retained)) / room
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    for pricing in blocks(query.scenario, query.space, chunk=CHUNK):
+    possible = _experts_divide if query.scenario.model.is_moe else None
+    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
             continue
@@ -267,22 +284,20 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
             yield from _timed_below(partial, bar) if partial is not None else ()
 
 
+def _experts_divide(pricing: Pricing) -> Mask:
+    """Return which layouts have sizes that experts and widths divide by: most do not, with as many experts."""
+    return np.asarray(~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
+
+
+_OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})
+"""Rules of a split and the experts' sizes alone."""
+
+
 def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Yield a timed block with its layouts that fit and take less than `bar`; nothing if none can."""
     priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
     if priced is not None:
         yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
-
-
-def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Yield the step seconds of layouts, brought to the question's devices, that are likely to fit, in their order."""
-    devices = query.scenario.devices
-    for layout in (replace(each, data_parallel=max(devices // each.replica, 1)) for each in layouts):
-        allowed, _ = lawful(query.space, pricing_of(query.scenario, layout))
-        if len(allowed):
-            priced = price(allowed)
-            fits = np.flatnonzero(priced.verdict == FITS)
-            yield from priced.step.total[fits[likely_to_fit(query, priced, fits)]]
 
 
 _BASE = 8192.0

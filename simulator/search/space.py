@@ -7,7 +7,7 @@ and with DeepEP's kernels overlapped; `chosen` of an answer names the selected k
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import Estimate, Violation
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
-from simulator.question.arrays import Index, numbered
+from simulator.question.arrays import Index, Mask, numbered
 from simulator.question.question import Question
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.complete import default_chunks
@@ -313,8 +313,13 @@ def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ..
     ]
 
 
-def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[Pricing]:
-    """Yield every candidate of the space, at most `chunk` at a time, in a fixed order."""
+def blocks(
+    scenario: Scenario, space: Space, *, chunk: int = CHUNK, possible: Callable[[Pricing], Mask] | None = None
+) -> Iterator[Pricing]:
+    """Yield every candidate of the space, at most `chunk` at a time, in a fixed order.
+
+    With `possible`, a mask by the sizes of split and experts alone, only those whose sizes it allows.
+    """
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
     work = _kinds_of_work(scenario, space, all_shapes, choices)
     for shape in all_shapes:
@@ -322,9 +327,14 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
             [(virtual, *split) for virtual in shape.virtual_stages for split in shape.splits], dtype=float
         )
         sizes = (len(splits), *(len(axis.values) for axis in choices))
-        count = math.prod(sizes)
-        for start in range(0, count, chunk):
-            split, *index = np.unravel_index(np.arange(start, min(start + chunk, count)), sizes)
+        every = np.arange(math.prod(sizes))
+        if possible is not None:
+            few = (len(splits), *(len(axis.values) if "expert_parallel" in axis.names else 1 for axis in choices))
+            split, *index = np.unravel_index(np.arange(math.prod(few)), few)
+            allowed = possible(Pricing(scenario, _block(space, shape, splits[split], choices, index)))
+            every = np.flatnonzero(np.broadcast_to(allowed.reshape(few), sizes))
+        for start in range(0, len(every), chunk):
+            split, *index = np.unravel_index(every[start : start + chunk], sizes)
             block = _block(space, shape, splits[split], choices, index)
             shared = None
             if work is not None:

@@ -149,10 +149,10 @@ def test_the_interval_is_that_of_the_deviation() -> None:
     (variance,) = layout_variances("memory", scenario, [layout], part)
     deviation = unit_of("memory", scenario, layout, variance, part).deviation(part.sizes)
     assert deviation >= part.noise
-    once = memory_interval(plain, deviation)
+    once = memory_interval(plain, lambda: deviation)
     assert once.interval_bytes is not None
     assert once.interval_bytes.high / plain.memory.device_bytes == pytest.approx(np.exp(NORMAL_90 * deviation))
-    seconds = time_interval(plain, deviation).interval_seconds
+    seconds = time_interval(plain, lambda: deviation).interval_seconds
     assert seconds is not None
     assert seconds.low * seconds.high == pytest.approx(plain.throughput.step_seconds**2)
 

@@ -66,8 +66,11 @@ class Tries:
         return PricedLayout(query, Layout(data_parallel=query.scenario.devices), found, 1e9)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float | None], ratio: float = 1.0) -> Tries:
+def asked(
+    monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float | None], ratio: float = 1.0, least: float = 0.0
+) -> Tries:
     monkeypatch.setattr(alternatives, "_peak_ratio", lambda best, within: ratio if best.step_seconds > within else 1.0)
+    monkeypatch.setattr(alternatives, "least_devices", lambda _: least)
     return Tries(monkeypatch, seconds)
 
 
@@ -78,6 +81,12 @@ def test_the_first_number_on_which_anything_fits(monkeypatch: pytest.MonkeyPatch
     assert [count.nodes for count in found.counts] == [3, 4, 8]
     assert tries.nodes == [1, 2, 3, 4, 8]
     assert told == [(0, 9), (1, 9), (2, 9), (9, 9)]
+
+
+def test_nodes_that_cannot_hold_the_model_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = asked(monkeypatch, lambda nodes: 1.0 if nodes >= 3 else None, least=2.5 * query_of().scenario.devices)
+    assert fewest_nodes(query_of(), 4, None, None).nodes == 3
+    assert tries.nodes == [3, 4]
 
 
 STEPS = 1000
@@ -271,6 +280,7 @@ class Fits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fits: Callable[[Query], bool]) -> None:
         self.fits, self.nodes = fits, list[int]()
         monkeypatch.setattr(beside, "fastest_of", self)
+        monkeypatch.setattr(beside, "fits_somewhere", self)
 
     def __call__(self, query: Query) -> PricedLayout | None:
         self.nodes.append(query.scenario.nodes)

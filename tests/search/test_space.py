@@ -17,6 +17,7 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.search import space as space_module
 from simulator.search.rank import search
 from simulator.search.space import (
+    CHUNK,
     Query,
     Shape,
     Space,
@@ -282,8 +283,8 @@ def test_modules_go_with_the_model_and_the_framework() -> None:
     )
 
 
-def every(scenario: Scenario, space: Space, **chunk: int) -> list[Layout]:
-    return [block.block.layout(at) for block in blocks(scenario, space, **chunk) for at in range(len(block))]
+def every(scenario: Scenario, space: Space, chunk: int = CHUNK) -> list[Layout]:
+    return [block.block.layout(at) for block in blocks(scenario, space, chunk=chunk) for at in range(len(block))]
 
 
 MOE_SPACE = Space(micro_batch_size=(1, 2), recompute=("none", "full"), offload=("none", "optimizer"))

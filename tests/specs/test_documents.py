@@ -8,10 +8,21 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from simulator.errors import InputError
 from simulator.question.specs import documents, yaml_text
-from simulator.question.specs.documents import MAXIMUM_BYTES, read_json, read_yaml, standing_in
+from simulator.question.specs.documents import (
+    MAXIMUM_BYTES,
+    read_json,
+    read_yaml,
+    restored,
+    standing_in,
+    validated,
+)
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import SpecKind, spec_file, spec_folder, spec_names
 
 
 def written(folder: Path, content: str | bytes) -> Path:
@@ -134,6 +145,28 @@ def test_what_ships_is_parsed_once(shipped: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(yaml_text, "parse_yaml", None)
     assert read_yaml(shipped) == first == {"a": [1, 0.1, None, True, "\u00e9\U0001f600"]}
     assert [path.name for path in shipped.parent.iterdir() if path != shipped] == ["__pycache__"]
+
+
+@pytest.mark.parametrize(("kind", "model"), [("model", ModelSpec), ("hardware", HardwareSpec)])
+def test_a_remembered_spec_is_what_validation_left(kind: SpecKind, model: type[BaseModel]) -> None:
+    for name in spec_names(kind):
+        file = spec_file(kind, name)
+        assert file is not None
+        spec = validated(name, model, read_yaml(file))
+        again = restored(model, json.loads(json.dumps(spec.model_dump(mode="json", exclude_unset=True))))
+        assert again == spec
+        assert repr(again) == repr(spec), "tuples are tuples"
+        assert again.model_fields_set == spec.model_fields_set
+
+
+def test_a_shipped_spec_is_validated_once(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (spec_folder("hardware") / "gb200-nvl72.yaml").read_text(encoding="utf-8")
+    first = documents.shipped(written(shipped.parent, text), HardwareSpec)
+    monkeypatch.setattr(documents, "validated", None)
+    assert documents.shipped(shipped, HardwareSpec) == first
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="unknown key, did you mean 'title'"):
+        documents.shipped(written(shipped.parent, text.replace("title:", "titel:", 1)), HardwareSpec)
 
 
 def test_an_edited_file_wins(shipped: Path) -> None:

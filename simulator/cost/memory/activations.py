@@ -7,7 +7,6 @@ context parallel), t tensor parallel and h hidden size; bytes are those of 16-bi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -39,6 +38,7 @@ from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
+from simulator.tabular import record
 
 _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 """Tensors of an operation that leave the device."""
@@ -216,7 +216,7 @@ def in_flight(pricing: Pricing) -> StageArray:
     return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class RecomputePlan:
     """Layers recomputed in full, by distinct chunk."""
 
@@ -263,7 +263,7 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class StageActivations:
     """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
 

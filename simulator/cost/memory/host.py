@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from simulator.cost.operations.sums import micro_batches, total_parameters
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.optimizers import OPTIMIZERS
+from simulator.tabular import record
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class HostMemory:
     """Bytes on the host of the fullest node."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -22,13 +21,14 @@ from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.units import MIB
+from simulator.tabular import record
 
 MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction", "load"]
 """Moments that are compared for the peak."""
 MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Moment:
     """Bytes alive at one moment; shape (kinds, n) unless noted."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from simulator.cost.stages import usable_bytes
 from simulator.question.scenario.block import Array, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
+from simulator.tabular import record
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class OutsideAllocator:
     """Bytes by part, shape (n,); `fragmentation` and what follows have shape (pipeline_parallel, n)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,10 @@ from simulator.cost.operations.sums import extent, micro_batches, tokens_per_dev
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
+from simulator.tabular import record
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class MemoryByStage:
     """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
 
@@ -208,7 +209,7 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     return Moment("load", built, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class GradientsAbsent:
     """Gradients not allocated when activations peak, shape (pipeline_parallel, n) or 0."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -43,9 +42,10 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.specs.optimizers import OPTIMIZERS, TENSOR_CLASSES, TensorClass
 from simulator.question.vocabulary import NARROW
+from simulator.tabular import record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class ModelTotals:
     """Parameter totals of the model's pieces, whatever the layout. Equal models share one object."""
 
@@ -306,7 +306,7 @@ def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
     return HALF * copies * largest
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class TrainingState:
     """Bytes alive throughout the step, shape (kinds, n)."""
 

@@ -80,6 +80,7 @@ _TAIL = 0.05
 """Probability beyond each end of a 90 % interval."""
 
 
+@read_late("interval_bytes", "fit_probability")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
     """Memory of a layout on its worst rank and on all ranks."""
@@ -185,6 +186,7 @@ class StageTime:
     """Times of each model chunk where passes were run one by one; else chunks have equal shares."""
 
 
+@read_late("interval_seconds")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputEstimate:
     """Speed of one optimizer step."""
@@ -237,6 +239,7 @@ class NextMeasurement(NamedTuple):
     """Half of the 90 % interval after it, in the logarithm; the result of the run itself is unknown."""
 
 
+@read_late("contributions", "next_measurement")
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Basis of the numbers."""

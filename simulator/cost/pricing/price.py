@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simulator.cost.derived import Pricing
@@ -14,12 +12,13 @@ from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
+from simulator.tabular import record
 
 FITS, STARVED, DOES_NOT_FIT = range(3)
 """Codes of `Priced.verdict`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Sized:
     """A block with its memory; arrays of shape (n,)."""
 
@@ -51,7 +50,7 @@ class Sized:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Priced(Sized):
     """A block priced in full."""
 

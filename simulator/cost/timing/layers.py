@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial, reduce
 from operator import add
 from typing import NamedTuple, assert_never
@@ -62,6 +62,7 @@ from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, RecomputeMode
+from simulator.tabular import record
 
 PARTS = (
     "gemm",
@@ -81,7 +82,7 @@ Parts = dict[str, Array]
 """Seconds by part, shape (n,)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class PassSeconds:
     """Seconds by part of a forward and a backward pass, without recompute."""
 

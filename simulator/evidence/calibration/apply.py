@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -50,6 +50,7 @@ from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
+from simulator.tabular import deferred, record
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
@@ -150,22 +151,23 @@ another kernel. Of 50 such runs in public threads four failed on a device more t
 failures first."""
 
 
-def memory_interval(estimate: Estimate, deviation: float, surest: float = 1.0) -> MemoryEstimate:
+def memory_interval(estimate: Estimate, deviation: Callable[[], float], surest: float = 1.0) -> MemoryEstimate:
     """Return the memory estimate with its 90 % interval and the probability, at most `surest`, that it fits."""
     memory = estimate.memory
-    return replace(
-        memory,
-        interval_bytes=_interval(memory.device_bytes, deviation),
-        surest=surest,
-        fit_probability=0.0
-        if memory.fits_host is False  # offloaded bytes are counted, not estimated
-        else min(surest, normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation)),
-    )
+
+    def probability() -> float:
+        if memory.fits_host is False:  # offloaded bytes are counted, not estimated
+            return 0.0
+        return min(surest, normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation()))
+
+    interval = deferred(lambda: _interval(memory.device_bytes, deviation()))
+    return replace(memory, interval_bytes=interval, surest=surest, fit_probability=deferred(probability))
 
 
-def time_interval(estimate: Estimate, deviation: float) -> ThroughputEstimate:
+def time_interval(estimate: Estimate, deviation: Callable[[], float]) -> ThroughputEstimate:
     """Return the throughput estimate with the 90 % interval of the step time."""
-    return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, deviation))
+    seconds = estimate.throughput.step_seconds
+    return replace(estimate.throughput, interval_seconds=deferred(lambda: _interval(seconds, deviation())))
 
 
 def normal_below(deviations: float) -> float:
@@ -296,14 +298,12 @@ class Applied(NamedTuple):
     def judged(self, scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
         """Return estimates with intervals, the probability that they fit, and the origin of their numbers."""
         layouts = [estimate.layout for estimate in estimates]
-        memory, time = (
-            layout_variances(kind, scenario, layouts, part) if (part := self.part(kind)) else [0.0] * len(layouts)
-            for kind in KINDS
-        )
-        return [
-            with_calibration(scenario, estimate, self, {"memory": of_memory, "time": of_time})
-            for estimate, of_memory, of_time in zip(estimates, memory, time, strict=True)
-        ]
+        variances = cache(partial(layout_variances, scenario=scenario, layouts=layouts))
+
+        def variance(at: int, kind: CoefficientKind, part: FittedPart) -> float:
+            return variances(kind, part=part)[at]
+
+        return [with_calibration(scenario, each, self, partial(variance, at)) for at, each in enumerate(estimates)]
 
     def difference_half_widths(self, alternatives: Sequence[tuple[Scenario, Layout]]) -> list[float]:
         """Return half the 90 % range of each step time over the first's, in the logarithm; 0 without a calibration."""
@@ -371,7 +371,7 @@ class _Spread(NamedTuple):
     """Highest probability to fit."""
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Spreads:
     """Deviations of the predicted memory needs of a question's layouts."""
 
@@ -458,31 +458,27 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
 
 
 def with_calibration(
-    scenario: Scenario, estimate: Estimate, used: Applied, variances: Mapping[CoefficientKind, float]
+    scenario: Scenario, estimate: Estimate, used: Applied, variance: Callable[[CoefficientKind, FittedPart], float]
 ) -> Estimate:
-    """Return one estimate as `Applied.judged` does; `variances` are those of `layout_variances`."""
+    """Return one estimate as `Applied.judged` does, with ranges that are computed when they are read.
+
+    `variance` is that of `layout_variances`.
+    """
     result, notes = estimate, list(estimate.provenance.notes)
     words: list[RangeWords] = []
-    contributions: list[Contribution] = []
-    measurement = None
+    ranges: dict[CoefficientKind, _Range] = {}
     for kind in KINDS:
         calibration, part = used.calibration(kind), used.part(kind)
         if calibration is None or part is None:
             continue
         where = _where(calibration, kind, scenario, estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
-        spread = float(memory_spread(estimate.memory.state_share)) if kind == "memory" else 1.0
-        unit = unit_of(kind, scenario, estimate.layout, variances[kind], serving, spread)
-        if where.stack not in _COVERED:
-            unit = _beyond_stack(unit)
-        contributions += contributed(kind, unit, serving.sizes, scenario)
-        deviation = unit.deviation(serving.sizes)
+        of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
             surest = _surest(where, used.time, scenario, estimate.layout)
-            result = replace(result, memory=memory_interval(result, deviation, surest))
+            result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
-            result = replace(result, throughput=time_interval(result, deviation))
-            measurement = next_measurement(unit, serving.sizes, scenario)
+            result = replace(result, throughput=time_interval(result, of_kind.deviation))
         if part.known:
             # Nothing was fitted, so there is no range of memory; the words are those of the speed.
             notes.append(f"{kind}: {part.known}")
@@ -492,16 +488,48 @@ def with_calibration(
     if not words:
         return replace(result, provenance=replace(result.provenance, calibration=used.name))
     worst = RangeWords(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
+
+    def contributions() -> tuple[Contribution, ...]:
+        parts = (contributed(kind, each.unit, each.serving.sizes, scenario) for kind, each in ranges.items())
+        return tuple(part for of_kind in parts for part in of_kind)
+
+    def measurement() -> NextMeasurement | None:
+        time = ranges.get("time")
+        return None if time is None else next_measurement(time.unit, time.serving.sizes, scenario)
+
     provenance = replace(
         result.provenance,
         calibration=used.name,
         status=worst.worst,
         notes=tuple(dict.fromkeys(notes)),
         **worst._asdict(),
-        contributions=tuple(contributions),
-        next_measurement=measurement,
+        contributions=deferred(contributions),
+        next_measurement=deferred(measurement),
     )
     return replace(result, provenance=provenance)
+
+
+@record(slots=False)
+class _Range:
+    """What the range of one figure of an estimate is made of."""
+
+    kind: CoefficientKind
+    scenario: Scenario
+    estimate: Estimate
+    serving: FittedPart
+    where: RangeWords
+    variance: Callable[[], float]
+
+    @cached_property
+    def unit(self) -> Unit:
+        """Units of its contributions."""
+        spread = float(memory_spread(self.estimate.memory.state_share)) if self.kind == "memory" else 1.0
+        unit = unit_of(self.kind, self.scenario, self.estimate.layout, self.variance(), self.serving, spread)
+        return unit if self.where.stack in _COVERED else _beyond_stack(unit)
+
+    def deviation(self) -> float:
+        """Return the relative deviation."""
+        return self.unit.deviation(self.serving.sizes)
 
 
 _FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}

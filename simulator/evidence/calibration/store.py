@@ -36,6 +36,7 @@ from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import StackName
+from simulator.tabular import record
 
 LONG_CONTEXT_TOKENS = 8192
 """Sequence length above which a run is one of long context."""
@@ -432,6 +433,8 @@ def places_beside(
 ) -> Callable[[Layout], RangeWords]:
     """Return a function from a question's layouts to their coverage by a calibration of `family`, cached by place."""
     known: dict[tuple[object, ...], RangeWords] = {}
+    of_model = (run for run in calibrated.runs if run.startswith(f"{scenario.model.name} "))
+    calibrated = calibrated._replace(runs=tuple(of_model))
 
     def words_of(layout: Layout) -> RangeWords:
         place = _place(layout)
@@ -448,7 +451,7 @@ _place = attrgetter(*PLACE)
 def _words_of(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario, layout: Layout
 ) -> RangeWords:
-    if signature(scenario, layout) in calibrated.runs:
+    if calibrated.runs and signature(scenario, layout) in calibrated.runs:
         return RangeWords("measured", "measured", "measured")
     outside = {feature for feature, _ in calibrated.outside_by_feature(scenario, layout)}
     distance = None if covered is None else covered.distance(scenario, layout)
@@ -482,7 +485,7 @@ MOST_VARIANCE = 100.0
 """Largest variance that a file may hold, in squares of the width of the coefficient's bounds."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record()
 class FittedPart:
     """Coefficients of one kind as stored: fitted, or known by how the hardware works."""
 

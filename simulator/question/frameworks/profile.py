@@ -33,6 +33,7 @@ from simulator.question.vocabulary import (
     ScheduleName,
     StackName,
 )
+from simulator.tabular import record
 
 _ON = ("true", "1", "on", "yes")
 _OFF = ("false", "0", "off", "no")
@@ -89,7 +90,7 @@ def switch(  # noqa: PLR0913  what is known of a switch
     return field(default=default, metadata=meta)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(kw_only=True)
 class Switches:
     """Record of many switches that serves as a cache key, with its hash stored.
 
@@ -181,7 +182,7 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record(kw_only=True)
 class FrameworkProfile(Switches):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -18,9 +18,10 @@ from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProf
 from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
+from simulator.tabular import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Stack:
     """Switches that somebody's runs set, and where that is documented."""
 
@@ -227,7 +228,7 @@ class ReleaseCase(NamedTuple):
     """Whether LoRA is trained."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ReleaseRecipe:
     """Recipe of a release, in this project's words."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
@@ -21,13 +21,14 @@ from simulator.question.scenario.layout import (
 )
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
+from simulator.tabular import record
 
 
 def _refusal(message: str, *_keys: str) -> InputError:
     return InputError(message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Wording:
     """Names of settings in error messages: keywords of the API, keys of a file or options."""
 

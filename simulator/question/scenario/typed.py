@@ -26,12 +26,13 @@ from simulator.question.vocabulary import (
     StackName,
     TuningMethod,
 )
+from simulator.tabular import record
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Columns:
     """Layouts with the same pipeline cut. Columns have shape (n,)."""
 

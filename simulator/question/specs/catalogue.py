@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, check_kind
-from simulator.question.specs.documents import read_limited, read_yaml, validated
+from simulator.question.specs.documents import read_limited, read_yaml, shipped, validated
 from simulator.question.specs.hardware import BOOKED, HardwareSpec, with_network
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import (
@@ -100,7 +100,7 @@ def models_by_sizes() -> tuple[ModelSpec, ...]:
 @lru_cache(maxsize=64)
 def _shipped_model(file: Path) -> ModelSpec:
     """Return a shipped spec, one object for all questions: derived values are cached by it."""
-    return validated(str(file), ModelSpec, read_yaml(file))
+    return shipped(file, ModelSpec)
 
 
 def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
@@ -127,7 +127,7 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
 @lru_cache(maxsize=64)
 def _shipped_hardware(file: Path) -> HardwareSpec:
     """Return a shipped spec, cached for further questions."""
-    return validated(str(file), HardwareSpec, read_yaml(file))
+    return shipped(file, HardwareSpec)
 
 
 def unstated_rates(spec: HardwareSpec) -> tuple[str, ...]:

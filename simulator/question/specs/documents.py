@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -256,26 +256,57 @@ def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
 MAXIMUM_BYTES: Final = MIB
 """Largest file read, in bytes."""
 _INSTEAD: Final[ContextVar[tuple[Path, bytes] | None]] = ContextVar("instead", default=None)
-_READER: Final = Path(__file__).with_name("yaml_text.py")
+_READING: Final = ("yaml_text.py", "documents.py", "hardware.py", "model.py", "vision.py")
+_READERS: Final = tuple(map(Path(__file__).with_name, _READING))
 _SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))
 """Folders of what ships."""
 
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:
-    """Return the content of a YAML file as plain values; None for an empty file.
+    """Return the content of a YAML file as plain values; None for an empty file."""
+    return _parsed(file, loose=True) if loose else _remembered(file, ".json", lambda: _parsed(file, loose=False))
 
-    What ships is remembered as Python remembers modules, by size and time of the file and of the reader: in the same
-    folders, where these may be written. It is JSON, which runs nothing.
+
+def shipped(file: Path, model: type[ModelT]) -> ModelT:
+    """Return a shipped spec, validated once: what is remembered of it is what validation left."""
+    fresh: list[ModelT] = []
+
+    def judged() -> dict[str, Any]:
+        fresh.append(validated(str(file), model, read_yaml(file)))
+        return fresh[0].model_dump(mode="json", exclude_unset=True)
+
+    content = _remembered(file, ".spec.json", judged)
+    spec: ModelT = fresh[0] if fresh else restored(model, content)
+    return spec
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """Return a spec, or a value of this type inside one, as validation left it, of its dump without defaults."""
+    kinds = get_args(kind) or (kind,)
+    if isinstance(value, list):
+        return tuple(restored(kinds[0], each) for each in value)
+    model = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+    if model is None or not isinstance(value, dict):
+        return value
+    types = {name: model.model_fields[name].annotation for name in value}
+    return model.model_construct(**{name: restored(types[name], each) for name, each in value.items()})
+
+
+def _remembered(file: Path, suffix: str, read: Callable[[], Any]) -> Any:
+    """Return what is read of a file; of one that ships it is remembered as Python remembers modules.
+
+    That is by size and time of the file and of what reads and judges it: in the same folders, where these may be
+    written. It is JSON, which runs nothing.
     """
-    if loose or _INSTEAD.get() is not None or not any(map(file.is_relative_to, _SHIPPED)):
-        return _parsed(file, loose=loose)
-    cached = Path(cache_from_source(f"{file}.py")).with_suffix(".json")
-    stamp = [[at.st_size, at.st_mtime_ns] for at in (path.stat() for path in (file, _READER) if path.is_file())]
+    if _INSTEAD.get() is not None or not any(map(file.is_relative_to, _SHIPPED)):
+        return read()
+    cached = Path(cache_from_source(f"{file}.py")).with_suffix(suffix)
+    stamp = [[at.st_size, at.st_mtime_ns] for at in (path.stat() for path in (file, *_READERS) if path.is_file())]
     with suppress(OSError, ValueError, TypeError, RecursionError):
         known, content = json.loads(cached.read_bytes())
         if known == stamp:
             return content
-    content = _parsed(file, loose=False)
+    content = read()
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             cached.parent.mkdir(exist_ok=True)

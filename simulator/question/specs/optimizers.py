@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from simulator.question.specs.documents import rows_of
+from simulator.tabular import record
 
 TensorClass = Literal["matrix", "embedding", "vector"]
 """Weights of layers; tables of tokens or positions, and the output layer; norms and biases."""
 TENSOR_CLASSES: Final[tuple[TensorClass, ...]] = get_args(TensorClass)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Optimizer:
     """Optimizer: a row of `optimizers.csv`."""
 

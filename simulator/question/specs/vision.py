@@ -41,7 +41,7 @@ class Image(NamedTuple):
 class Encoder(BaseModel):
     """A network that turns images into tokens, with the projector behind it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     kind: str
     """Row of the known encoders."""
     sizes: Mapping[str, int]

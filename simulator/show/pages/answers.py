@@ -292,29 +292,19 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
 
 def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
-    question, space, near = shown.question, shown.space or Space(), [first.layout]
-
-    def best(changed: Question, space: Space = space) -> Estimate | None:
-        sizes = space.micro_batch_size or (first.layout.micro_batch_size,)
-        estimate = recommended(changed, space, near=[replace(each, micro_batch_size=sizes[0]) for each in near[:2]])
-        if estimate is not None:
-            near.insert(0, estimate.layout)
-        return estimate
-
-    def of_length(length: int) -> Estimate | None:
-        return best(question.changed(seq_length=length))
-
-    yield "sequence", Curve("sequence length", _around(first.seq_length), of_length)
+    question, space = shown.question, shown.space or Space()
+    lengths = _around(first.seq_length)
+    yield (
+        "sequence",
+        Curve("sequence length", lengths, lambda length: recommended(question.changed(seq_length=length), space)),
+    )
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-        yield "nodes", Curve("nodes", sizes, lambda size: best(question.changed(nodes=size)))
+        yield "nodes", Curve("nodes", sizes, lambda size: recommended(question.changed(nodes=size), space))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
-
-    def of_batch(size: int) -> Estimate | None:
-        return best(question, replace(space, micro_batch_size=(size,)))
-
-    yield "micro-batch", Curve("micro batch size", batches, of_batch)
+    spaces = {size: replace(space, micro_batch_size=(size,)) for size in batches}
+    yield "micro-batch", Curve("micro batch size", batches, lambda size: recommended(question, spaces[size]))
 
 
 def _around(length: int) -> tuple[int, ...]:

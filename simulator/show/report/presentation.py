@@ -16,7 +16,7 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -28,6 +28,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.question.question import Question
 from simulator.show.report.text import amount, money, ranged
+from simulator.tabular import record
 
 Style = Literal["table", "markdown", "html"]
 """``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""
@@ -236,7 +237,7 @@ def _left_out(column: Column) -> str:
     return f"{column.name} ({same} in all)" if same else column.name
 
 
-@dataclass(frozen=True, slots=True)
+@record()
 class Section:
     """Section of a report: title, sentences, and a table of ready-made text."""
 
@@ -301,7 +302,7 @@ if TYPE_CHECKING:
     from simulator.search.space import Space
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Presentation:
     """Settings of a presentation: how much to show, and the whole training run."""
 
