@@ -489,18 +489,21 @@ def step_numbers(scenario: Scenario) -> float:
 def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
     """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28).
 
-    The averaged gradients of a flat partition (ZeRO 3: of a sub group) are copied together and cast to fp32; below ZeRO
-    3 their parts are then freed; the optimizer's temporaries are as long as the partition. With the state on the host
-    none of it is on the device (DeepSpeed v0.19.6, runtime/zero/stage_1_and_2.py and stage3.py, `step`).
+    The averaged gradients of a flat partition (ZeRO 3: of a sub group) are copied together and cast to fp32, without
+    ZeRO cast one by one and then copied; below ZeRO 3 their norms are taken in fp64, and their parts are then freed;
+    the optimizer's temporaries are as long as the partition. With the state on the host none of it is on the device
+    (DeepSpeed v0.19.6, runtime/zero/stage_1_and_2.py and stage3.py, fp16/fused_optimizer.py, `step`).
     """
-    scenario, whole = pricing.scenario, pricing.block.zero_stage < 3
-    each = gradient_bytes(scenario)
+    scenario, stage = pricing.scenario, pricing.block.zero_stage
+    whole, each = stage < 3, gradient_bytes(scenario)
     worked = np.where(whole, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
-    copied = worked * (each + (FP32 if each < FP32 else 0.0))
+    copied = worked * (np.where(stage < 1, FP32, each) + (FP32 if each < FP32 else 0.0))
+    norm = np.where(whole & (stage >= 1), 2.0 * FP32 * np.minimum(worked, largest_weight(pricing)), 0.0)
     updated = worked * FP32 * (1.0 + step_numbers(scenario)) - np.where(whole, each * worked, 0.0)
     others = np.where(whole, gradients - each * trained, 0.0)
+    most = np.maximum(np.maximum(copied, norm), updated)
     away = pricing.offloads("optimizer", "optimizer_tensorwise") * scenario.framework.offload_fraction
-    return np.asarray(np.where(away >= 1.0, 0.0, (np.maximum(copied, updated) - others) * (1.0 - away)))
+    return np.asarray(np.where(away >= 1.0, 0.0, (most - others) * (1.0 - away)))
 
 
 @of_work
