@@ -129,9 +129,11 @@ def test_attention_without_positions_keeps_what_it_reads_once(keeps: str, qk_nor
     assert kept(scenario) == T * (2072 - rotated + attention)
 
 
-@pytest.mark.parametrize(("score_bytes", "whole"), [("2", 2), ("4", 4)])
+@pytest.mark.parametrize(("score_bytes", "whole"), [("2", 2), ("4", 4 + 2)])
 def test_unfused_attention_keeps_the_scores(score_bytes: str, whole: int) -> None:
-    # Scores: bytes x T x s x heads = bytes x 64 x 32 x 4; the row sums (16 per token) go.
+    # Scores: bytes x T x s x heads = bytes x 64 x 32 x 4; the row sums (16 per token) go. An fp32 softmax is kept, and
+    # its cast for the product with the values (transformers 5.23, models/llama/modeling_llama.py,
+    # `eager_attention_forward`).
     scenario = small(small_dense(), flash_attention="false", attention_matrix_bytes=score_bytes)
     assert kept(scenario) == T * (2072 - 16) + whole * 64 * 32 * 4
     assert attention_scores(scenario, block(scenario, micro_batch_size=2)) == whole * 8192

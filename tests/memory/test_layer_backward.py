@@ -118,11 +118,20 @@ def test_scores_done_again_are_back_beside_all_that_the_layer_kept() -> None:
     assert found == 512 * (kept + back + 128 + 2 * 320) + W
 
 
-def test_gathered_keys_and_values_meet_their_gradients() -> None:
-    """Eight ranks share a sequence: keys and values of all and the gradients of both, before rotation."""
+@pytest.mark.parametrize(
+    ("kind", "gathered"),
+    [
+        # Keys and values of all ranks and the gradients of both, before rotation.
+        ("all_gather", 8 * 2 * 128),
+        # No gradients of all: three fp32 tensors of a rank's own, 16-bit keys and values joined, the queries' in fp32.
+        ("gathered_ring", 8 * 128 + (3 * 4 + 2) * 64 + 4 * 64),
+    ],
+)
+def test_gathered_keys_and_values_meet_their_gradients(kind: str, gathered: int) -> None:
+    """Eight ranks share a sequence (PyTorch 2.13, `_templated_ring_attention_backward`: gradients go round)."""
     model = small_dense()
-    scenario = scenario_of(model, seq_length=512, global_batch_size=16, options={"cp_communication": "all_gather"})
+    scenario = scenario_of(model, seq_length=512, global_batch_size=16, options={"cp_communication": kind})
     here = block(scenario, context_parallel=8)
     found = only(layer_backward_bytes(Pricing(scenario, here), model.layer_kinds[0], np.array([0.0])))
-    core = 3 * 128 + 128 + 8 * 2 * 128
+    core = 3 * 128 + 128 + gathered
     assert found == 64 * (260 + 128 + core)

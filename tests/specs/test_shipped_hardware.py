@@ -32,6 +32,7 @@ NAMES = {
     "ascend-910b-64g",
     "ascend-910b-64g-8",
     "ascend-910b-280t",
+    "ascend-910b-280t-32g",
     "ascend-910b-376t",
     "ascend-910c",
     "ascend-950dt",
@@ -200,6 +201,9 @@ def test_numbers_that_the_facts_single_out() -> None:
     assert (chip.devices_per_node, chip.memory_capacity_bytes) == (16, 32768 * MIB)
     assert chip.peak("bf16") == 96e12
     assert chip.links[0].pair_bandwidth_bytes_per_second == 28.4e9
+    # The chip that npu-smi calls 910B4 has 32 GB, 910B4-1 has 64.
+    assert load_hardware("Ascend910B4").usable_memory_bytes == pytest.approx(29.49 * GIB)
+    assert load_hardware("910b4-1").usable_memory_bytes == pytest.approx(60.96 * GIB)
     bins = {"ascend-910b-280t": (20, 1.5e9), "ascend-910b-376t": (24, 1.8e9)}
     for name, (cores, clock) in bins.items():
         assert load_hardware(name).peak("bf16") == pytest.approx(cores * 8192 * clock, rel=1e-3)

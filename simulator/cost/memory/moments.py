@@ -317,9 +317,9 @@ def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Arra
 
 
 def _gathered_context(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes of gathered keys and values and their gradients, where ranks share a sequence."""
+    """Return the bytes of gathered keys and values and of gradients passed on, where ranks share a sequence."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    context = ("key_value_context", "sliding_key_value_context")
+    context = ("key_value_context", "sliding_key_value_context", "ring", "sliding_ring")
     return total(pricing, summed(a for operation in operations for a in operation.temporary if a.spread in context))
 
 

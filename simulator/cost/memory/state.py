@@ -36,7 +36,7 @@ from simulator.cost.operations.sums import (
 )
 from simulator.cost.stages import StageContents, over_layers
 from simulator.question.arrays import largest
-from simulator.question.frameworks.profile import DTYPE_BYTES, FrameworkProfile
+from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -337,10 +337,10 @@ def training_state(pricing: Pricing) -> TrainingState:
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
     trained = device_parameters(pricing, "adapters") if lora else weights
-    stored = _frozen_bytes(pricing, weights) if lora else _stored_bytes(pricing, weights, cast=_in_fp32(profile))
-    parameters = stored * (1.0 + frozen)
+    of_trained = _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
+    parameters = (_frozen_bytes(pricing, weights) if lora else of_trained) * (1.0 + frozen)
     if lora:
-        parameters = parameters + _stored_bytes(pricing, trained, cast=_in_fp32(profile))
+        parameters = parameters + of_trained
     if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
@@ -353,6 +353,8 @@ def training_state(pricing: Pricing) -> TrainingState:
         if not lora:
             gradients = gradients + shard(pricing, routers, 2) * (FP32 - gradient_bytes(scenario))
             optimizer = optimizer - shard(pricing, routers, 1) * master_bytes(scenario)
+    # The optimizer makes fp32 copies of 16-bit gradients for its master weights.
+    widens = profile.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
     on_host = np.zeros_like(parameters)
     if profile.offload_parameters:
         on_host = np.where(block.zero_stage >= 3, parameters, 0.0)
@@ -362,7 +364,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         optimizer=optimizer,
         gathered=_gathered(pricing),
         step_temporary=_step_temporary(pricing, trained_shard, gradients),
-        widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
+        widened=trained_shard * (FP32 if widens else 0.0),
         parameters_on_host=on_host,
     )
 
@@ -375,18 +377,13 @@ def _gradients(pricing: Pricing, trained: DeviceParameters, trained_shard: KindA
         gradients = gradients + trained_shard * FP32
     if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
         gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
-    if profile.step_in_backward:
-        gradients = np.minimum(gradients, _layer_gradients(pricing))
+    if profile.step_in_backward:  # no more than a rank's part of the largest layer's
+        layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
+        ranks = np.where(pricing.block.zero_stage >= 2, shard_degrees(pricing).dense, 1.0)
+        gradients = np.minimum(gradients, gradient_bytes(scenario) * layer / ranks)
     if profile.frozen_reference and scenario.lora_rank is None and profile.reference_gradients:
         gradients = gradients * np.where(pricing.block.zero_stage >= 1, 1.0, 2.0)
     return gradients
-
-
-def _layer_gradients(pricing: Pricing) -> Array:
-    """Return the bytes of a rank's part of the gradients of the largest layer, shape (n,)."""
-    layer = largest(local_count(pricing, piece) for piece in model_totals(pricing.scenario).layers)
-    ranks = np.where(pricing.block.zero_stage >= 2, shard_degrees(pricing).dense, 1.0)
-    return np.asarray(gradient_bytes(pricing.scenario) * layer / ranks)
 
 
 def _unused_bytes(pricing: Pricing) -> KindArray | float:
@@ -454,11 +451,6 @@ def _uneven_shares(pricing: Pricing) -> KindArray:
     return np.asarray(np.where(pricing.block.zero_stage >= 1, above, 0.0))
 
 
-def _widens(scenario: Scenario) -> bool:
-    """Return whether the optimizer makes fp32 copies of gradients: it has master weights and they are 16-bit."""
-    return scenario.framework.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
-
-
 def _step_temporary(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
     """Return the fp32 temporaries of the optimizer step: of all parameters of the rank, or of the largest tensor."""
     profile = pricing.scenario.framework
@@ -489,18 +481,21 @@ def step_numbers(scenario: Scenario) -> float:
 def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
     """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28).
 
-    The averaged gradients of a flat partition (ZeRO 3: of a sub group) are copied together and cast to fp32; below ZeRO
-    3 their parts are then freed; the optimizer's temporaries are as long as the partition. With the state on the host
-    none of it is on the device (DeepSpeed v0.19.6, runtime/zero/stage_1_and_2.py and stage3.py, `step`).
+    The averaged gradients of a flat partition (ZeRO 3: of a sub group) are copied together and cast to fp32, without
+    ZeRO cast one by one and then copied; below ZeRO 3 their norms are taken in fp64, and their parts are then freed;
+    the optimizer's temporaries are as long as the partition. With the state on the host none of it is on the device
+    (DeepSpeed v0.19.6, runtime/zero/stage_1_and_2.py and stage3.py, fp16/fused_optimizer.py, `step`).
     """
-    scenario, whole = pricing.scenario, pricing.block.zero_stage < 3
-    each = gradient_bytes(scenario)
+    scenario, stage = pricing.scenario, pricing.block.zero_stage
+    whole, each = stage < 3, gradient_bytes(scenario)
     worked = np.where(whole, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
-    copied = worked * (each + (FP32 if each < FP32 else 0.0))
+    copied = worked * (np.where(stage < 1, FP32, each) + (FP32 if each < FP32 else 0.0))
+    norm = np.where(whole & (stage >= 1), 2.0 * FP32 * np.minimum(worked, largest_weight(pricing)), 0.0)
     updated = worked * FP32 * (1.0 + step_numbers(scenario)) - np.where(whole, each * worked, 0.0)
     others = np.where(whole, gradients - each * trained, 0.0)
+    most = np.maximum(np.maximum(copied, norm), updated)
     away = pricing.offloads("optimizer", "optimizer_tensorwise") * scenario.framework.offload_fraction
-    return np.asarray(np.where(away >= 1.0, 0.0, (np.maximum(copied, updated) - others) * (1.0 - away)))
+    return np.asarray(np.where(away >= 1.0, 0.0, (most - others) * (1.0 - away)))
 
 
 @of_work
@@ -570,11 +565,6 @@ def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> K
     copies = np.where(copied, element_bytes(scenario), 0.0)
     whole = (value.dense + value.routed) * copies
     return shard(pricing, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
-
-
-def _in_fp32(profile: FrameworkProfile) -> bool:
-    """Return whether a framework stores parameters in fp32."""
-    return profile.parameter_dtype == "fp32"
 
 
 def _frozen_bytes(pricing: Pricing, weights: DeviceParameters) -> KindArray:

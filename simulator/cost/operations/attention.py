@@ -85,12 +85,22 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
 
 
 def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
-    """Return the gathered keys and values of the whole context and their gradients, alive in attention's backward."""
-    if conditions.framework.cp_communication not in ("gathered_ring", "all_gather"):
+    """Return keys and values of the whole context, gathered for attention's backward pass, and what differs then.
+
+    Gathered before attention, they have gradients of their own. A ring's steps add up fp32 gradients of a rank's
+    queries, and of keys and values, which go round: one arrived, one joined, one sent, beside keys and values joined
+    (PyTorch 2.13, experimental/_context_parallel/_attention.py, `_templated_ring_attention_backward`).
+    """
+    kind = conditions.framework.cp_communication
+    if kind not in ("gathered_ring", "all_gather"):
         return ()
-    heads = conditions.model.heads(mixer)
-    each = 2.0 * element_bytes(conditions) * float(heads.key_width + heads.value_width)
-    return (Amount(each, "sliding_key_value_context" if mixer in _SLIDING else "key_value_context"),)
+    heads, element = conditions.model.heads(mixer), element_bytes(conditions)
+    shared = float(heads.key_width + heads.value_width)
+    spread: Spread = "sliding_key_value_context" if mixer in _SLIDING else "key_value_context"
+    if kind == "all_gather":
+        return (Amount(2.0 * element * shared, spread),)
+    passed = (3.0 * FP32 + element) * shared + FP32 * heads.query_width
+    return (Amount(element * shared, spread), Amount(passed, shared_spread(mixer, "ring")))
 
 
 def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
@@ -138,19 +148,18 @@ def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Save
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout.
 
     Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
-    A softmax in fp32 has four; its product has two still, as it is cast before.
+    A softmax in fp32 has four; it is cast for the product, which saves two bytes with or without dropout.
     """
-    if conditions.framework.flash_attention:
+    profile, element = conditions.framework, element_bytes(conditions)
+    if profile.flash_attention:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
-        bias = (Saved("position_bias", HALF * queries, "scores"),)
-        biased = conditions.framework.position_bias_tables > 0
-        return (Saved("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
-    saved = Saved("attention_scores", scores, "scores")
-    return (
-        (saved, Saved("attention_dropout", (1.0 + element_bytes(conditions)) * queries, "scores"))
-        if conditions.framework.attention_dropout
-        else (saved,)
-    )
+        bias = (Saved("position_bias", HALF * queries, "scores"),) if profile.position_bias_tables else ()
+        return (Saved("attention_statistics", FP32 * queries, "tensor"), *bias)
+    if profile.attention_dropout:
+        dropped = Saved("attention_dropout", (1.0 + element) * queries, "scores")
+        return (Saved("attention_scores", scores, "scores"), dropped)
+    cast = HALF * queries if element == HALF < profile.attention_matrix_bytes else 0.0
+    return (Saved("attention_scores", scores + cast, "scores"),)
 
 
 def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
