@@ -13,6 +13,7 @@ from simulator.cost.timing.products import (
     roofline,
     shape_factor,
     shaped_seconds,
+    tile_sides,
 )
 from simulator.question.coefficients import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
@@ -80,6 +81,48 @@ def test_each_pass_has_its_own_shape() -> None:
     # Of eight at once, all fill the device together.
     several = shaped_seconds(h100(), RATE, ProductShape(np.array([512.0]), 8192.0, 2048.0, 8.0))
     assert only(several.forward) == pytest.approx(8 * flops * factor(h100(), 8 * 512, 8192, 2048))
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "depth", "made"),
+    [
+        # A device computes the whole last tile (NVIDIA, Matrix Multiplication Background User's Guide, "Tile
+        # Quantization"): GPT-OSS's 2,880 take 12 tiles of 256 outputs, 129 tokens two of 128.
+        (512.0, 2880.0, 2880.0, (512 * 3072, 512 * 3072, 2944 * 3072)),
+        (129.0, 256.0, 128.0, (256 * 256, 256 * 256, 128 * 256)),
+        (1.0, 1.0, 1.0, (128 * 256, 128 * 256, 128 * 256)),
+    ],
+)
+def test_a_product_computes_whole_tiles(
+    rows: float, outputs: float, depth: float, made: tuple[float, float, float]
+) -> None:
+    found = shaped_seconds(h100(product_waves=0.0), RATE, ProductShape(np.array([rows]), outputs, depth))
+    for seconds, tiled, summed in zip(found, made, (depth, outputs, rows), strict=True):
+        assert only(seconds) == pytest.approx(2 * tiled * summed / RATE * factor(h100(product_waves=0.0), 1, 1, summed))
+    # Without sides of a tile nothing is filled up.
+    bare = h100(product_waves=0.0)
+    bare = replace(bare, hardware=bare.hardware.model_copy(update={"product_tile": None}))
+    exact = shaped_seconds(bare, RATE, ProductShape(np.array([rows]), outputs, depth))
+    assert [only(seconds) for seconds in exact] == pytest.approx([2 * rows * outputs * depth / RATE] * 3)
+
+
+def test_an_expert_s_last_tile_is_half_full() -> None:
+    """Its tokens are a mean: 64 more than they are, of a tile of 128, however many."""
+    for rows in (128.0, 200.0):
+        shape = ProductShape(np.array([rows]), 256.0, 512.0, 4.0, uneven=True)
+        found = shaped_seconds(h100(product_waves=0.0), RATE, shape)
+        unit = 2 * 4 * 256 / RATE
+        assert only(found.forward) == pytest.approx(
+            unit * (rows + 64) * 512 * factor(h100(product_waves=0.0), 1, 1, 512)
+        )
+
+
+@pytest.mark.parametrize(
+    ("device", "sides"),
+    [("h100-sxm-80g", (128, 256)), ("b200-sxm", (256, 256)), ("ascend-910b-64g", (128, 256)), ("mi300x", (0, 0))],
+)
+def test_sides_of_a_device_s_tile(device: str, sides: tuple[int, int]) -> None:
+    assert tile_sides(scenario_of("llama3.1-8b", device)) == sides
 
 
 @pytest.mark.parametrize(("sharpness", "together"), [(1.0, 7.0), (2.0, 5.0), (1e6, 4.0), (0.5, 7.0)])

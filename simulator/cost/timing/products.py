@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias, cast
 
@@ -172,12 +173,6 @@ def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
     return _flops_per_token(scenario, layer_work(conditions_of(scenario), kind))
 
 
-def layers_flops_per_token(scenario: Scenario) -> float:
-    """Return the forward FLOP per token of all layers."""
-    counts = scenario.model.layer_counts
-    return sum(layers * layer_flops_per_token(scenario, kind) for kind, layers in counts.items())
-
-
 def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> float:
     """Return the FLOP per token that recompute adds to one layer."""
     return _flops_per_token(scenario, repeated_work(conditions_of(scenario), kind, mode, modules))
@@ -203,7 +198,7 @@ def forward_flops_per_token(scenario: Scenario) -> float:
     """Return the forward FLOP per token of all layers, and of the output layer for labelled tokens alone."""
     model = scenario.model
     head = 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
-    flops = layers_flops_per_token(scenario) + head
+    flops = head + sum(layers * layer_flops_per_token(scenario, kind) for kind, layers in model.layer_counts.items())
     if scenario.framework.mtp and model.num_nextn_predict_layers:
         layer = layer_flops_per_token(scenario, model.prediction_kind)
         flops += model.num_nextn_predict_layers * (layer + 2.0 * prediction_projection(scenario) + head)
@@ -235,11 +230,8 @@ def masked_flops_per_token(scenario: Scenario) -> float:
 def adapter_flops_per_token(scenario: Scenario) -> float:
     """Return the forward FLOP per token of the LoRA adapters; of routed experts, the k chosen ones'."""
     model, conditions = scenario.model, conditions_of(scenario)
-
-    def one(kind: LayerKind) -> float:
-        return 2.0 * chosen_parameters(model, layer_work(conditions, kind).adapters).all
-
-    return sum(layers * one(kind) for kind, layers in model.layer_counts.items())
+    works = [(layers, layer_work(conditions, kind)) for kind, layers in model.layer_counts.items()]
+    return sum(2.0 * layers * chosen_parameters(model, work.adapters).all for layers, work in works)
 
 
 def expert_launches(pricing: Pricing) -> Array:
@@ -283,13 +275,15 @@ class ProductShape(NamedTuple):
     """Inputs."""
     at_once: Side = 1.0
     """Number of equal products that run together."""
+    uneven: bool = False
+    """Whether `rows` is a mean, as experts' tokens are: the last tile is then half full."""
 
 
 def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, entering: float, weight: float) -> Products:
     """Return the seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes per number.
 
     Outputs are 16-bit. The weight gradient reads and writes the accumulated gradients, in its own kernel or a following
-    one. Frozen weights have no weight gradient.
+    one, which reads the new gradient too. Frozen weights have no weight gradient.
     """
     compute, element, memory = shaped_seconds(scenario, rate, shape), element_bytes(scenario), memory_rate(scenario)
     held = shape.at_once * shape.outputs * shape.depth
@@ -298,11 +292,10 @@ def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, enteri
     backward = roofline(scenario, compute.inputs, (weight * held + entering * outputs + element * inputs) / memory)
     if scenario.lora_rank is not None:
         return Products(forward, backward)
-    fused = scenario.framework.fused_gradient_accumulation
-    written = 2.0 * gradient_bytes(scenario) if fused else element
-    moves = (entering * (inputs + outputs) + written * held) / memory
+    fused, added = scenario.framework.fused_gradient_accumulation, 2.0 * gradient_bytes(scenario)
+    moves = (entering * (inputs + outputs) + (added if fused else element) * held) / memory
     weights = roofline(scenario, compute.weights, moves)
-    return Products(forward, backward, weights if fused else weights + accumulation_seconds(scenario, held))
+    return Products(forward, backward, weights if fused else weights + (element + added) * held / memory)
 
 
 def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
@@ -322,14 +315,34 @@ _NO_TIME = 1e-30
 
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
-    """Return the compute seconds of a weight's three products."""
-    rows, outputs, depth, at_once = shape
-    seconds, factor = 2.0 * at_once * rows * outputs * depth / rate, shape_factor(scenario, rate)
+    """Return the compute seconds of a weight's three products, each of whole tiles of outputs (T3)."""
+    _, outputs, depth, at_once, _ = shape
+    factor, (short, long) = shape_factor(scenario, rate), tile_sides(scenario)
+
+    def seconds(made: Side, summed: Side) -> Array:
+        return cast("Array", 2.0 / rate * summed * made * factor(made, summed))
+
+    rows = at_once * (shape.rows + short / 2.0 if shape.uneven else _whole(shape.rows, short))
     return Products(
-        forward=seconds * factor(rows * outputs * at_once, depth),
-        inputs=seconds * factor(rows * depth * at_once, outputs),
-        weights=seconds * factor(depth * outputs * at_once, rows),
+        forward=seconds(rows * _whole(outputs, long), depth),
+        inputs=seconds(rows * _whole(depth, long), outputs),
+        weights=seconds(at_once * _whole(depth, short) * _whole(outputs, long), shape.rows),
     )
+
+
+def tile_sides(scenario: Scenario) -> tuple[float, float]:
+    """Return the sides of a device's tile of outputs, the shorter a power of two; 0 where it is not known."""
+    tile = scenario.hardware.product_tile
+    if scenario.hardware.processors is None or tile is None:
+        return 0.0, 0.0
+    short = 2.0 ** (math.log2(tile.value) // 2.0)
+    return short, tile.value / short
+
+
+def _whole(side: Side, tile: float) -> Side:
+    """Return a side filled up to whole tiles; a fraction from dividing by degrees is no further tile."""
+    filled: Side = np.ceil(side / tile - 1e-9) * tile if tile else side
+    return filled
 
 
 def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Array | float]:
@@ -340,10 +353,10 @@ def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Arra
     piece costs `t` seconds: `K = t rate / (2 S a)`. The outputs `m n` are those of all products that run at once.
     Devices without stated processors have factor 1.
     """
-    hardware, values = scenario.hardware, scenario.coefficients.time
-    if hardware.processors is None or hardware.product_tile is None:
+    processors, tile, values = scenario.hardware.processors, math.prod(tile_sides(scenario)), scenario.coefficients.time
+    if processors is None or not tile:
         return lambda _made, _depth: 1.0
-    at_once = float(hardware.processors.value * hardware.product_tile.value)
+    at_once = processors.value * tile
     started = np.maximum(values.product_waves, 0.0) * at_once
     piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
     split = np.maximum(piece, 1e-9)
@@ -355,12 +368,6 @@ def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Arra
         return seconds
 
     return factor
-
-
-def accumulation_seconds(scenario: Scenario, parameters: Array | float) -> Array | float:
-    """Return the seconds of a separate kernel that adds weight gradients to accumulated ones: two reads, one write."""
-    each = element_bytes(scenario) + 2.0 * gradient_bytes(scenario)
-    return each * parameters / memory_rate(scenario)
 
 
 def product_flops(pricing: Pricing, totals: WeightTotals) -> tuple[Array, Array]:
@@ -412,7 +419,9 @@ def product_shape(pricing: Pricing, product: Product) -> ProductShape:
             held = np.maximum(pricing.scenario.model.num_experts / block.expert_parallel, 1.0)
             rows, tensor = extent(pricing, "copies") / held, block.expert_tensor_parallel
             by_outputs = product.split == "expert_column"
-            return ProductShape(rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held)
+            return ProductShape(
+                rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held, uneven=True
+            )
         case _:
             return ProductShape(m / sequence_split(block), n, k)
 
