@@ -21,8 +21,8 @@ class ByHand(NamedTuple):
 
 
 def tiles(rows: float, outputs: float) -> float:
-    """Outputs of whole tiles of 128 x 256."""
-    return math.ceil(rows / 128) * math.ceil(outputs / 256) * 128 * 256
+    """Outputs of whole tiles of 128 x 256, lying or standing."""
+    return 128 * 256 * min(math.ceil(rows / a) * math.ceil(outputs / b) for a, b in ((128, 256), (256, 128)))
 
 
 def untiled(scenario: Scenario) -> Scenario:

@@ -13,7 +13,7 @@ from simulator.cost.timing.products import (
     roofline,
     shape_factor,
     shaped_seconds,
-    tile_sides,
+    whole_tiles,
 )
 from simulator.question.coefficients import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
@@ -87,9 +87,10 @@ def test_each_pass_has_its_own_shape() -> None:
     ("rows", "outputs", "depth", "made"),
     [
         # A device computes the whole last tile (NVIDIA, Matrix Multiplication Background User's Guide, "Tile
-        # Quantization"): GPT-OSS's 2,880 take 12 tiles of 256 outputs, 129 tokens two of 128.
-        (512.0, 2880.0, 2880.0, (512 * 3072, 512 * 3072, 2944 * 3072)),
-        (129.0, 256.0, 128.0, (256 * 256, 256 * 256, 128 * 256)),
+        # Quantization"): GPT-OSS's 2,880 take 23 tiles of 128 outputs beside two of 256 tokens, 12 of 256 beside 128.
+        (512.0, 2880.0, 2880.0, (512 * 2944, 512 * 2944, 2944 * 3072)),
+        (128.0, 2880.0, 2880.0, (128 * 3072, 128 * 3072, 2944 * 3072)),
+        (129.0, 256.0, 128.0, (256 * 256, 256 * 128, 128 * 256)),
         (1.0, 1.0, 1.0, (128 * 256, 128 * 256, 128 * 256)),
     ],
 )
@@ -118,11 +119,21 @@ def test_an_expert_s_last_tile_is_half_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "sides"),
-    [("h100-sxm-80g", (128, 256)), ("b200-sxm", (256, 256)), ("ascend-910b-64g", (128, 256)), ("mi300x", (0, 0))],
+    ("device", "one", "two"),
+    [
+        # 128 x 256, 256 x 256; of an MI300X none is stated.
+        ("h100-sxm-80g", 32_768, 65_536),
+        ("ascend-910b-64g", 32_768, 65_536),
+        ("b200-sxm", 65_536, 131_072),
+        ("mi300x", 1, 257),
+    ],
 )
-def test_sides_of_a_device_s_tile(device: str, sides: tuple[int, int]) -> None:
-    assert tile_sides(scenario_of("llama3.1-8b", device)) == sides
+def test_a_device_s_tile(device: str, one: int, two: int) -> None:
+    scenario = scenario_of("llama3.1-8b", device)
+    assert (whole_tiles(scenario, 1.0, 1.0), whole_tiles(scenario, 1.0, 257.0)) == (one, two)
+    assert whole_tiles(scenario, 257.0, 1.0) == two
+    # A fraction that a division left is no further tile.
+    assert whole_tiles(scenario, 128 * (1 + 1e-12), 1.0) == pytest.approx(max(one, 128) if device == "mi300x" else one)
 
 
 @pytest.mark.parametrize(("sharpness", "together"), [(1.0, 7.0), (2.0, 5.0), (1e6, 4.0), (0.5, 7.0)])

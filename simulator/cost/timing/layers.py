@@ -276,6 +276,7 @@ def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does e
     gemm, experts = compute.dense.passes[index], compute.routed.passes[index]
     attention = attending * compute.attention
     tensor = exchange_seconds(pricing, work, "products", index)
+    # Products lose time to overlapped collectives: smaller pieces, shared units (T7).
     products, lost = experts + gemm, np.zeros(len(pricing))
     if scenario.framework.functional_collectives:
         gathers = scatters = tensor / 2.0
@@ -286,7 +287,6 @@ def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does e
     elif scenario.framework.tp_comm_overlap:
         tensor = _overlapped(pricing, work, index)
         products = products + tensor
-        # Smaller pieces and shared units (T7).
         lost = np.where(block.tensor_parallel > 1.0, values.overlap_slowdown * gemm, 0.0)
     elif index and scenario.framework.overlap_tensor_gradients:
         alone, left = beside_weight_gradients(pricing, work, tensor, gemm)
@@ -312,8 +312,8 @@ def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does e
     }
     if work.products.routed:
         exchange = exchange_seconds(pricing, work, "experts", index)
-        captured = passes_are_captured(scenario)
-        waits = np.where((block.expert_ranks > 1.0) & (not captured), values.expert_wait_seconds / 2.0, 0.0)
+        waiting = (block.expert_ranks > 1.0) & (not passes_are_captured(scenario))
+        waits = np.where(waiting, values.expert_wait_seconds / 2.0, 0.0)
         if scenario.framework.overlap_expert_exchange:
             # Exposed seconds of other collectives hide this exchange too.
             exchange = exposed(values.expert_exposed, exchange, products + attention + context)

@@ -242,8 +242,8 @@ def expert_launches(pricing: Pricing) -> Array:
     """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
-    held: Array = scenario.model.num_experts / pricing.block.expert_parallel
-    return values.launches_per_layer + (values.launches_per_expert + 4.0 * casts) * held
+    of_expert = values.launches_per_expert + 4.0 * casts
+    return values.launches_per_layer + of_expert * scenario.model.num_experts / pricing.block.expert_parallel
 
 
 Side: TypeAlias = "Array | float"
@@ -306,8 +306,7 @@ def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -
     """
     sharpness = np.maximum(scenario.coefficients.time.roofline_sharpness, 1.0)
     longer = np.maximum(np.maximum(compute, moves), _NO_TIME)
-    seconds: Array = longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness)
-    return seconds
+    return cast("Array", longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness))
 
 
 _NO_TIME = 1e-30
@@ -316,33 +315,35 @@ _NO_TIME = 1e-30
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
     """Return the compute seconds of a weight's three products, each of whole tiles of outputs (T3)."""
-    _, outputs, depth, at_once, _ = shape
-    factor, (short, long) = shape_factor(scenario, rate), tile_sides(scenario)
+    rows, outputs, depth, at_once, uneven = shape
+    factor = shape_factor(scenario, rate)
 
-    def seconds(made: Side, summed: Side) -> Array:
+    def seconds(across: Side, along: Side, summed: Side, *, uneven: bool = False) -> Array:
+        made = at_once * whole_tiles(scenario, across, along, uneven=uneven)
         return cast("Array", 2.0 / rate * summed * made * factor(made, summed))
 
-    rows = at_once * (shape.rows + short / 2.0 if shape.uneven else _whole(shape.rows, short))
     return Products(
-        forward=seconds(rows * _whole(outputs, long), depth),
-        inputs=seconds(rows * _whole(depth, long), outputs),
-        weights=seconds(at_once * _whole(depth, short) * _whole(outputs, long), shape.rows),
+        forward=seconds(rows, outputs, depth, uneven=uneven),
+        inputs=seconds(rows, depth, outputs, uneven=uneven),
+        weights=seconds(depth, outputs, rows),
     )
 
 
-def tile_sides(scenario: Scenario) -> tuple[float, float]:
-    """Return the sides of a device's tile of outputs, the shorter a power of two; 0 where it is not known."""
+def whole_tiles(scenario: Scenario, across: Side, along: Side, *, uneven: bool = False) -> Side:
+    """Return the outputs of whole tiles, lying or standing, as fewer are computed; `uneven` sides cut one in half.
+
+    A tile's shorter side is a power of two. A fraction, as of sides divided by degrees, is no further tile.
+    """
     tile = scenario.hardware.product_tile
     if scenario.hardware.processors is None or tile is None:
-        return 0.0, 0.0
+        return across * along
     short = 2.0 ** (math.log2(tile.value) // 2.0)
-    return short, tile.value / short
-
-
-def _whole(side: Side, tile: float) -> Side:
-    """Return a side filled up to whole tiles; a fraction from dividing by degrees is no further tile."""
-    filled: Side = np.ceil(side / tile - 1e-9) * tile if tile else side
-    return filled
+    sides = (short, tile.value / short)
+    lying, standing = (
+        (across + a / 2.0 if uneven else np.ceil(across / a - 1e-9) * a) * np.ceil(along / b - 1e-9) * b
+        for a, b in (sides, sides[::-1])
+    )
+    return cast("Side", np.minimum(lying, standing))
 
 
 def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Array | float]:
@@ -353,10 +354,10 @@ def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Arra
     piece costs `t` seconds: `K = t rate / (2 S a)`. The outputs `m n` are those of all products that run at once.
     Devices without stated processors have factor 1.
     """
-    processors, tile, values = scenario.hardware.processors, math.prod(tile_sides(scenario)), scenario.coefficients.time
-    if processors is None or not tile:
+    hardware, values = scenario.hardware, scenario.coefficients.time
+    if hardware.processors is None or hardware.product_tile is None:
         return lambda _made, _depth: 1.0
-    at_once = processors.value * tile
+    at_once = float(hardware.processors.value * hardware.product_tile.value)
     started = np.maximum(values.product_waves, 0.0) * at_once
     piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
     split = np.maximum(piece, 1e-9)
@@ -364,8 +365,7 @@ def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Arra
     def factor(outputs: Side, depth: Side) -> Array | float:
         with np.errstate(divide="ignore", invalid="ignore"):
             pieces = np.maximum(1.0, np.sqrt(started * depth / (split * outputs)))
-        seconds: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (outputs * pieces))
-        return seconds
+        return cast("Array", (1.0 + piece * pieces / depth) * (1.0 + started / (outputs * pieces)))
 
     return factor
 
