@@ -14,7 +14,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import ROUND, layout_of, scenario_of, small_dense, small_mla, small_moe
-from tests.timing.by_hand import product
+from tests.timing.by_hand import product, untiled
 
 BARE = replace(
     ROUND,
@@ -99,7 +99,7 @@ def test_few_tokens_read_the_experts_parts_of_a_rank() -> None:
 
     With what goes in and comes out of 64 tokens, and of the experts' 128 copies: 2 of each token, over both ranks.
     """
-    scenario = llama("mixtral-8x7b-v0.1", seq_length=64)
+    scenario = untiled(llama("mixtral-8x7b-v0.1", seq_length=64))
     found = parts(scenario, tensor_parallel=2, sequence_parallel=True, expert_parallel=2, expert_tensor_parallel=2)
     weights = PROJECTIONS / 2 + 8 * 4096 + 8 * 3 * 4096 * 14_336 / (2 * 2)
     copies, wide = 128, 14_336 / 2
@@ -153,7 +153,8 @@ def test_attention_computed_again_loses_to_the_collectives_beside_it() -> None:
 
 def test_the_vocabulary_s_work_is_divided_over_the_tensor_parallel_group() -> None:
     """Half the products and half the logits on each of two ranks, for twice the micro batches."""
-    whole, half = parts(llama()), parts(llama(), tensor_parallel=2, sequence_parallel=True)
+    scenario = untiled(llama())
+    whole, half = parts(scenario), parts(scenario, tensor_parallel=2, sequence_parallel=True)
     # Both look up all tokens, whose gradients every rank has.
     looked_up = 2 * M * 2 * 4 * T * 4096 / 1675e9 / 2
     assert half["vocabulary"] == pytest.approx(whole["vocabulary"] + looked_up)

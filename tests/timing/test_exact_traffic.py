@@ -32,6 +32,7 @@ from tests.scenario.cases import (
     small_dense,
     small_moe,
 )
+from tests.timing.by_hand import untiled
 from tests.timing.test_collectives import US, group
 
 M = 128
@@ -193,7 +194,7 @@ def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: i
     """
     options = {"fused_gradient_accumulation": fused}
     scenario = asked(options=options, precision=precision, lora_rank=rank, seq_length=64, devices=1)
-    layer = layer_seconds(pricing(scenario), layer_kind(scenario.model, moe=True))
+    layer = layer_seconds(pricing(untiled(scenario)), layer_kind(scenario.model, moe=True))
     dense, routed, copies, rate = 12_288 + 512 + 9216, 8 * 9216, 128, 1675e9
     # q, k and v; o; router; gate and up, down of the shared expert. Then those of an expert.
     once, left_once = 64 + 64 + 64 + (64 + 48), 128 + 64 + 8 + (2 * 48 + 64)

@@ -13,6 +13,7 @@ from simulator.cost.timing.products import (
     roofline,
     shape_factor,
     shaped_seconds,
+    whole_tiles,
 )
 from simulator.question.coefficients import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
@@ -80,6 +81,59 @@ def test_each_pass_has_its_own_shape() -> None:
     # Of eight at once, all fill the device together.
     several = shaped_seconds(h100(), RATE, ProductShape(np.array([512.0]), 8192.0, 2048.0, 8.0))
     assert only(several.forward) == pytest.approx(8 * flops * factor(h100(), 8 * 512, 8192, 2048))
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "depth", "made"),
+    [
+        # A device computes the whole last tile (NVIDIA, Matrix Multiplication Background User's Guide, "Tile
+        # Quantization"): GPT-OSS's 2,880 take 23 tiles of 128 outputs beside two of 256 tokens, 12 of 256 beside 128.
+        (512.0, 2880.0, 2880.0, (512 * 2944, 512 * 2944, 2944 * 3072)),
+        (128.0, 2880.0, 2880.0, (128 * 3072, 128 * 3072, 2944 * 3072)),
+        (129.0, 256.0, 128.0, (256 * 256, 256 * 128, 128 * 256)),
+        (1.0, 1.0, 1.0, (128 * 256, 128 * 256, 128 * 256)),
+    ],
+)
+def test_a_product_computes_whole_tiles(
+    rows: float, outputs: float, depth: float, made: tuple[float, float, float]
+) -> None:
+    found = shaped_seconds(h100(product_waves=0.0), RATE, ProductShape(np.array([rows]), outputs, depth))
+    for seconds, tiled, summed in zip(found, made, (depth, outputs, rows), strict=True):
+        assert only(seconds) == pytest.approx(2 * tiled * summed / RATE * factor(h100(product_waves=0.0), 1, 1, summed))
+    # Without sides of a tile nothing is filled up.
+    bare = h100(product_waves=0.0)
+    bare = replace(bare, hardware=bare.hardware.model_copy(update={"product_tile": None}))
+    exact = shaped_seconds(bare, RATE, ProductShape(np.array([rows]), outputs, depth))
+    assert [only(seconds) for seconds in exact] == pytest.approx([2 * rows * outputs * depth / RATE] * 3)
+
+
+def test_an_expert_s_last_tile_is_half_full() -> None:
+    """Its tokens are a mean: 64 more than they are, of a tile of 128, however many."""
+    for rows in (128.0, 200.0):
+        shape = ProductShape(np.array([rows]), 256.0, 512.0, 4.0, uneven=True)
+        found = shaped_seconds(h100(product_waves=0.0), RATE, shape)
+        unit = 2 * 4 * 256 / RATE
+        assert only(found.forward) == pytest.approx(
+            unit * (rows + 64) * 512 * factor(h100(product_waves=0.0), 1, 1, 512)
+        )
+
+
+@pytest.mark.parametrize(
+    ("device", "one", "two"),
+    [
+        # 128 x 256, 256 x 256; of an MI300X none is stated.
+        ("h100-sxm-80g", 32_768, 65_536),
+        ("ascend-910b-64g", 32_768, 65_536),
+        ("b200-sxm", 65_536, 131_072),
+        ("mi300x", 1, 257),
+    ],
+)
+def test_a_device_s_tile(device: str, one: int, two: int) -> None:
+    scenario = scenario_of("llama3.1-8b", device)
+    assert (whole_tiles(scenario, 1.0, 1.0), whole_tiles(scenario, 1.0, 257.0)) == (one, two)
+    assert whole_tiles(scenario, 257.0, 1.0) == two
+    # A fraction that a division left is no further tile.
+    assert whole_tiles(scenario, 128 * (1 + 1e-12), 1.0) == pytest.approx(max(one, 128) if device == "mi300x" else one)
 
 
 @pytest.mark.parametrize(("sharpness", "together"), [(1.0, 7.0), (2.0, 5.0), (1e6, 4.0), (0.5, 7.0)])

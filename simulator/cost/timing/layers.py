@@ -277,7 +277,8 @@ def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does e
     gemm, experts = compute.dense.passes[index], compute.routed.passes[index]
     attention = attending * compute.attention
     tensor = exchange_seconds(pricing, work, "products", index)
-    products = experts + gemm
+    # Products lose time to overlapped collectives: smaller pieces, shared units (T7).
+    products, lost = experts + gemm, np.zeros(len(pricing))
     if scenario.framework.functional_collectives:
         gathers = scatters = tensor / 2.0
         if scenario.framework.tp_comm_overlap:
@@ -287,6 +288,7 @@ def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does e
     elif scenario.framework.tp_comm_overlap:
         tensor = _overlapped(pricing, work, index)
         products = products + tensor
+        lost = np.where(block.tensor_parallel > 1.0, values.overlap_slowdown * gemm, 0.0)
     elif index and scenario.framework.overlap_tensor_gradients:
         alone, left = beside_weight_gradients(pricing, work, tensor, gemm)
         tensor, products = alone + left, products + left
@@ -305,14 +307,14 @@ def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does e
         "attention": attention,
         "memory_bound": compute.elementwise[index] + copy_seconds(pricing, work),
         "tensor_parallel": tensor,
-        "overlap": overlap_seconds(pricing, gemm),
+        "overlap": lost,
         "context_parallel": context,
         "ring_attention": repeats * ring_seconds(pricing, work),
     }
     if work.products.routed:
         exchange = exchange_seconds(pricing, work, "experts", index)
-        captured = passes_are_captured(scenario)
-        waits = np.where((block.expert_ranks > 1.0) & (not captured), values.expert_wait_seconds / 2.0, 0.0)
+        waiting = (block.expert_ranks > 1.0) & (not passes_are_captured(scenario))
+        waits = np.where(waiting, values.expert_wait_seconds / 2.0, 0.0)
         if scenario.framework.overlap_expert_exchange:
             # Exposed seconds of other collectives hide this exchange too.
             exchange = exposed(values.expert_exposed, exchange, products + attention + context)
@@ -388,14 +390,6 @@ def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
     return seconds
 
 
-def overlap_seconds(pricing: Pricing, gemm: Array) -> Array:
-    """Return the seconds that products lose to overlapped collectives: smaller pieces, shared units (T7)."""
-    profile = pricing.scenario.framework
-    overlaps = profile.tp_comm_overlap and not profile.functional_collectives
-    overlapped = (pricing.block.tensor_parallel > 1.0) & overlaps
-    return np.where(overlapped, pricing.scenario.coefficients.time.overlap_slowdown * gemm, 0.0)
-
-
 def copy_seconds(pricing: Pricing, work: Work) -> Array:
     """Return the seconds of copies around a pass's tensor-parallel functional collectives.
 
@@ -419,11 +413,7 @@ def ring_seconds(pricing: Pricing, work: Work) -> Array:
     ring. A single attention over gathered tokens merges nothing.
     """
     scenario, block = pricing.scenario, pricing.block
-    exchanged = any(
-        collective.group.startswith("context") and collective.beside != "attention_apart"
-        for collective in work.collectives
-    )
-    if not exchanged:
+    if not any(part.group.startswith("context") and part.beside != "attention_apart" for part in work.collectives):
         return np.zeros(len(pricing))
     steps = np.maximum(context_ranks(pricing) / inner_context(pricing) - 1.0, 0.0)
     queries = tokens_per_device(pricing) * scenario.model.query_width / block.tensor_parallel

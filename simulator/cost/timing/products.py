@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias, cast
 
@@ -172,12 +173,6 @@ def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
     return _flops_per_token(scenario, layer_work(conditions_of(scenario), kind))
 
 
-def layers_flops_per_token(scenario: Scenario) -> float:
-    """Return the forward FLOP per token of all layers."""
-    counts = scenario.model.layer_counts
-    return sum(layers * layer_flops_per_token(scenario, kind) for kind, layers in counts.items())
-
-
 def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> float:
     """Return the FLOP per token that recompute adds to one layer."""
     return _flops_per_token(scenario, repeated_work(conditions_of(scenario), kind, mode, modules))
@@ -203,7 +198,7 @@ def forward_flops_per_token(scenario: Scenario) -> float:
     """Return the forward FLOP per token of all layers, and of the output layer for labelled tokens alone."""
     model = scenario.model
     head = 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
-    flops = layers_flops_per_token(scenario) + head
+    flops = head + sum(layers * layer_flops_per_token(scenario, kind) for kind, layers in model.layer_counts.items())
     if scenario.framework.mtp and model.num_nextn_predict_layers:
         layer = layer_flops_per_token(scenario, model.prediction_kind)
         flops += model.num_nextn_predict_layers * (layer + 2.0 * prediction_projection(scenario) + head)
@@ -235,11 +230,8 @@ def masked_flops_per_token(scenario: Scenario) -> float:
 def adapter_flops_per_token(scenario: Scenario) -> float:
     """Return the forward FLOP per token of the LoRA adapters; of routed experts, the k chosen ones'."""
     model, conditions = scenario.model, conditions_of(scenario)
-
-    def one(kind: LayerKind) -> float:
-        return 2.0 * chosen_parameters(model, layer_work(conditions, kind).adapters).all
-
-    return sum(layers * one(kind) for kind, layers in model.layer_counts.items())
+    works = [(layers, layer_work(conditions, kind)) for kind, layers in model.layer_counts.items()]
+    return sum(2.0 * layers * chosen_parameters(model, work.adapters).all for layers, work in works)
 
 
 def expert_launches(pricing: Pricing) -> Array:
@@ -250,8 +242,8 @@ def expert_launches(pricing: Pricing) -> Array:
     """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
-    held: Array = scenario.model.num_experts / pricing.block.expert_parallel
-    return values.launches_per_layer + (values.launches_per_expert + 4.0 * casts) * held
+    of_expert = values.launches_per_expert + 4.0 * casts
+    return values.launches_per_layer + of_expert * scenario.model.num_experts / pricing.block.expert_parallel
 
 
 Side: TypeAlias = "Array | float"
@@ -283,13 +275,15 @@ class ProductShape(NamedTuple):
     """Inputs."""
     at_once: Side = 1.0
     """Number of equal products that run together."""
+    uneven: bool = False
+    """Whether `rows` is a mean, as experts' tokens are: the last tile is then half full."""
 
 
 def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, entering: float, weight: float) -> Products:
     """Return the seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes per number.
 
     Outputs are 16-bit. The weight gradient reads and writes the accumulated gradients, in its own kernel or a following
-    one. Frozen weights have no weight gradient.
+    one, which reads the new gradient too. Frozen weights have no weight gradient.
     """
     compute, element, memory = shaped_seconds(scenario, rate, shape), element_bytes(scenario), memory_rate(scenario)
     held = shape.at_once * shape.outputs * shape.depth
@@ -298,11 +292,10 @@ def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, enteri
     backward = roofline(scenario, compute.inputs, (weight * held + entering * outputs + element * inputs) / memory)
     if scenario.lora_rank is not None:
         return Products(forward, backward)
-    fused = scenario.framework.fused_gradient_accumulation
-    written = 2.0 * gradient_bytes(scenario) if fused else element
-    moves = (entering * (inputs + outputs) + written * held) / memory
+    fused, added = scenario.framework.fused_gradient_accumulation, 2.0 * gradient_bytes(scenario)
+    moves = (entering * (inputs + outputs) + (added if fused else element) * held) / memory
     weights = roofline(scenario, compute.weights, moves)
-    return Products(forward, backward, weights if fused else weights + accumulation_seconds(scenario, held))
+    return Products(forward, backward, weights if fused else weights + (element + added) * held / memory)
 
 
 def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
@@ -313,8 +306,7 @@ def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -
     """
     sharpness = np.maximum(scenario.coefficients.time.roofline_sharpness, 1.0)
     longer = np.maximum(np.maximum(compute, moves), _NO_TIME)
-    seconds: Array = longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness)
-    return seconds
+    return cast("Array", longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness))
 
 
 _NO_TIME = 1e-30
@@ -322,14 +314,36 @@ _NO_TIME = 1e-30
 
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
-    """Return the compute seconds of a weight's three products."""
-    rows, outputs, depth, at_once = shape
-    seconds, factor = 2.0 * at_once * rows * outputs * depth / rate, shape_factor(scenario, rate)
+    """Return the compute seconds of a weight's three products, each of whole tiles of outputs (T3)."""
+    rows, outputs, depth, at_once, uneven = shape
+    factor = shape_factor(scenario, rate)
+
+    def seconds(across: Side, along: Side, summed: Side, *, uneven: bool = False) -> Array:
+        made = at_once * whole_tiles(scenario, across, along, uneven=uneven)
+        return cast("Array", 2.0 / rate * summed * made * factor(made, summed))
+
     return Products(
-        forward=seconds * factor(rows * outputs * at_once, depth),
-        inputs=seconds * factor(rows * depth * at_once, outputs),
-        weights=seconds * factor(depth * outputs * at_once, rows),
+        forward=seconds(rows, outputs, depth, uneven=uneven),
+        inputs=seconds(rows, depth, outputs, uneven=uneven),
+        weights=seconds(depth, outputs, rows),
     )
+
+
+def whole_tiles(scenario: Scenario, across: Side, along: Side, *, uneven: bool = False) -> Side:
+    """Return the outputs of whole tiles, lying or standing, as fewer are computed; `uneven` sides cut one in half.
+
+    A tile's shorter side is a power of two. A fraction, as of sides divided by degrees, is no further tile.
+    """
+    tile = scenario.hardware.product_tile
+    if scenario.hardware.processors is None or tile is None:
+        return across * along
+    short = 2.0 ** (math.log2(tile.value) // 2.0)
+    sides = (short, tile.value / short)
+    lying, standing = (
+        (across + a / 2.0 if uneven else np.ceil(across / a - 1e-9) * a) * np.ceil(along / b - 1e-9) * b
+        for a, b in (sides, sides[::-1])
+    )
+    return cast("Side", np.minimum(lying, standing))
 
 
 def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Array | float]:
@@ -351,16 +365,9 @@ def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Arra
     def factor(outputs: Side, depth: Side) -> Array | float:
         with np.errstate(divide="ignore", invalid="ignore"):
             pieces = np.maximum(1.0, np.sqrt(started * depth / (split * outputs)))
-        seconds: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (outputs * pieces))
-        return seconds
+        return cast("Array", (1.0 + piece * pieces / depth) * (1.0 + started / (outputs * pieces)))
 
     return factor
-
-
-def accumulation_seconds(scenario: Scenario, parameters: Array | float) -> Array | float:
-    """Return the seconds of a separate kernel that adds weight gradients to accumulated ones: two reads, one write."""
-    each = element_bytes(scenario) + 2.0 * gradient_bytes(scenario)
-    return each * parameters / memory_rate(scenario)
 
 
 def product_flops(pricing: Pricing, totals: WeightTotals) -> tuple[Array, Array]:
@@ -412,7 +419,9 @@ def product_shape(pricing: Pricing, product: Product) -> ProductShape:
             held = np.maximum(pricing.scenario.model.num_experts / block.expert_parallel, 1.0)
             rows, tensor = extent(pricing, "copies") / held, block.expert_tensor_parallel
             by_outputs = product.split == "expert_column"
-            return ProductShape(rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held)
+            return ProductShape(
+                rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held, uneven=True
+            )
         case _:
             return ProductShape(m / sequence_split(block), n, k)
 
