@@ -70,6 +70,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"model": "deepseek-v3", "devices": 64, "options": {"mtp": "true"}},
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
     ),
+    ({"model": "qwen3-30b-a3b", "devices": 8, "lora_rank": 8}, {"expert_parallel": 8}),
     ({"model": "llama3.1-8b", "devices": 8, "options": {"frozen_reference": "true"}}, {"zero_stage": 0}),
     ({"model": "llama3.1-8b", "devices": 8, "hardware": "mi355x", "precision": "fp4"}, {}),
     # Whole layers are more than what a step needs of them.
@@ -91,6 +92,7 @@ BESIDE = {
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "quantised_scale_bytes": {"quantised_base": "true"},
+    "quantised_experts": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
     "reference_gradients": {"fully_shard": "false"},
     "delayed_weight_gradients": {"fully_shard": "false"},

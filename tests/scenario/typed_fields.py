@@ -39,6 +39,7 @@ from simulator.question.vocabulary import (
     StackName,
     TuningMethod,
 )
+from simulator.tabular import record
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
@@ -61,7 +62,7 @@ def _columns() -> str:
             lines.append(f'    """Sum of 2 to the index into {", ".join(field.choices)}."""')
         elif field.kind == "flag":
             lines.append('    """1 where it is on, else 0."""')
-    return "\n".join(["@dataclass(frozen=True, slots=True, kw_only=True)", "class Columns:", *lines])
+    return "\n".join(["@record(kw_only=True)", "class Columns:", *lines])
 
 
 def _axes() -> str:
