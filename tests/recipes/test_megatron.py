@@ -403,13 +403,13 @@ def test_several_launches_in_one_file(tmp_path: Path) -> None:
 
 def test_other_launches_are_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
-    file.write_text("torchrun prepare.py --x 1\n", encoding="utf-8")
+    file.write_text("torchrun own.py --x 1\n", encoding="utf-8")
     with pytest.raises(UnsupportedError, match="flags of no framework that is read"):
         read_recipe(file)
-    file.write_text("python prepare.py --x 1\n", encoding="utf-8")
-    with pytest.raises(NoRecipeError, match=r"prepare.py is started alone, and nothing says that it trains"):
+    file.write_text("python own.py --x 1\n", encoding="utf-8")
+    with pytest.raises(NoRecipeError, match=r"own.py is started alone, and nothing says that it trains"):
         read_recipe(file)
-    file.write_text(f"python prepare.py --x 1\ntorchrun p.py {' '.join(BASE.split())}\n", encoding="utf-8")
+    file.write_text(f"python own.py --x 1\ntorchrun p.py {' '.join(BASE.split())}\n", encoding="utf-8")
     assert len(read_recipe(file)) == 1
 
 
