@@ -101,8 +101,8 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         layout=Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout")),
     )
     note_samples(arguments, _LENGTH)
-    data = (arguments.text("longest", "data.class_path", "data") or ("TinyLlama" if pretrains else "Alpaca")).rpartition(".")[2]
-    return with_longest_sample(arguments, run, (data,))
+    data = arguments.text("longest", "data.class_path", "data") or ("TinyLlama" if pretrains else "Alpaca")
+    return with_longest_sample(arguments, run, (data.rpartition(".")[2],))
 
 
 def _targets(arguments: Arguments) -> str:
