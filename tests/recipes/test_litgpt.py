@@ -72,7 +72,7 @@ def lora(model: str = "meta-llama/Llama-3.2-1B", rank: int = 32, micro: int = 1,
         ("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", 32, 8, "true", 13.50),
     ],
 )
-def test_adapters_hold_what_the_page_prints(  # noqa: PLR0913, PLR0917  columns of the page
+def test_adapters_hold_what_the_page_prints(  # noqa: PLR0917  columns of the page
     model: str, rank: int, micro: int, mlp: str, peak_gb: float, tmp_path: Path
 ) -> None:
     found = judged(tmp_path, lora(model, rank, micro, mlp))
