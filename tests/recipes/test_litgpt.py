@@ -87,6 +87,7 @@ def test_adapters_hold_what_the_page_prints(  # noqa: PLR0917  columns of the pa
         ("quantize:", "quantize: bnb.nf4", "not_modelled"),
         ("MODEL", "own/network", "cannot_tell"),
         ("devices: 1\n", "devices: 4\n", "fits"),
+        ("devices: 1\n", "devices: -1\n", "fits"),
         ("lora_r: RANK\n", "", "fits"),
         ("devices: 1\nnum_nodes: 1\nlora_r: RANK\n", "devices: 4\n", "not_modelled"),
         ("lora_mlp: MLP", "lora_layers: 4", "cannot_tell"),

@@ -54,7 +54,7 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
 def machines(arguments: Arguments, launch: LaunchCommand | None = None) -> tuple[int | None, int | None]:
     """Return nodes and devices of each; None for all that there are, which pretraining takes where none are said."""
     usual = "auto" if _pretrains(arguments, launch) else "1"
-    every = (arguments.text("devices", "devices") or usual) == "auto"
+    every = (arguments.text("devices", "devices") or usual) in {"auto", "-1"}
     each = None if every else arguments.integer("devices", "devices", high=2**16) or 1
     return arguments.integer("nodes", "num_nodes", high=2**20) or 1, each
 
