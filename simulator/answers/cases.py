@@ -146,7 +146,9 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     if question.stated("seq_length") is None:
         workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
     if question.stated("precision") is None:
-        workload["precision"] = machines.hardware.usual_precision
+        kinds = [group.hardware for group in machines.groups] or [machines.hardware]
+        # fp16 where any device multiplies no bf16.
+        workload["precision"] = max(kind.usual_precision for kind in kinds)
     lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
     profile = usual_profile(

@@ -143,8 +143,8 @@ def _grid(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
             raise InputError(f"{where}: unknown input '{name}'{near}; allowed: {', '.join(KEYWORDS)}")
     if "model" not in mapping:
         raise InputError(f"{where}: needs a model, or a list of them")
-    # The length of a sequence follows from each model.
-    following = ("seq_length", "batching", "survive")
+    # The length of a sequence follows from each model, the precision from each device.
+    following = ("seq_length", "precision", "batching", "survive")
     defaults = {name: value for name, value in DEFAULTS.items() if value is not None and name not in following}
     inputs = {**defaults, **mapping}
     grid = {name: _values(name, inputs[name], f"{where}: {name}") for name in KEYWORDS if name in inputs}
@@ -565,6 +565,7 @@ def _cells(estimate: Estimate) -> dict[str, Any]:
         },
         "devices": estimate.devices,  # where nodes were asked for
         "seq_length": estimate.seq_length,
+        "precision": estimate.precision,
         "tokens_per_second": speed.tokens_per_second_per_device * estimate.devices,
         "mfu": speed.mfu,
         "causal_mfu": speed.causal_mfu,

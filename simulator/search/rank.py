@@ -256,7 +256,9 @@ def least_devices(query: Query) -> float:
     scenario, space = query.scenario, query.space
     if scenario.groups:
         return 0.0
-    stages, offloads = space.zero_stage or (scenario.framework.limits.default_zero_stage,), space.offload or ("none",)
+    # One replica shards nothing, whatever is asked for: stage 0, in which LoRA's frozen weights stay as they are (M2).
+    stages = (0, *(space.zero_stage or (scenario.framework.limits.default_zero_stage,)))
+    offloads = space.offload or ("none",)
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
     memory = memory_by_stage(pricing_of(replace(scenario, devices=1), *alone))

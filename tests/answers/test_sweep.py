@@ -72,6 +72,11 @@ def test_a_layout_narrows_the_search() -> None:
     assert [row["layout"] for row in rows] == ["tp=2", "pp=2 tp=1,2", None]
 
 
+def test_precision_is_that_of_the_device_where_none_is_said() -> None:
+    rows = simulator.sweep(ONE | {"hardware": ["v100-sxm-32g", "h20"]}, workers=1).rows()
+    assert [(row["precision"], row["outcome"]) for row in rows] == [("fp16", "fits"), ("bf16", "fits")]
+
+
 def test_what_cannot_be_answered_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ONE | {"model": ["llama3.2-1b", "llama3.1-405b"], "precision": ["bf16", "fp8"], "hardware": "a100-sxm-40g"}
     rows = simulator.sweep(asked, workers=1).rows()

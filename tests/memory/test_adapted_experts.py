@@ -8,6 +8,7 @@ import pytest
 import simulator
 from simulator import Estimate
 from simulator.answers.gates import Gates
+from simulator.api import scenario_of
 from simulator.errors import PrecisionError
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
@@ -83,3 +84,5 @@ def test_a_device_without_bf16_trains_in_fp16_unless_it_is_said(hardware: str) -
     assert simulator.estimate(**words).precision == "fp16"
     with pytest.raises(PrecisionError, match="has no bf16 peak"):
         simulator.estimate(**words, precision="bf16")
+    for groups in (f"{hardware}:1,a100-sxm-80g:1", f"a100-sxm-80g:1,{hardware}:1"):
+        assert scenario_of(model="llama3.2-1b", hardware=groups).precision == "fp16"

@@ -219,6 +219,15 @@ def test_options_of_the_script_keep_their_defaults() -> None:
     assert words(only(read(text, **{"1": "--tp", "2": "8"}))) == ["8"]
 
 
+@pytest.mark.parametrize("first", ["a", "--tp 4", "a b"])
+def test_options_behind_known_words_are_not_known(first: str) -> None:
+    loop = "while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done"
+    text = f"TP=2; set -- {first} $EXTRA; {loop}; torchrun t.py $TP"
+    (word,) = only(read(text)).arguments
+    assert not word.known
+    assert {cause.name for cause in word.causes} == {"EXTRA"}
+
+
 @pytest.mark.parametrize(
     ("text", "launcher", "script", "options"),
     [

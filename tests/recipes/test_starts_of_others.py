@@ -192,6 +192,9 @@ def test_a_script_that_is_started_is_followed_with_its_words(tmp_path: Path) -> 
     (recipe,) = recipes(tmp_path, "export GPUS=4\nbash inner.sh $SIZE")
     assert recipe.devices_per_node == 4
     assert [unknown.name for unknown in recipe.unknowns if "pp" in unknown.affects] == ["SIZE"]
+    for words, name in (('"$@"', "1"), ("$@", "1"), ("2", None)):
+        (recipe,) = recipes(tmp_path, f"export GPUS=4\nbash inner.sh {words}")
+        assert [unknown.name for unknown in recipe.unknowns if "pp" in unknown.affects] == [name] * bool(name)
 
 
 @pytest.mark.parametrize("text", ["cd inner && bash train.sh", "cd $(dirname $0)/inner; source train.sh"])

@@ -1,6 +1,7 @@
 """A search for one finds what the whole search puts first, whatever it is told to try."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,14 @@ def test_no_layout_holds_less_than_all_that_is_stored_once(scenario: Scenario, o
         if len(allowed):
             fullest = size(allowed).memory.need.max(axis=0)
             assert (fullest * scenario.devices >= least * room).all()
+
+
+def test_one_device_shards_no_frozen_weights() -> None:
+    scenario = question(model="llama3.1-8b", devices=1, hardware="rtx-4090", lora_rank=16, framework="torch")
+    query = Query(scenario=replace(scenario, seq_length=512, global_batch_size=1), space=Space())
+    assert fastest_of(query) is not None
+    assert least_devices(query) <= 1.0
+    assert fits_somewhere(query)
 
 
 def layouts(pricings: Iterable[Pricing]) -> list[Layout]:

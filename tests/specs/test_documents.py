@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 from importlib.util import cache_from_source
@@ -180,6 +181,16 @@ def test_an_edited_file_wins(shipped: Path) -> None:
     with standing_in(shipped, "a: 4\n"):
         assert read_yaml(shipped) == {"a": 4}
     assert read_yaml(shipped) == {"a": 3}
+
+
+def test_what_judges_a_spec_is_part_of_what_is_remembered() -> None:
+    files = {file.resolve() for file in documents._READERS}
+    assert all(file.is_file() for file in files)
+    folder = Path(documents.__file__).parent
+    for module in ("hardware", "model", "vision"):
+        text = (folder / f"{module}.py").read_text(encoding="utf-8")
+        for name in re.findall(r"^from simulator\.question\.([\w.]+) import", text, re.MULTILINE):
+            assert (folder.parent / f"{name.replace('.', '/')}.py") in files
 
 
 @pytest.mark.parametrize(

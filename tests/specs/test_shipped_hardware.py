@@ -1,9 +1,11 @@
 """Every shipped hardware spec loads, is complete and says where its numbers come from."""
 
 import math
+from typing import Any
 
 import pytest
 
+from simulator.api import scenario_of
 from simulator.errors import UnsupportedError
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.documents import sourced_parts
@@ -224,3 +226,11 @@ def test_a_changed_copy_forgets_derived_values() -> None:
     assert len(changed.links) == 1
     assert "fp8" not in changed.peak_flops_per_second
     assert {spec, load_hardware("h100-sxm-80g")} == {spec}
+
+
+@pytest.mark.parametrize(("hardware", "flash"), [("v100-sxm-32g", False), ("t4", False), ("a100-sxm-80g", True)])
+def test_attention_kernels_that_a_device_lacks_are_no_default(hardware: str, *, flash: bool) -> None:
+    asked: dict[str, Any] = {"model": "llama3.2-1b", "hardware": hardware, "framework": "megatron"}
+    assert scenario_of(**asked).framework.flash_attention is flash
+    for said in ("true", "false"):
+        assert scenario_of(**asked, options={"flash_attention": said}).framework.flash_attention is (said == "true")

@@ -51,11 +51,16 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     arguments.entries |= flags
 
 
-def machines(arguments: Arguments, _: LaunchCommand | None = None) -> tuple[int | None, int | None]:
-    """Return nodes and devices of each; None for all that there are."""
-    every = arguments.text("devices", "devices") == "auto"
+def machines(arguments: Arguments, launch: LaunchCommand | None = None) -> tuple[int | None, int | None]:
+    """Return nodes and devices of each; None for all that there are, which pretraining takes where none are said."""
+    usual = "auto" if _pretrains(arguments, launch) else "1"
+    every = (arguments.text("devices", "devices") or usual) in {"auto", "-1"}
     each = None if every else arguments.integer("devices", "devices", high=2**16) or 1
     return arguments.integer("nodes", "num_nodes", high=2**20) or 1, each
+
+
+def _pretrains(arguments: Arguments, launch: LaunchCommand | None) -> bool:
+    return launch.script.text == "pretrain" if launch is not None else arguments.has("model_name")
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
@@ -68,14 +73,17 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
 def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
     """Return the run of keys; a launch's subcommand says what is trained, else the keys do."""
     targets, program = take(arguments), launch.script.text if launch is not None else ""
-    pretrains = program == "pretrain" if program else arguments.has("model_name")
+    pretrains = _pretrains(arguments, launch)
     adapters = not pretrains and (program in _PROGRAMS[:2] if program else arguments.has("lora_r"))
-    several = machines(arguments) != (1, 1)
+    several = machines(arguments, launch) != (1, 1)
     if several and not adapters:
         message = "FSDP of blocks, and of what is beside them as one unit, is not modelled"
         arguments.not_modelled(message, "devices", "num_nodes")
     precision = arguments.text("precision", "precision") or "bf16-mixed"
-    copies = {"adapter_copies": "true"} if adapters else {}
+    if adapters and not precision.endswith("-true"):
+        arguments.not_modelled(f"adapters in {precision[:20]}: fp32 frozen weights are not priced", "precision")
+    copies = {"adapter_copies": "true", "adapter_targets": _targets(arguments)} if adapters else {}
+    optimizer = "optimizer.class_path" if arguments.has("optimizer.class_path") else "optimizer"
     folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
     name = (arguments.text("model", "model_name") or "") if pretrains else folder
     run = Recipe(
@@ -88,13 +96,20 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         options=_EAGER
         | _LOGITS
         | copies
-        | (_HALF if precision == "bf16-true" else {})
-        | read_optimizer(arguments, "optimizer.class_path", "torch"),
+        | (_HALF if precision in {"bf16-true", "16-true"} else {})
+        | read_optimizer(arguments, optimizer, "torch"),
         layout=Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout")),
     )
     note_samples(arguments, _LENGTH)
-    data = (arguments.text("longest", "data.class_path", "data") or "Alpaca").rpartition(".")[2]
-    return with_longest_sample(arguments, run, (data,))
+    data = arguments.text("longest", "data.class_path", "data") or ("TinyLlama" if pretrains else "Alpaca")
+    return with_longest_sample(arguments, run, (data.rpartition(".")[2],))
+
+
+def _targets(arguments: Arguments) -> str:
+    """Return which layers have adapters: those that are priced, or the next more."""
+    if arguments.switch("adapter_targets", "lora_mlp"):
+        return "all"
+    return "attention" if arguments.any_switch("adapter_targets", "lora_key", "lora_projection") else "query_value"
 
 
 def _usual(*, several: bool, pretrains: bool) -> dict[str, Any]:

@@ -316,9 +316,12 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     Else on the newest release for `devices`, their maker and family, where it has a recipe of this `case`: model,
     device and precision. A layout that is `recommended` runs with what is published for speed on such devices, recipe
     or not: nobody books them for the framework's bare defaults. Runs that train `adapters` have the switches of most
-    such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers.
+    such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers. On a family of
+    devices runs have what more than half have there: kernels that it lacks are no default.
     """
     stack = stack_for(name, named, *usual)
+    there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
+    options = {**{each.switch: each.text for each in there}, **options}
     if adapters:
         options = {**usual_with_adapters(name, stack), **options}
     if named is None and stack == DEFAULT:

@@ -256,8 +256,9 @@ def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
 MAXIMUM_BYTES: Final = MIB
 """Largest file read, in bytes."""
 _INSTEAD: Final[ContextVar[tuple[Path, bytes] | None]] = ContextVar("instead", default=None)
-_READING: Final = ("yaml_text.py", "documents.py", "hardware.py", "model.py", "vision.py")
-_READERS: Final = tuple(map(Path(__file__).with_name, _READING))
+_READING: Final = ("yaml_text.py", "documents.py", "hardware.py", "model.py", "vision.py", "configuration.py")
+_BESIDE: Final = ("../units.py", "../vocabulary.py", "families/encoders.yaml")
+_READERS: Final = tuple(Path(__file__).parent / name for name in (*_READING, *_BESIDE))
 _SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))
 """Folders of what ships."""
 

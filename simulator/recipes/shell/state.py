@@ -341,6 +341,9 @@ class Machine:
             return {str(number): word for number, word in enumerate(parameters, start=1)}
         end = int(name) if name != "#" and len(name) <= _MOST_DIGITS else None
         causes = open_causes(parameters, end)
+        if end and all(cause.name == "@" for cause in causes):  # `"$@"` handed on: the outer script's own word
+            before = [item.open for item in parameters].index(True) if causes else 0
+            causes = frozenset(Cause(cause.line, str(end - before)) for cause in causes)
         if causes or name == "#":
             return hole(f"${name}", line, causes, filled=not end) if causes else text_value(str(len(parameters)), line)
         if name == "0":

@@ -20,7 +20,7 @@ from simulator.frameworks.values import Cause, TooLargeError
 from simulator.recipes.shell.assignments import Assignments, assigned_names
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.source import HOLES, Source
-from simulator.recipes.shell.state import MAXIMUM_CALLS, Content, Machine, State, items_of, same_content
+from simulator.recipes.shell.state import MAXIMUM_CALLS, Content, Machine, State, items_of, open_words, same_content
 from simulator.recipes.shell.values import (
     EMPTY,
     Piece,
@@ -393,14 +393,22 @@ class Walk:
         """Follow a loop of nobody knows how many rounds: what a second round changes has no known value."""
 
         def rounds() -> None:
-            before, start = self.machine.state.snapshot(), len(self.launches)
+            before, start, words = self.machine.state.snapshot(), len(self.launches), self.machine.state.positional
             if run():
-                self._unsettle(run, before, start, causes, line)
+                shifted = words is not None and self.machine.state.positional is not words
+                self._unsettle(run, before, start, causes, line, shifted=shifted)
 
         return self.branches((rounds, lambda: True), causes, line)
 
-    def _unsettle(
-        self, run: Callable[[], bool], before: Mapping[str, Content], start: int, causes: frozenset[Cause], line: int
+    def _unsettle(  # noqa: PLR0913  a round, what was before it, and why nobody knows how many follow
+        self,
+        run: Callable[[], bool],
+        before: Mapping[str, Content],
+        start: int,
+        causes: frozenset[Cause],
+        line: int,
+        *,
+        shifted: bool = False,
     ) -> None:
         """After a round, forget what another one would change; its launches, from `start` on, stand for every round.
 
@@ -409,7 +417,10 @@ class Walk:
         machine, first = self.machine, self.machine.state
         changed = _changed(before, first.variables)
         more = set(changed)
-        while more:
+        if shifted:
+            first.positional = open_words(causes, line)
+        while more or shifted:
+            shifted = False
             left, machine.left = machine.left, []
             machine.state = first.fork()
             for name in sorted(changed):
