@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.tabular import record
 
 CheckOutcome = Literal[
     "fits",
@@ -31,7 +31,7 @@ FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
 """Outcomes of judged recipes."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
     """Conditions that a recipe must pass."""
 

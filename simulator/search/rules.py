@@ -152,6 +152,12 @@ def _context(pricing: Pricing) -> Mask:
     return _mask(undivided | (block.context_parallel % inner != 0))
 
 
+def _unfused_context(pricing: Pricing) -> Mask:
+    framework = pricing.scenario.framework
+    plain = framework.name == "megatron" and not framework.flash_attention
+    return _mask((pricing.block.context_parallel > 1) & plain)
+
+
 def _experts(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if not scenario.model.is_moe:
@@ -524,6 +530,7 @@ _BROKEN: Mapping[str, Masks] = {
     "batch": _batch,
     "sequence": _sequence,
     "context_heads": _context,
+    "unfused_context": _unfused_context,
     "experts": _experts,
     "sequence_parallel": _sequence_parallel,
     "zero_stage": _zero_stage,

@@ -138,6 +138,8 @@ def _mended(case: Case) -> Case:
     for rule in case.broken:
         if rule == "context_heads":
             case = case.with_scenario(framework=replace(case.scenario.framework, cp_communication="ring"))
+        elif rule == "unfused_context":
+            case = case.with_scenario(framework=replace(case.scenario.framework, flash_attention=True))
         elif rule in ("vocabulary", "ffn"):
             merged = case.layout.tensor_parallel * case.layout.data_parallel
             experts = 1 if model.is_moe else case.layout.expert_parallel

@@ -182,6 +182,15 @@ CASES: dict[str, list[Case]] = {
             RING | {"options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "1"}},
         ),
     ],
+    "unfused_context": [
+        Case({"context_parallel": 2}, {}, question={"options": {"flash_attention": "false"}}),
+        Case(
+            {"context_parallel": 2},
+            {"context_parallel": 2},
+            question={"options": {"flash_attention": "false"}},
+            kept_question={"options": {"flash_attention": "true"}},
+        ),
+    ],
     "experts": [
         Case({"expert_parallel": 2}, {}),
         Case({"expert_parallel": 3}, {"expert_parallel": 4}, small_moe(), {"devices": 24, "global_batch_size": 48}),

@@ -81,7 +81,6 @@ from tests.cli.running import refusal, run
         ("hardware", "h200", "h200-sxm"),
         ("hardware", "NVIDIA H200 NVL", "h200-nvl"),
         ("hardware", "AMD Instinct MI250X", "mi250x"),
-        ("hardware", "mi250", "mi250x"),
         ("hardware", "tpu-v5p", None),
         ("hardware", "", None),
         ("model", "x" * 300, None),
