@@ -147,8 +147,8 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
     if question.stated("precision") is None:
         kinds = [group.hardware for group in machines.groups] or [machines.hardware]
-        # fp16 where any device multiplies no bf16.
-        workload["precision"] = max(kind.usual_precision for kind in kinds)
+        # A device without bf16, such as a V100, trains in fp16, and the others with it.
+        workload["precision"] = "bf16" if all("bf16" in kind.peak_flops_per_second for kind in kinds) else "fp16"
     lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
     profile = usual_profile(

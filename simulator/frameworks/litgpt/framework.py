@@ -22,9 +22,14 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-_EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "8", "repeat_kv": "true", "release_grads": "true"}
+_EAGER: Final = {
+    "fused_rms_norm": "false",
+    "composed_norm_bytes": "8",
+    "repeat_kv": "true",
+    "release_grads": "true",
+    "loss_bytes_per_logit": "14",
+}
 """`RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads."""
-_LOGITS: Final = {"loss_bytes_per_logit": "14"}
 _LENGTH: Final = "train.max_seq_length"
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""
@@ -94,7 +99,6 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         precision={"bf16": "bf16", "16": "fp16", "32": "fp32"}.get(precision.partition("-")[0]),
         lora_rank=targets.get("workload.lora_rank", 8) if adapters else None,
         options=_EAGER
-        | _LOGITS
         | copies
         | (_HALF if precision in {"bf16-true", "16-true"} else {})
         | read_optimizer(arguments, optimizer, "torch"),

@@ -273,7 +273,7 @@ def shipped(file: Path, model: type[ModelT]) -> ModelT:
     fresh: list[ModelT] = []
 
     def judged() -> dict[str, Any]:
-        fresh.append(validated(str(file), model, read_yaml(file)))
+        fresh.append(validated(str(file), model, _parsed(file, loose=False)))
         return fresh[0].model_dump(mode="json", exclude_unset=True)
 
     content = _remembered(file, ".spec.json", judged)

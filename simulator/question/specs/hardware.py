@@ -34,7 +34,7 @@ from simulator.question.units import (
     parse_flops_per_second,
     parse_seconds,
 )
-from simulator.question.vocabulary import NARROW, AttentionKernel, ExpertDispatch, Precision, StackName
+from simulator.question.vocabulary import NARROW, AttentionKernel, ExpertDispatch, StackName
 
 BOOKED: Final = re.compile(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
 """Pattern of a spec's name or path, `@`, and its network."""
@@ -383,11 +383,6 @@ class HardwareSpec(Frozen):
         if precision not in peaks:
             raise PrecisionError(f"hardware '{self.name}' has no {precision} peak; it has: {', '.join(peaks)}")
         return peaks[precision]
-
-    @property
-    def usual_precision(self) -> Precision:
-        """Type of matrix products where nobody says one: bf16, or fp16 on a device that multiplies no bf16."""
-        return "bf16" if "bf16" in self.peak_flops_per_second else "fp16"
 
     def reach(self, precision: str) -> float:
         """Return the share of the peak that large products reach, over the usual share; 1 where not measured.
