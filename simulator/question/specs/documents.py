@@ -113,9 +113,10 @@ class Frozen:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in of_fields(self).items())})"
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, kind: Any, handler: Callable[[Any], Any]) -> Any:
-        return Taken("after", _judged).__get_pydantic_core_schema__(kind, handler)
+    def __post_init__(self) -> None:
+        """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""
+        if problems := "; ".join(self.problems()):
+            raise ValueError(problems)
 
     @classmethod
     @cache
@@ -139,13 +140,6 @@ class Frozen:
     def problems(self) -> Iterable[str]:
         """Yield what is wrong with values that are each of the right kind."""
         return ()
-
-
-def _judged(spec: Frozen) -> Frozen:
-    """Return a spec without problems; raise ValueError, as pydantic expects, with every one."""
-    if listed := "; ".join(spec.problems()):
-        raise ValueError(listed)
-    return spec
 
 
 def of_fields(spec: Frozen, *, but: Iterable[str] = (), defaults: bool = True) -> dict[str, Any]:
@@ -324,7 +318,13 @@ def as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-SourceKeys = Annotated[tuple[Name, ...], Limits(min_length=1, max_length=20), Taken("before", as_tuple)]
+def _some(keys: tuple[str, ...]) -> tuple[str, ...]:
+    if not keys:
+        raise ValueError("must name a document")
+    return keys
+
+
+SourceKeys = Annotated[tuple[Name, ...], Limits(max_length=20), Taken("after", _some), Taken("before", as_tuple)]
 """Keys of the ``sources`` mapping of the same file; YAML may hold one key or a list."""
 
 Sources = Mapping[Name, Annotated[str, Limits(min_length=1, max_length=1000)]]

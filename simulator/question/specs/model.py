@@ -357,7 +357,7 @@ class Published(Sourced):
         """Yield what is wrong with the counts."""
         try:
             for text in (self.total_parameters, self.active_parameters):
-                parse_count(text or "1")
+                parse_count("1" if text is None else text)
         except InputError as error:
             yield str(error)
 
