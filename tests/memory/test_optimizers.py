@@ -193,7 +193,7 @@ def test_what_muon_gathers_of_matrices_in_equal_parts() -> None:
         "moe_intermediate_size": 2048,
         "num_experts": 256,
     }
-    model = replace(CI_MODEL, **sizes)
+    model = replace(CI_MODEL, **dict[str, Any](sizes))
     scenario = scenario_of(model=model, devices=64, seq_length=1024, profile="torch", options={"optimizer": "muon"})
     pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
     assert float(gathered_bytes(pricing, pricing.block.replicas)[0, 0]) == (72 + 72) * GIB

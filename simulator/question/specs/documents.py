@@ -89,7 +89,7 @@ class Frozen:
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     __pydantic_config__: ClassVar[dict[str, object]]
-    _values: ClassVar[attrgetter[tuple[Any, ...]]]
+    _values: ClassVar[Any]
 
     def __init_subclass__(cls) -> None:
         dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
@@ -130,7 +130,8 @@ class Frozen:
     @cache
     def field_types(cls, *, limits: bool = False) -> Mapping[str, Any]:
         """Return the types of the fields, on demand with their limits."""
-        return get_type_hints(cls, include_extras=limits)
+        hints = get_type_hints(cls, include_extras=limits)
+        return {each.name: hints[each.name] for each in fields(cls)}
 
     @classmethod
     def key(cls, name: str) -> str:
