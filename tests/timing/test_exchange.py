@@ -9,6 +9,7 @@ import pytest
 from simulator.cost.operations.record import conditions_of
 from simulator.cost.operations.sums import expected_islands, layer_work, total
 from simulator.cost.timing.layers import layer_seconds, sum_parts
+from simulator.errors import InputError
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import validated
 from simulator.question.specs.model import ModelSpec
@@ -116,7 +117,7 @@ def test_ordering_copies_moves_less_where_ranks_share_them() -> None:
 
 def test_groups_must_divide_the_experts() -> None:
     values = asdict(V3) | {"n_group": 7}
-    with pytest.raises(ValueError, match="n_group 7, topk_group 4: of groups that divide 256 experts"):
+    with pytest.raises(InputError, match="n_group 7, topk_group 4: of groups that divide 256 experts"):
         validated("case", ModelSpec, values)
 
 
