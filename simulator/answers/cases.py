@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Final
 
 from simulator.answers.models import ContradictionError, model_of, needs_vocabulary, recipe_model
@@ -319,7 +319,7 @@ def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tup
         f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
         f"them whole on every rank, {heads} in all"
     )
-    model = scenario.model.model_copy(update={"num_key_value_heads": heads})
+    model = replace(scenario.model, num_key_value_heads=heads)
     return replace(scenario, model=model), (Remark("whole-key-values", "note", message),)
 
 
@@ -390,7 +390,7 @@ def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tu
 CLUSTER_SETTINGS = frozenset({"nodes", "devices", "devices_per_node", "dp"})
 LAYOUT_SETTINGS = frozenset(setting.key for setting in SETTINGS) - CLUSTER_SETTINGS
 """Settings without which a recipe's reader returns no layout; only `--set` supplies them."""
-_MODEL_SETTINGS = frozenset({"model", "tokenizer", *ModelSpec.model_fields})
+_MODEL_SETTINGS = frozenset({"model", "tokenizer", *(each.name for each in fields(ModelSpec))})
 _SEQUENCE = frozenset({"seq_length"})
 _PRECISION = frozenset({"precision"})
 _BATCH = frozenset({"global_batch_size", "gradient_accumulation_steps", "micro_batch_size"})

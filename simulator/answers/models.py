@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, get_origin
 
-from pydantic import ValidationError, create_model
-
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, did_you_mean
 from simulator.question.origin import Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.documents import validated
+from simulator.question.specs.documents import of_fields, validated, wrong_value
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIGA
 
@@ -48,7 +46,7 @@ _NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
 
 def field_values(settings: Iterable[tuple[str, str]]) -> dict[str, object]:
     """Return `--model-field NAME=VALUE` as values of a model spec's fields. Raises InputError naming the field."""
-    names = [name for name in ModelSpec.model_fields if name not in _NOT_SHAPE]
+    names = [name for name in ModelSpec.field_types() if name not in _NOT_SHAPE]
     values: dict[str, object] = {}
     for name, text in settings:
         if name not in names:
@@ -62,7 +60,7 @@ def field_values(settings: Iterable[tuple[str, str]]) -> dict[str, object]:
 
 
 def _value(name: str, text: str) -> object:
-    kind = ModelSpec.model_fields[name].annotation
+    kind = ModelSpec.field_types()[name]
     if get_origin(kind) is Literal:
         return text
     if get_origin(kind) is tuple:
@@ -73,12 +71,8 @@ def _value(name: str, text: str) -> object:
         return text.lower() in ("true", "1")
     if not text.isascii() or not text.isdigit() or len(text) > 12:
         raise InputError(f"--model-field {name}={text[:60]}: must be a whole number")
-    info = ModelSpec.model_fields[name]
-    try:
-        # Only its own range; the model checks how the fields combine.
-        create_model("Field", **{name: (info.annotation, info)}).model_validate({name: int(text)})  # type: ignore[call-overload]  # a field by name
-    except ValidationError as error:
-        raise InputError(f"--model-field {name}={text[:60]}: {error.errors()[0]['msg'].lower()}") from error
+    if wrong := wrong_value(ModelSpec, name, int(text)):  # only its own range; the model checks how fields combine
+        raise InputError(f"--model-field {name}={text[:60]}: {wrong}")
     return int(text)
 
 
@@ -95,7 +89,7 @@ def recipe_model(
     if named is None and not _describes(shapes):
         return None, ()
     base = None if named is None else model_of(named)
-    start: dict[str, Any] = {"name": "recipe", "architecture": "llama"} if base is None else base.model_dump()
+    start: dict[str, Any] = {"name": "recipe", "architecture": "llama"} if base is None else of_fields(base)
     values = start | dict(shapes)
     if base is not None and _differs(base, shapes):
         for key in ("published", "provenance"):

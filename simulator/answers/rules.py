@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -131,13 +132,8 @@ def _other_heads(launch: LaunchFacts) -> str:
     heads, shared = other
     fields = f"--model-field num_attention_heads={heads} --model-field num_key_value_heads={shared}"
     even = model.head_dim * model.num_attention_heads == model.hidden_size
-    changed = model.model_copy(
-        update={
-            "num_attention_heads": heads,
-            "num_key_value_heads": shared,
-            "head_dim": model.hidden_size // heads if even else model.head_dim,
-        }
-    )
+    size = model.hidden_size // heads if even else model.head_dim
+    changed = replace(model, num_attention_heads=heads, num_key_value_heads=shared, head_dim=size)
     counts = f"{total_parameters(model) / GIGA:.2f}B -> {total_parameters(changed) / GIGA:.2f}B parameters"
     return (
         f"{text}; or another model with heads {heads}/{shared} ({fields}): head_dim {model.head_dim} -> "

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
-from annotated_types import Le
-
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable, is_harmless, is_irrelevant, misspelled, plain
@@ -87,12 +85,11 @@ LARGEST_OF_WORKLOAD: Final = {
 @functools.cache
 def largest_of(setting: str) -> int | None:
     """Return the largest count of a model's field or of a workload; None for other settings."""
-    field_info = ModelSpec.model_fields.get(setting)
-    if field_info is None:
+    kind = ModelSpec.field_types(limits=True).get(setting)
+    if kind is None:
         return LARGEST_OF_WORKLOAD.get(setting)
-    parts = (info for part in get_args(field_info.annotation) for info in getattr(part, "__metadata__", ()))
-    limits = (limit.le for info in (field_info, *parts) for limit in info.metadata if isinstance(limit, Le))
-    return min((int(str(limit)) for limit in limits), default=LARGEST_COUNT)
+    parts = (info for part in (kind, *get_args(kind)) for info in getattr(part, "__metadata__", ()))
+    return min((info.limits["le"] for info in parts if "le" in info.limits), default=LARGEST_COUNT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def type_of(meaning: Meaning) -> type:
         return type(_SWITCHES[meaning.name].default)
     if meaning.kind == "workload":
         return int if meaning.name in LARGEST_OF_WORKLOAD else str
-    return _plain_type(ModelSpec.model_fields[meaning.name].annotation)
+    return _plain_type(ModelSpec.field_types()[meaning.name])
 
 
 def _plain_type(annotation: Any) -> type:

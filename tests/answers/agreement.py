@@ -23,6 +23,7 @@ import simulator
 from simulator.api import scenario_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.documents import plain, validated
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.names import hardware_names, model_names
 from simulator.search.build import bare_estimate
@@ -134,10 +135,10 @@ def _better(asked: dict[str, Any], estimate: Any) -> Iterator[tuple[str, str]]:
 @cache
 def doubled(name: str, part: str) -> HardwareSpec:
     """Hardware with one part twice as fast."""
-    values: dict[str, Any] = load_hardware(name).model_dump(by_alias=True, exclude_none=True)
+    values: dict[str, Any] = plain(load_hardware(name))
     if part in values:
         _double(values[part])
-    return HardwareSpec.model_validate(values)
+    return validated(name, HardwareSpec, values)
 
 
 def _double(value: Any) -> None:

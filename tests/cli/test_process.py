@@ -12,7 +12,10 @@ import simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numpy", "pydantic", "scipy", "tabulate", "yaml")
-NOT_ASKED = ("difflib", "pandas", "scipy", "simulator.question.specs.families", "simulator.recipes", "tree_sitter")
+NOT_ASKED = (
+    *("annotated_types", "difflib", "importlib.metadata", "pandas", "pydantic", "pydantic_core", "scipy", "tabulate"),
+    *("simulator.question.specs.families", "simulator.recipes", "tree_sitter", "yaml"),
+)
 """What neither a ranking nor an estimate of shipped specs needs."""
 
 

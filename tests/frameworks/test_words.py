@@ -92,7 +92,7 @@ def test_what_a_row_sets_is_there_to_set(table: str) -> None:
         assert not flag.sets or flag.effect == "priced", flag.name
         for meaning in flag.meanings():
             owner = {"option": FrameworkProfile, "workload": Recipe}.get(meaning.kind)
-            fields = {"layout": BY_NAME, "model": ModelSpec.model_fields}.get(meaning.kind)
+            fields = {"layout": BY_NAME, "model": ModelSpec.field_types()}.get(meaning.kind)
             names = fields if owner is None else owner.__dataclass_fields__  # type: ignore[attr-defined]  # dataclasses
             assert names is not None
             assert meaning.name in names, (flag.name, meaning.target)

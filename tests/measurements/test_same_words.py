@@ -12,6 +12,7 @@ from simulator.frameworks import registry
 from simulator.frameworks.flags import Flag, table_of
 from simulator.question.frameworks.profile import switches
 from simulator.question.question import question_of
+from simulator.question.specs.documents import of_fields
 from simulator.recipes.logs import read_log
 from simulator.recipes.readers.read import read_recipe
 from tests.measurements.test_wild_logs import dump, steps
@@ -293,9 +294,7 @@ def test_the_log_and_the_script_of_one_run_ask_the_same(flag: Flag, tmp_path: Pa
     }
     loose = ("architecture", "max_position_embeddings", "vocab_size")
     shapes = [
-        model.model_dump(
-            exclude={*loose, "name", "aliases", "huggingface", "note", "sources", "provenance", "published"}
-        )
+        of_fields(model, but=(*loose, "name", "aliases", "note", "sources", "provenance", "published"))
         for model in (scenario.model, case.scenario.model)
     ]
     assert shapes[0] == shapes[1]

@@ -26,7 +26,7 @@ def ask(offload: Offload, host: str | None = "2 TB", micro_batch_size: int = 1) 
     """Llama 3.1 8B on one node whose host has so much memory."""
     scenario = scenario_of(model="llama3.1-8b", hardware="h100-sxm-80g", nodes=1)
     memory = None if host is None else MemorySize(value=host, source=("test",), status="assumed")
-    hardware = scenario.hardware.model_copy(update={"host_memory": memory})
+    hardware = replace(scenario.hardware, host_memory=memory)
     return estimate_layout(
         replace(scenario, hardware=hardware), replace(LAYOUT, offload=offload, micro_batch_size=micro_batch_size)
     )
@@ -126,8 +126,8 @@ def test_offloaded_modules_take_time_where_the_link_is_slow() -> None:
         model="qwen3-30b-a3b", hardware="h100-sxm-80g", nodes=1, options={"offloaded_modules": "expert_fc1,moe_act"}
     )
     layout = replace(LAYOUT, expert_parallel=4, stage_layers=(24, 24))
-    slow = scenario.hardware.host_bandwidth.model_copy(update={"value": "1 GB/s"})
-    slower = replace(scenario, hardware=scenario.hardware.model_copy(update={"host_bandwidth": slow}))
+    slow = replace(scenario.hardware.host_bandwidth, value="1 GB/s")
+    slower = replace(scenario, hardware=replace(scenario.hardware, host_bandwidth=slow))
     fast, late = (estimate_layout(each, layout) for each in (scenario, slower))
     assert set(fast.memory.host_parts_bytes) == {"activations"}
     assert fast.memory.host_pinned_bytes == fast.memory.host_bytes_per_node > GIB

@@ -116,7 +116,7 @@ def test_a_host_without_room_to_load_does_not_fit() -> None:
     scenario, layout = _asked("peft", 3)
     host = scenario.hardware.host_memory
     assert host is not None
-    small = scenario.hardware.model_copy(update={"host_memory": host.model_copy(update={"value": "256 GB"})})
+    small = replace(scenario.hardware, host_memory=replace(host, value="256 GB"))
     found = bare_estimate(replace(scenario, hardware=small), layout)
     assert (found.verdict, found.memory.fits_host) == ("does_not_fit", False)
     assert "(loading 454.96)" in str(host_text(found.memory))

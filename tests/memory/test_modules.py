@@ -189,13 +189,13 @@ def test_layouts_of_a_block_keep_what_each_keeps_alone() -> None:
 
 def seconds(*modules: str) -> float:
     """What selective recompute takes per micro batch and layer with experts."""
-    model = MEASURED.model_copy(update={"first_k_dense_replace": 0, "num_hidden_layers": 1})
+    model = replace(MEASURED, first_k_dense_replace=0, num_hidden_layers=1)
     answer = priced(core(model), recompute="selective", recompute_modules=modules)
     return only(answer.step.parts(answer.pricing)["recompute"]) / 8
 
 
 def test_modules_of_listed_layers_take_their_share() -> None:
-    model = MEASURED.model_copy(update={"first_k_dense_replace": 0, "num_hidden_layers": 4})
+    model = replace(MEASURED, first_k_dense_replace=0, num_hidden_layers=4)
 
     def all_of(**listed: Any) -> float:
         answer = priced(core(model), recompute="selective", recompute_modules=("moe_gate_up",), **listed)

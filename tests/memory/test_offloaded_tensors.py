@@ -17,7 +17,7 @@ from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_
 
 EXPERTS = small_moe(first_k_dense_replace=0, num_shared_experts=0)
 MLA_EXPERTS = small_mla(
-    **EXPERTS.model_dump(include={"num_experts", "num_experts_per_tok", "moe_intermediate_size"}),
+    **{name: getattr(EXPERTS, name) for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size")},
     first_k_dense_replace=0,
 )
 

@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,8 +187,13 @@ def test_adafactor_keeps_rows_and_columns() -> None:
 def test_what_muon_gathers_of_matrices_in_equal_parts() -> None:
     # InternLM/xtuner pull request 2069: GLM-5.2's down projections of 256 experts, 12 left over of 76 on 64 ranks,
     # a buffer and its flattened copy of 72 GiB each.
-    sizes = {"num_hidden_layers": 76, "hidden_size": 6144, "moe_intermediate_size": 2048, "num_experts": 256}
-    model = CI_MODEL.model_copy(update=sizes)
+    sizes: dict[str, Any] = {
+        "num_hidden_layers": 76,
+        "hidden_size": 6144,
+        "moe_intermediate_size": 2048,
+        "num_experts": 256,
+    }
+    model = replace(CI_MODEL, **dict[str, Any](sizes))
     scenario = scenario_of(model=model, devices=64, seq_length=1024, profile="torch", options={"optimizer": "muon"})
     pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
     assert float(gathered_bytes(pricing, pricing.block.replicas)[0, 0]) == (72 + 72) * GIB

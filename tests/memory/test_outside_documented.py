@@ -60,7 +60,7 @@ def test_a_ring_holds_two_blocks_and_a_partial_result() -> None:
 
 def test_the_interval_says_that_it_was_not_measured() -> None:
     documented = api.scenario_of(model="llama3.1-8b", hardware="ascend-910b-64g-8")
-    hardware = documented.hardware.model_copy(update={"communicator_buffer": None})
+    hardware = replace(documented.hardware, communicator_buffer=None)
     scenarios = (documented, replace(documented, hardware=hardware))
     wide, narrow = (
         next(

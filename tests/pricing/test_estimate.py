@@ -259,7 +259,7 @@ def test_another_value_is_as_much_slower_as_this_one_is_faster() -> None:
 def test_a_peak_that_no_document_states_is_said(note: str, said: str) -> None:
     machine = load_hardware("a100-sxm-40g")
     rate = ComputeRate(value="262 TFLOP/s", status="assumed", note=note, source=("assumption",))
-    assumed = machine.model_copy(update={"peak_flops": machine.peak_flops.model_copy(update={"bf16": rate})})
+    assumed = replace(machine, peak_flops=replace(machine.peak_flops, bf16=rate))
     assert provenance(scenario_of(small_dense(), assumed)).assumed_peak == said
     assert provenance(scenario_of(small_dense(), machine)).assumed_peak == ""
 
@@ -280,7 +280,7 @@ def test_a_peak_that_no_document_states_is_said(note: str, said: str) -> None:
     ],
 )
 def test_an_own_device_without_the_rates_of_its_family_is_said(lacking: dict[str, Any], said: str | None) -> None:
-    machine = catalogue.load_hardware("h100-sxm-80g").model_copy(update={"name": "mine"} | lacking)
+    machine = replace(catalogue.load_hardware("h100-sxm-80g"), **({"name": "mine"} | lacking))
     assert list(provenance(scenario_of(small_dense(), machine)).cautions) == ([said] if said else [])
     for name in ("h100-sxm-80g", "z2000", "a10g"):
         assert not provenance(scenario_of(small_dense(), catalogue.load_hardware(name))).cautions
@@ -294,7 +294,7 @@ def test_what_a_node_s_host_does_not_hold_does_not_fit(share: float | None, verd
     needs = estimate_layout(scenario, layouts[1]).memory.host_bytes_per_node
     assert needs > 0
     size = None if share is None else MemorySize(value=f"{needs * share} B", source=("test",), status="assumed")
-    machine = scenario.hardware.model_copy(update={"host_memory": size})
+    machine = replace(scenario.hardware, host_memory=size)
     found = price(Pricing(replace(scenario, hardware=machine), block_of(layouts)))
     assert found.verdict.tolist() == [FITS, verdict]
 

@@ -16,6 +16,7 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.documents import plain, validated
 from simulator.question.specs.hardware import HardwareSpec
 from tests.pricing.layouts import Case, cases
 from tests.scenario.cases import layout_of, scenario_of
@@ -47,7 +48,7 @@ class Rates(NamedTuple):
 def with_rates(name: str, rates: Rates) -> HardwareSpec:
     """The hardware with each part so many times as fast; products come as near to the peak as before."""
     spec = load_hardware(name)
-    values: dict[str, Any] = spec.model_dump(by_alias=True, exclude_none=True)
+    values: dict[str, Any] = plain(spec)
 
     def faster(figure: dict[str, Any], rate: float, factor: float, unit: str) -> None:
         figure["value"] = f"{rate * factor:.9e} {unit}"
@@ -63,7 +64,7 @@ def with_rates(name: str, rates: Rates) -> HardwareSpec:
             faster(links["pair_bandwidth"], level.pair_bandwidth_bytes_per_second, rates.links, "B/s")
     faster(values["network"]["nic_bandwidth"], spec.nic_bandwidth_bytes_per_second, rates.network, "B/s")
     faster(values["host_bandwidth"], spec.host_bandwidth_bytes_per_second, rates.host, "B/s")
-    return HardwareSpec.model_validate(values)
+    return validated(name, HardwareSpec, values)
 
 
 def step_seconds(scenario: Scenario, layout: Layout, rates: Rates) -> float:

@@ -19,6 +19,7 @@ from simulator.cost.stages import stage_contents
 from simulator.cost.timing.layers import Parts, collective_seconds
 from simulator.cost.timing.step import pieces_of
 from simulator.question.scenario.block import block_of
+from simulator.question.specs.documents import plain, validated
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search.build import estimate_layout
 from tests.pricing.layouts import Case, cases, layouts, scenarios
@@ -149,7 +150,7 @@ COMMUNICATION = ("tensor_parallel", "context_parallel", "expert_parallel")
 def with_links(name: str, factor: float) -> HardwareSpec:
     """The hardware with links without latency, all `factor` times as wide."""
     spec = load_hardware(name)
-    values = spec.model_dump(by_alias=True, exclude_none=True)
+    values = plain(spec)
     for link in (*values["device_links"], values["network"]):
         link["latency"]["value"] = "1e-30 s"
         for key in ("bandwidth", "pair_bandwidth", "nic_bandwidth"):
@@ -158,7 +159,7 @@ def with_links(name: str, factor: float) -> HardwareSpec:
                     getattr(x, key) for x in spec.device_links if x.name == link["name"]
                 )
                 link[key]["value"] = f"{held.amount * factor:.6f} B/s"
-    return HardwareSpec.model_validate(values)
+    return validated(name, HardwareSpec, values)
 
 
 LINKED = {

@@ -114,7 +114,7 @@ def test_few_tokens_read_the_experts_parts_of_a_rank() -> None:
 def test_the_bubble_s_share_of_equal_stages(chunks: int) -> None:
     """(p - 1) / v idle of m busy micro batches (Narayanan et al. 2021, section 2.2), where no rank has more to do."""
     scenario = llama(global_batch_size=16, seq_length=2**17)
-    cut = replace(scenario, model=scenario.model.model_copy(update={"vocab_size": 8}))
+    cut = replace(scenario, model=replace(scenario.model, vocab_size=8))
     found = estimated(cut, pipeline_parallel=4, virtual_stages=chunks).throughput
     m, idle = 8, 3 / chunks
     assert found.bubble_fraction == pytest.approx(idle / (m + idle), rel=1e-4)

@@ -9,6 +9,7 @@ from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
+from simulator.question.specs.documents import validated
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.readers.read import read_recipe
@@ -149,7 +150,7 @@ def test_precision(flags: str, precision: str, tmp_path: Path) -> None:
 def test_a_shape_of_no_shipped_model(tmp_path: Path) -> None:
     recipe = read(BASE.replace("--num-layers 32", "--num-layers 12"), tmp_path)
     assert recipe.model is None
-    spec = ModelSpec.model_validate({"name": "own", **recipe.model_fields})
+    spec = validated("own", ModelSpec, {"name": "own", **recipe.model_fields})
     assert (spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim) == (12, 8, 128)
     assert spec.vocab_size == 128256
 

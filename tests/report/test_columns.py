@@ -1,6 +1,27 @@
 """What a narrow line leaves out is named, with the cell that all its rows have."""
 
-from simulator.show.report.presentation import Column, fitting, narrow_line
+import pytest
+import tabulate
+
+from simulator.show.report.presentation import Column, fitting, grid, narrow_line
+
+HEADERS = ["#", "re-\ncomp.", "fit\n%", "what is assumed"]
+ROWS = [
+    ["1", "none", ">99.9", "its peak"],
+    ["10", "block 6", "", " the rate of a link,\nand its latency "],
+    ["", "-", "\x1b[32mfits\x1b[0m", "±3 %\n"],
+]
+
+
+@pytest.mark.parametrize("left", [(), (0,), (1, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:1]])
+def test_a_table_on_a_terminal_is_as_tabulate_writes_it(
+    rows: list[list[str]], left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabulate, "MIN_PADDING", 0)
+    sides = ["left" if column in left else "right" for column in range(4)]
+    wanted = tabulate.tabulate(rows, headers=HEADERS, tablefmt="simple", disable_numparse=True, colalign=sides)
+    assert grid(HEADERS, rows, "table", text_columns=left) == wanted
 
 
 def test_what_all_rows_have_is_said_beside_the_name_of_its_column() -> None:

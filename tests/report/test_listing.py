@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_every_number_of_a_model_has_source_and_status(name: str) -> None:
 
 
 def test_a_model_without_provenance_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = load_model("llama3.1-8b").model_copy(update={"provenance": None, "published": None})
+    spec = replace(load_model("llama3.1-8b"), provenance=None, published=None)
     monkeypatch.setattr(listing, "load_model", lambda _: spec)
     assert {fact["status"] for fact in models_listing("mine.yaml").records} == {"given by the file", "derived"}
 
@@ -74,7 +75,7 @@ def test_notes_tell_what_the_sources_are(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"sheet": "a data sheet"}, "A note.", ["A note.", "sheet: a data sheet"]),
         ({}, "", []),
     ):
-        changed = spec.model_copy(update={"sources": sources, "note": note})
+        changed = replace(spec, sources=sources, note=note)
         monkeypatch.setattr(listing, "load_model", lambda _, changed=changed: changed)
         assert list(models_listing("mine.yaml").notes) == lines
 

@@ -17,6 +17,7 @@ from simulator.question.scenario.block import LayoutBlock, block_of
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs import catalogue
+from simulator.question.specs.documents import validated
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import LayerKind, ModelSpec
 
@@ -73,7 +74,7 @@ load_model = lru_cache(catalogue.load_model)
 @lru_cache
 def load_hardware(name: str) -> HardwareSpec:
     """A shipped device, its products taken to reach the usual share of the peak."""
-    return catalogue.load_hardware(name).model_copy(update={"product_flops": None})
+    return replace(catalogue.load_hardware(name), product_flops=None)
 
 
 _DENSE: dict[str, Any] = {
@@ -130,29 +131,29 @@ _COMPRESSION: dict[str, dict[str, Any]] = {
 
 def small_dense(**changes: Any) -> ModelSpec:
     """4 layers, h 64, f 160, 4 heads and 2 key-value heads of 16, vocabulary 1000."""
-    return ModelSpec.model_validate(_DENSE | changes)
+    return validated("case", ModelSpec, _DENSE | changes)
 
 
 def small_moe(**changes: Any) -> ModelSpec:
     """The dense one with 8 experts of width 48, 2 per token, 1 shared; the first layer is dense."""
-    return ModelSpec.model_validate(_MOE | changes)
+    return validated("case", ModelSpec, _MOE | changes)
 
 
 def small_sliding(**changes: Any) -> ModelSpec:
     """The dense one with 6 heads; every second layer attends to a window of 8 tokens."""
     window = {"num_attention_heads": 6, "mixers": ("sliding", "grouped_query"), "sliding_window": 8}
-    return ModelSpec.model_validate(_DENSE | window | changes)
+    return validated("case", ModelSpec, _DENSE | window | changes)
 
 
 def small_mla(**changes: Any) -> ModelSpec:
     """Latent attention: ranks 40 and 32, heads of 16 + 8 rotary, values of 20."""
-    return ModelSpec.model_validate(_MLA | changes)
+    return validated("case", ModelSpec, _MLA | changes)
 
 
 def small_compressed(*mixers: str, **changes: Any) -> ModelSpec:
     """The dense one with 4 heads of 32 over one tensor of keys and values, a window of 8, and DeepSeek-V4's mixers."""
     fields = {key: value for mixer in mixers for key, value in _COMPRESSION[mixer].items()}
-    return ModelSpec.model_validate(_SHARED | fields | {"mixers": mixers} | changes)
+    return validated("case", ModelSpec, _SHARED | fields | {"mixers": mixers} | changes)
 
 
 def scenario_of(

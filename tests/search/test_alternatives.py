@@ -58,7 +58,7 @@ def test_without_experts_kernels_or_a_framework_that_uses_them_there_is_one_sear
 
 def test_every_kind_of_device_needs_the_kernels() -> None:
     h100, a100 = load_hardware("h100-sxm-80g"), load_hardware("a100-sxm-80g")
-    later = h100.model_copy(update={"expert_kernels": ("hybridep",)})
+    later = replace(h100, expert_kernels=("hybridep",))
     for kinds, expected in (
         ((h100, h100), [{}, OVERLAPPED]),
         ((h100, later), [{}, OVERLAPPED | {"expert_dispatch": "hybridep"}]),

@@ -123,8 +123,8 @@ def test_the_figures_are_those_of_the_solved_numbers(at_once: int) -> None:
 def tight(bytes_free: float) -> Scenario:
     """A device on which so many bytes can be used."""
     machine = load_hardware("z2000")
-    usable = machine.usable_memory.model_copy(update={"value": f"{bytes_free} B"})
-    return twelve(hardware=machine.model_copy(update={"usable_memory": usable}), seq_length=4096)
+    usable = replace(machine.usable_memory, value=f"{bytes_free} B")
+    return twelve(hardware=replace(machine, usable_memory=usable), seq_length=4096)
 
 
 def needs_of(scenario: Scenario, layout: Layout) -> list[float]:

@@ -13,6 +13,7 @@ import pytest
 from simulator import InputError
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, Layout
 from simulator.question.scenario.scenario import NodeGroup, Scenario
+from simulator.question.specs.documents import of_fields
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search import space as space_module
 from simulator.search.rank import search
@@ -140,11 +141,11 @@ def test_unequal_chunks_count_prediction_modules() -> None:
 def rated(name: str, factor: float) -> HardwareSpec:
     machine = load_hardware("z2000")
     peaks = {
-        key: rate.model_copy(update={"value": f"{float(str(rate.value).split()[0]) * factor} TFLOP/s"})
-        for key, rate in dict(machine.peak_flops).items()
+        key: replace(rate, value=f"{float(str(rate.value).split()[0]) * factor} TFLOP/s")
+        for key, rate in of_fields(machine.peak_flops).items()
         if rate is not None
     }
-    return machine.model_copy(update={"name": name, "peak_flops": machine.peak_flops.model_copy(update=peaks)})
+    return replace(machine, name=name, peak_flops=replace(machine.peak_flops, **peaks))
 
 
 def mixed(*factors: float, layers: int = 12) -> Scenario:
@@ -265,7 +266,7 @@ def test_experts_are_divided_by_their_divisors_up_to_the_devices() -> None:
 def test_modules_go_with_the_model_and_the_framework() -> None:
     assert searched_modules(scenario_of(small_mla(), profile="paddle")) == (("core_attn",),)
     both = small_moe(
-        **small_mla().model_dump(include={"attention", "kv_lora_rank", "qk_nope_head_dim"})
+        **{name: getattr(small_mla(), name) for name in ("attention", "kv_lora_rank", "qk_nope_head_dim")}
         | {
             "q_lora_rank": 40,
             "qk_rope_head_dim": 8,

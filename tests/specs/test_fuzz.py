@@ -4,6 +4,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def attempt(load: Callable[[str], Any], suffix: str, content: bytes) -> None:
         assert len(refusal.splitlines()) == 1
         assert len(refusal) < 3000
         return
-    assert all(map(math.isfinite, numbers(spec.model_dump())))
+    assert all(map(math.isfinite, numbers(asdict(spec))))
     if load is load_model:
         assert 0 < active_parameters(spec, include_input_embedding=False) <= total_parameters(spec)
         assert math.isfinite(float(total_parameters(spec) + mtp_parameters(spec)))

@@ -27,7 +27,7 @@ def tiles(rows: float, outputs: float) -> float:
 
 def untiled(scenario: Scenario) -> Scenario:
     """The scenario on a device of unknown tiles, whose products are of any shape."""
-    return replace(scenario, hardware=scenario.hardware.model_copy(update={"product_tile": None}))
+    return replace(scenario, hardware=replace(scenario.hardware, product_tile=None))
 
 
 def product(

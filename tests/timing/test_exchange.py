@@ -1,6 +1,6 @@
 """How tokens reach their experts: volumes, nodes and ranks reached, seconds, worked by hand."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,14 @@ import pytest
 from simulator.cost.operations.record import conditions_of
 from simulator.cost.operations.sums import expected_islands, layer_work, total
 from simulator.cost.timing.layers import layer_seconds, sum_parts
+from simulator.errors import InputError
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.documents import validated
 from simulator.question.specs.model import ModelSpec
 from tests.scenario.cases import ROUND, load_model, only, pricing, scenario_of
 
 V3 = load_model("deepseek-v3")
-FREE = V3.model_copy(update={"n_group": 0, "topk_group": 0})
+FREE = replace(V3, n_group=0, topk_group=0)
 T = 4096
 
 
@@ -51,7 +53,7 @@ def test_one_island_is_reached_once() -> None:
 
 def two_nodes(dispatch: str, wait_seconds: float = 0.0) -> Scenario:
     """A model of 8 experts, 2 a token, on 16 devices of which 8 share a node."""
-    model = load_model("mixtral-8x7b-v0.1").model_copy(update={"num_experts": 16})
+    model = replace(load_model("mixtral-8x7b-v0.1"), num_experts=16)
     coefficients = replace(ROUND, time=replace(ROUND.time, expert_wait_seconds=wait_seconds))
     options = {"expert_dispatch": dispatch}
     fields: dict[str, Any] = {"coefficients": coefficients, "seq_length": T, "global_batch_size": 16}
@@ -114,9 +116,9 @@ def test_ordering_copies_moves_less_where_ranks_share_them() -> None:
 
 
 def test_groups_must_divide_the_experts() -> None:
-    values = V3.model_dump() | {"n_group": 7}
-    with pytest.raises(ValueError, match="n_group 7, topk_group 4: of groups that divide 256 experts"):
-        ModelSpec.model_validate(values)
+    values = asdict(V3) | {"n_group": 7}
+    with pytest.raises(InputError, match="n_group 7, topk_group 4: of groups that divide 256 experts"):
+        validated("case", ModelSpec, values)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_fp8_casts_every_copy() -> None:
 
 def test_biases_of_experts_are_kernels_of_their_own() -> None:
     with_bias = load_model("gpt-oss-20b")
-    without = with_bias.model_copy(update={"mlp_bias": False})
+    without = replace(with_bias, mlp_bias=False)
     kind = with_bias.layer_kinds[0]
 
     def copies(model: ModelSpec) -> float:

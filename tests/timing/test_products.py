@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_a_product_computes_whole_tiles(
         assert only(seconds) == pytest.approx(2 * tiled * summed / RATE * factor(h100(product_waves=0.0), 1, 1, summed))
     # Without sides of a tile nothing is filled up.
     bare = h100(product_waves=0.0)
-    bare = replace(bare, hardware=bare.hardware.model_copy(update={"product_tile": None}))
+    bare = replace(bare, hardware=replace(bare.hardware, product_tile=None))
     exact = shaped_seconds(bare, RATE, ProductShape(np.array([rows]), outputs, depth))
     assert [only(seconds) for seconds in exact] == pytest.approx([2 * rows * outputs * depth / RATE] * 3)
 
@@ -207,5 +208,5 @@ def test_heads_that_tensor_cores_do_not_load_run_on_the_units_for_fp32(head_dim:
 @pytest.mark.parametrize("missing", ["processors", "product_tile"])
 def test_a_device_of_which_processors_or_tiles_are_not_known_runs_every_shape_alike(missing: str) -> None:
     scenario = h100()
-    hardware = scenario.hardware.model_copy(update={missing: None})
+    hardware = replace(scenario.hardware, **dict[str, Any]({missing: None}))
     assert shape_factor(replace(scenario, hardware=hardware), RATE)(np.array([64.0]), np.array([64.0])) == 1.0

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ LIMIT_SECONDS = 240
 
 
 def tiny_model(**changes: Any) -> ModelSpec:
-    return load_model(str(TINY)).model_copy(update=changes)
+    return replace(load_model(str(TINY)), **changes)
 
 
 def job_of(

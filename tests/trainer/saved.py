@@ -6,6 +6,7 @@ fields, sequence length, tensor parallel size, sequence parallelism and recomput
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from simulator.question.specs.catalogue import load_model
 
 def saved_bytes(case: dict[str, Any]) -> int:
     """Storages saved for the backward pass of one layer, without parameters and rotary tables."""
-    model = load_model(case["model"]).model_copy(update=case.get("fields", {}))
+    model = replace(load_model(case["model"]), **case.get("fields", {}))
     tp, sequence_parallel = case.get("tp", 1), case.get("sequence_parallel", case.get("tp", 1) > 1)
     layout = Layout(tensor_parallel=tp, recompute=case.get("recompute", "none"), stage_layers=(1,))
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=tp)

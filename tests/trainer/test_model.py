@@ -4,6 +4,7 @@ import json
 import math
 import os
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,9 @@ def test_the_last_stage_wants_targets_and_returns_one_loss() -> None:
 
     from simulator.lab.trainer.model import Stage  # noqa: PLC0415 - needs torch
 
-    model = load_model("llama3.2-1b").with_layers(1).model_copy(update={"hidden_size": 64, "intermediate_size": 128})
-    model = model.model_copy(update={"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16})
-    model = model.model_copy(update={"vocab_size": 100, "tie_word_embeddings": True})
+    model = replace(load_model("llama3.2-1b").with_layers(1), hidden_size=64, intermediate_size=128)
+    model = replace(model, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+    model = replace(model, vocab_size=100, tie_word_embeddings=True)
     stage = Stage(model, [0], seq_length=8, embedding=True, head=True)
     stage.initialize(0)
     tokens = torch.arange(8)[None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, assert_never
 
@@ -81,7 +82,7 @@ def hashed_experts(conditions: Conditions) -> tuple[Operation, ...]:
 
 @lru_cache(maxsize=64)
 def _uncorrected(model: ModelSpec) -> ModelSpec:
-    return model.model_copy(update={"router_bias": False})
+    return replace(model, router_bias=False)
 
 
 def experts_beside(conditions: Conditions) -> tuple[Operation, ...]:

@@ -23,7 +23,7 @@ from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, SETTINGS, Layout, default_cut
 from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
 from simulator.question.specs.catalogue import load_hardware, load_model, models_by_sizes
-from simulator.question.specs.documents import validated
+from simulator.question.specs.documents import plain, validated
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.yaml_text import parse_yaml
 from simulator.question.units import TERA
@@ -138,9 +138,7 @@ def model_of(name: str) -> ModelSpec:
 
 def spec_text(spec: ModelSpec) -> str:
     """Return a model as its own text, which `model_of` reads back equal."""
-    return _text(
-        spec.model_dump(mode="json", exclude_defaults=True, exclude={"note", "sources", "provenance", "published"})
-    )
+    return _text(plain(spec, but=("note", "sources", "provenance", "published")))
 
 
 def _text(values: Mapping[str, Any]) -> str:
@@ -158,7 +156,7 @@ def _difference(spec: ModelSpec, shape: LoggedFields, vocab_padding: int) -> str
         return f"num_hidden_layers {shape['num_hidden_layers']}, not {spec.num_hidden_layers}"
     idle = {"intermediate_size"} if spec.is_moe and not spec.num_dense_layers else set()
     idle |= {"num_key_value_heads", "head_dim"} if spec.attention == "mla" else set()
-    for name in ModelSpec.model_fields:
+    for name in ModelSpec.field_types():
         logged, known = shape.get(name), getattr(spec, name)
         if name not in _LOOSE | idle and logged is not None and logged != known:
             return f"{name} {logged}, not {known}"
@@ -178,8 +176,8 @@ def _own_spec(shape: LoggedFields) -> str:
     values = {"architecture": family} | usual | stated
     fields = {
         field: list(values[field]) if isinstance(values[field], tuple) else values[field]
-        for field, about in ModelSpec.model_fields.items()
-        if field in values and values[field] != about.default
+        for field in ModelSpec.field_types()
+        if field in values and values[field] != getattr(ModelSpec, field, None)
     }
     return _text({"name": name, **fields})
 

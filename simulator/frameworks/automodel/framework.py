@@ -23,6 +23,7 @@ from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, rank_layers
+from simulator.question.specs.documents import of_fields
 from simulator.question.specs.families.reading import model_of_config
 
 _NODES: Final = ("slurm.nodes", "benchmark.num_nodes")
@@ -156,7 +157,7 @@ def _stated_sizes(arguments: Arguments, keys: Sequence[Key]) -> dict[str, Any]:
     if not kind or sizes.keys().isdisjoint(("num_hidden_layers", "n_layer")):
         return {}
     spec = model_of_config({**sizes, "model_type": kind}, f"{arguments.file}: {'.'.join(section)}", "recipe")
-    return spec.model_dump(exclude_defaults=True, exclude={"name", "note"})
+    return of_fields(spec, but=("name", "note"), defaults=False)
 
 
 def _of_parts(arguments: Arguments, run: Recipe) -> Recipe:

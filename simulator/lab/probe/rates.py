@@ -28,6 +28,7 @@ from simulator.lab.trainer.job import (
     Timing,
 )
 from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, TimeCoefficients, priors
+from simulator.question.specs.documents import plain
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIGA, MEGA, MIB, TERA
 
@@ -327,7 +328,7 @@ def _reduce_slowdown(gathers: Sequence[Timed], scatters: Sequence[Timed]) -> flo
 
 def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates, date: str) -> dict[str, Any]:
     """Return `template`'s document with measured figures; those that the probe cannot see keep values and sources."""
-    document = template.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    document: dict[str, Any] = plain(template)
     document["sources"] = dict(document["sources"]) | {SOURCE: _source(measured, date)}
     document["note"] = (
         f"Measured by `simulate calibrate --probe` with {measured.devices} ranks at once; "

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, check_kind
-from simulator.question.specs.documents import read_limited, read_yaml, shipped, validated
+from simulator.question.specs.documents import plain, read_limited, read_yaml, shipped, validated
 from simulator.question.specs.hardware import BOOKED, HardwareSpec, with_network
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import (
@@ -84,11 +85,11 @@ def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
 def _vision_model(name: str) -> ModelSpec:
     """Return a known model with an encoder of images: its decoder with other fields, and the encoder."""
     row = vision_models()[name]
-    decoder = load_model(row["decoder"]).model_copy(update=dict(row.get("fields", {})))
+    decoder = replace(load_model(row["decoder"]), **row.get("fields", {}))
     text = {"hidden_size": decoder.hidden_size}
     encoder = encoder_of({"model_type": row["type"], "vision_config": row.get("vision", {}), "text_config": text}, {})
     note = f"the text part of {name}: what reads images is priced with --images, sound and video are not."
-    return decoder.model_copy(update={"name": name, "aliases": (), "note": note, "encoder": encoder, "published": None})
+    return replace(decoder, name=name, aliases=(), note=note, encoder=encoder, published=None)
 
 
 @lru_cache(maxsize=1)
@@ -161,10 +162,9 @@ def spec_text(kind: SpecKind, name_or_path: str) -> str:
     if file is not None:
         return read_limited(file)
     spec = load_model(name_or_path) if kind == "model" else load_hardware(name_or_path)
-    values = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     import yaml  # noqa: PLC0415  start-up time
 
-    return yaml.safe_dump(values, sort_keys=False, width=120)
+    return yaml.safe_dump(plain(spec), sort_keys=False, width=120)
 
 
 def shipped_file(kind: SpecKind, text: str) -> Path | None:

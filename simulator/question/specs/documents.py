@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from importlib.util import cache_from_source
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
@@ -55,26 +56,159 @@ def fields_from(
     return decorated
 
 
-ModelT = TypeVar("ModelT", bound=BaseModel)
+class Limits:
+    """Limits of a value, in pydantic's words; none of pydantic is imported before somebody's own file is validated."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.limits = limits
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
+        return {**handler(kind), **self.limits}
 
 
-def validated(where: str, model: type[ModelT], values: object) -> ModelT:
-    """Return ``values`` as a ``model``; an InputError names ``where`` and every problem in it, by key path."""
+class Taken:
+    """Function that a value passes before its type is checked, or after."""
+
+    def __init__(self, mode: Literal["before", "after"], taken: Callable[[Any], object]) -> None:
+        self.mode, self.taken = mode, taken
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema  # noqa: PLC0415  start-up time
+
+        made = getattr(core_schema, f"no_info_{self.mode}_validator_function")
+        return made(self.taken, handler(kind))
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Frozen:
+    """Base of specs: dataclasses, immutable for the type checker, of which pydantic validates what people write.
+
+    Of these no unknown keys are taken, and no numbers that are not finite. A subclass is a dataclass without being
+    decorated; its methods stand here, since Python takes long to compile those of many fields.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __pydantic_config__: ClassVar[dict[str, object]]
+    _values: ClassVar[Any]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+        cls._values = attrgetter("__class__", *(each.name for each in fields(cls)))
+        cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False, "alias_generator": cls.key}
+
+    def __init__(self, **values: Any) -> None:
+        known = vars(self)
+        for each in fields(self):
+            known[each.name] = values.pop(each.name) if each.name in values else _default(each)
+        if values or MISSING in known.values():
+            raise TypeError(f"{type(self).__name__}: unknown {list(values)}, or missing in {list(known)}")
+
+    def __eq__(self, other: object) -> bool:
+        """Compare all fields."""
+        return self is other or (type(self) is type(other) and self._values(self) == self._values(other))
+
+    def __hash__(self) -> int:
+        return hash(self._values(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in of_fields(self).items())})"
+
+    def __post_init__(self) -> None:
+        """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""
+        if problems := "; ".join(self.problems()):
+            raise ValueError(problems)
+
+    @classmethod
+    @cache
+    def adapter(cls) -> Any:
+        """Return what validates values, which takes long to make."""
+        from pydantic import TypeAdapter  # noqa: PLC0415  start-up time
+
+        return TypeAdapter(cls)
+
+    @classmethod
+    @cache
+    def field_types(cls, *, limits: bool = False) -> Mapping[str, Any]:
+        """Return the types of the fields, on demand with their limits."""
+        hints = get_type_hints(cls, include_extras=limits)
+        return {each.name: hints[each.name] for each in fields(cls)}
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Return the key of a field in files."""
+        return name
+
+    def problems(self) -> Iterable[str]:
+        """Yield what is wrong with values that are each of the right kind."""
+        return ()
+
+
+def of_fields(spec: Frozen, *, but: Iterable[str] = (), defaults: bool = True) -> dict[str, Any]:
+    """Return a spec's values by field, without some (`but`), and on demand without those that equal `defaults`."""
+    values = {each.name: (getattr(spec, each.name), _default(each)) for each in fields(spec)}
+    return {name: value for name, (value, usual) in values.items() if name not in but and (defaults or value != usual)}
+
+
+def _default(of: Field[Any]) -> Any:
+    return of.default if of.default_factory is MISSING else of.default_factory()
+
+
+def plain(value: Any, *, but: Iterable[str] = ()) -> Any:
+    """Return a spec, or a value inside one, as a file holds it, without fields that have their default."""
+    if isinstance(value, Frozen):
+        return {value.key(name): plain(each) for name, each in of_fields(value, but=but, defaults=False).items()}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """Return a spec, or a value of this type inside one, of what `plain` made of it."""
+    if isinstance(value, list):
+        return tuple(restored(kind, each) for each in value)
+    spec = next((each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Frozen)), None)
+    if spec is None or not isinstance(value, dict):
+        return value
+    types, names = spec.field_types(), {spec.key(each.name): each.name for each in fields(spec)}
+    return spec(**{names[key]: restored(types[names[key]], each) for key, each in value.items()})
+
+
+SpecT = TypeVar("SpecT", bound=Frozen)
+
+
+def validated(where: str, kind: type[SpecT], values: object) -> SpecT:
+    """Return ``values`` as a ``kind``; an InputError names ``where`` and every problem in it, by key path."""
     if not isinstance(values, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
+    from pydantic import ValidationError  # noqa: PLC0415  start-up time
+
     try:
-        return model.model_validate(values)
+        spec: SpecT = kind.adapter().validate_python(values)
     except ValidationError as error:
-        raise InputError(listed(where, _messages(model, error))) from error
+        raise InputError(listed(where, _messages(kind, error))) from error
+    return spec
 
 
-def wrong_values(model: type[BaseModel], values: Mapping[str, object]) -> list[str]:
+def wrong_values(kind: type[Frozen], values: dict[str, object]) -> list[str]:
     """Return the problems of the values by key path; missing keys are none."""
+    from pydantic import ValidationError  # noqa: PLC0415  start-up time
+
     try:
-        model.model_validate(values)
+        kind.adapter().validate_python(values)
     except ValidationError as error:
-        return [message for message in _messages(model, error) if not message.endswith(": is missing")]
+        return [message for message in _messages(kind, error) if not message.endswith(": is missing")]
     return []
+
+
+def wrong_value(kind: type[Frozen], name: str, value: object) -> str:
+    """Return what is wrong with the value of one field; an empty text for nothing."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  start-up time
+
+    try:
+        TypeAdapter(kind.field_types(limits=True)[name]).validate_python(value)
+    except ValidationError as error:
+        return error.errors()[0]["msg"].lower()
+    return ""
 
 
 def listed(where: str, problems: Iterable[str]) -> str:
@@ -84,44 +218,46 @@ def listed(where: str, problems: Iterable[str]) -> str:
     return f"{where}: {count}{'; '.join(messages)}"
 
 
-def _messages(model: type[BaseModel], error: ValidationError) -> list[str]:
+def _messages(kind: type[Frozen], error: Any) -> list[str]:
     problems = error.errors(include_url=False)
-    problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
-    return [_message(model, problem) for problem in problems]
+    problems.sort(key=lambda problem: problem["type"] != UNKNOWN_KEY)  # a typo explains a missing key
+    return [_message(kind, problem) for problem in problems]
 
 
-def _message(model: type[BaseModel], problem: Any) -> str:
+def _message(kind: type[Frozen], problem: Any) -> str:
     """Return key path and reason of one pydantic error."""
     path = _key_path(problem["loc"])
     prefix = f"{path}: " if path else ""
-    kind, value = problem["type"], problem["input"]
-    if kind == "missing":
+    form, value = problem["type"], problem["input"]
+    if form == "missing":
         return f"{prefix}is missing"
-    if kind == "extra_forbidden":
+    if form == UNKNOWN_KEY:
         key = str(problem["loc"][-1])[:60]
-        keys = _keys(model, problem["loc"])
+        keys = _keys(kind, problem["loc"])
         allowed = f"; allowed: {', '.join(keys)}" if len(keys) <= _MOST_LISTED else ""
         return f"{prefix}unknown key{did_you_mean(key, keys) or allowed}"
     reason = problem["msg"].removeprefix("Value error, ")
-    if kind == "literal_error":
+    if form == "literal_error":
         allowed = problem["ctx"]["expected"]
         choices = [choice.strip("'") for choice in allowed.replace(" or ", ", ").split(", ")]
         near = did_you_mean(str(value), choices) or ";"
         return f"{prefix}{_excerpt(value)} is not allowed{near} allowed: {allowed}"
-    if kind == "value_error":
+    if form == "value_error":
         return f"{prefix}{reason}"
-    if kind in _FORMS:
-        return f"{prefix}{_excerpt(value) if value not in (None, '') else 'is empty'}: must be {_FORMS[kind]}"
+    if form in _FORMS:
+        return f"{prefix}{_excerpt(value) if value not in (None, '') else 'is empty'}: must be {_FORMS[form]}"
     return f"{prefix}{_excerpt(value)}: {reason[:1].lower()}{reason[1:]}"
 
 
+UNKNOWN_KEY: Final = "unexpected_keyword_argument"
+"""Kind of pydantic's error on a key that there is not."""
 _MOST_LISTED: Final = 16
 """Keys that a message on an unknown one lists."""
 _FORMS: Final = {
     "string_type": "text",
     "string_too_short": "text",
     **dict.fromkeys(("tuple_type", "list_type"), "a list, such as [a, b]"),
-    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "a mapping, such as {key: value}"),
+    **dict.fromkeys(("dict_type", "mapping_type", "dataclass_type"), "a mapping, such as {key: value}"),
 }
 """Forms of a value, by the kind of pydantic's error where it has another."""
 
@@ -137,9 +273,9 @@ def _key_path(steps: Sequence[int | str]) -> str:
     return path
 
 
-def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+def _keys(kind: type[Frozen], steps: Sequence[int | str]) -> list[str]:
     """Return the keys allowed where the last step of ``steps`` stands, as near as the schema tells."""
-    schema = model.model_json_schema()
+    schema = kind.adapter().json_schema()
     parts = schema.get("$defs", {})
     at: Any = schema
     for step in steps[:-1]:
@@ -165,16 +301,16 @@ SourceStatus = Literal["verified", "measured", "assumed"]
 a running framework showed it. ``assumed``: derived, inferred or chosen.
 """
 
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+Name = Annotated[str, Limits(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 """Short identifier: letters, digits and ``. _ + -``."""
 
 _MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
-Alias = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\w[\w.+-]*$")]
+Alias = Annotated[str, Limits(min_length=1, max_length=100, pattern=r"^\w[\w.+-]*$")]
 """Another name of a spec, in any script."""
-ModelId = Annotated[str, Field(min_length=1, max_length=200, pattern=_MODEL_ID)]
+ModelId = Annotated[str, Limits(min_length=1, max_length=200, pattern=_MODEL_ID)]
 """Name of a model, or its id on Hugging Face, `owner/name`."""
 
-Text = Annotated[str, Field(max_length=4000)]
+Text = Annotated[str, Limits(max_length=4000)]
 """Free text for readers."""
 
 
@@ -183,31 +319,17 @@ def as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-SourceKeys = Annotated[tuple[Name, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=20)]
+def _some(keys: tuple[str, ...]) -> tuple[str, ...]:
+    if not keys:
+        raise ValueError("must name a document")
+    return keys
+
+
+SourceKeys = Annotated[tuple[Name, ...], Limits(max_length=20), Taken("after", _some), Taken("before", as_tuple)]
 """Keys of the ``sources`` mapping of the same file; YAML may hold one key or a list."""
 
-Sources = Mapping[Name, Annotated[str, Field(min_length=1, max_length=1000)]]
+Sources = Mapping[Name, Annotated[str, Limits(min_length=1, max_length=1000)]]
 """Key to description of a document: repository and file, page or listing."""
-
-
-class Frozen(BaseModel):
-    """Base of spec models: immutable, no unknown keys, no non-finite numbers."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-        regex_engine="rust-regex",
-        defer_build=True,
-    )
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return pydantic's copy, without the original's cached derived values."""
-        copied = super().model_copy(update=dict(update or {}), deep=deep)
-        for key in set(copied.__dict__) - set(type(self).model_fields):
-            del copied.__dict__[key]
-        return copied
 
 
 class Sourced(Frozen):
@@ -221,32 +343,26 @@ class Sourced(Frozen):
     """Note on the value for readers."""
 
 
-def refuse(problems: Iterable[str]) -> None:
-    """Raise ValueError, as pydantic expects, with every problem; return where there is none."""
-    if listed := "; ".join(problems):
-        raise ValueError(listed)
-
-
-def undefined_sources(model: BaseModel, sources: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message on every source key inside ``model`` that is not in ``sources``."""
+def undefined_sources(spec: Frozen, sources: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message on every source key inside ``spec`` that is not in ``sources``."""
     defined = ", ".join(sources) or "none"
-    for path, part in sourced_parts(model):
+    for path, part in sourced_parts(spec):
         for key in part.source:
             if key not in sources:
                 yield f"{path}.source: '{key}' is not a key of sources; defined: {defined}"
 
 
-def sourced_parts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
-    """Yield every sourced value inside ``model`` with its key path."""
-    for key, field in type(model).model_fields.items():
-        yield from _sourced_in(getattr(model, key), f"{prefix}{field.alias or key}")
+def sourced_parts(spec: Frozen, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
+    """Yield every sourced value inside ``spec`` with its key path."""
+    for name, value in of_fields(spec).items():
+        yield from _sourced_in(value, f"{prefix}{spec.key(name)}")
 
 
 def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
     """Yield the sourced values in one field's value."""
     if isinstance(value, Sourced):
         yield path, value
-    if isinstance(value, BaseModel):
+    if isinstance(value, Frozen):
         yield from sourced_parts(value, f"{path}.")
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
@@ -268,29 +384,11 @@ def read_yaml(file: Path, *, loose: bool = False) -> Any:
     return _parsed(file, loose=True) if loose else _remembered(file, ".json", lambda: _parsed(file, loose=False))
 
 
-def shipped(file: Path, model: type[ModelT]) -> ModelT:
+def shipped(file: Path, kind: type[SpecT]) -> SpecT:
     """Return a shipped spec, validated once: what is remembered of it is what validation left."""
-    fresh: list[ModelT] = []
-
-    def judged() -> dict[str, Any]:
-        fresh.append(validated(str(file), model, _parsed(file, loose=False)))
-        return fresh[0].model_dump(mode="json", exclude_unset=True)
-
-    content = _remembered(file, ".spec.json", judged)
-    spec: ModelT = fresh[0] if fresh else restored(model, content)
+    judged = _remembered(file, ".spec.json", lambda: plain(validated(str(file), kind, _parsed(file, loose=False))))
+    spec: SpecT = restored(kind, judged)
     return spec
-
-
-def restored(kind: Any, value: Any) -> Any:
-    """Return a spec, or a value of this type inside one, as validation left it, of its dump without defaults."""
-    kinds = get_args(kind) or (kind,)
-    if isinstance(value, list):
-        return tuple(restored(kinds[0], each) for each in value)
-    model = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
-    if model is None or not isinstance(value, dict):
-        return value
-    types = {name: model.model_fields[name].annotation for name in value}
-    return model.model_construct(**{name: restored(types[name], each) for name, each in value.items()})
 
 
 def _remembered(file: Path, suffix: str, read: Callable[[], Any]) -> Any:

@@ -8,22 +8,21 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Final, Literal, NamedTuple, Self
-
-from pydantic import Field, model_validator
+from typing import Annotated, Final, Literal, NamedTuple
 
 from simulator.errors import InputError, PrecisionError, did_you_mean
 from simulator.question.specs.documents import (
     Alias,
     Frozen,
+    Limits,
     Name,
     Sourced,
     Sources,
     Text,
-    refuse,
     undefined_sources,
 )
 from simulator.question.units import (
@@ -63,13 +62,12 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
     if "network" in stated:
         per_device = parse_bytes_per_second(stated["network"])
     divided = _factor(where, stated.get("oversubscription", "1"))
-    named = {"name": f"{spec.name}@{text}", "sources": {**spec.sources, _SOURCE: "told with the question"}}
-    changed = spec.model_copy(update=named)
+    sources = {**spec.sources, _SOURCE: "told with the question"}
+    changed = replace(spec, name=f"{spec.name}@{text}", sources=sources)
     if "leaf" in stated:
         changed = _leaf(changed, where, parse_count(stated["leaf"]), per_device)
     rate = per_device / divided * spec.devices_per_node / spec.nics_per_node
-    network = spec.network.model_copy(update={"nic_bandwidth": _rate(rate)})
-    return changed.model_copy(update={"network": network})
+    return replace(changed, network=replace(spec.network, nic_bandwidth=_rate(rate)))
 
 
 def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> HardwareSpec:
@@ -80,7 +78,7 @@ def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> Hard
     link = DeviceLink(
         name="leaf", topology="leaf", devices=span, bandwidth=_rate(per_device), latency=spec.network.latency
     )
-    return spec.model_copy(update={"device_links": (*spec.device_links, link)})
+    return replace(spec, device_links=(*spec.device_links, link))
 
 
 def _rate(bytes_per_second: float) -> Bandwidth:
@@ -107,15 +105,13 @@ class _Measure(Sourced, ABC):
     def _parsed(self) -> float:
         """Return ``value`` in the base unit; each kind of number has its own parser."""
 
-    @model_validator(mode="after")
-    def _check_value(self) -> Self:
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the text."""
         try:
-            amount = self._parsed()
+            if self._parsed() <= 0:
+                yield f"'{self.value}' must be greater than zero"
         except InputError as error:
-            raise ValueError(str(error)) from error
-        if amount <= 0:
-            raise ValueError(f"'{self.value}' must be greater than zero")
-        return self
+            yield str(error)
 
     @cached_property
     def amount(self) -> float:
@@ -154,21 +150,21 @@ class Duration(_Measure):
 class Count(Sourced):
     """Number of devices or network cards."""
 
-    value: Annotated[int, Field(ge=1, le=2**20, strict=True)]
+    value: Annotated[int, Limits(ge=1, le=2**20, strict=True)]
     """Number."""
 
 
 class Share(Sourced):
     """Share of something, above 0 and at most 1."""
 
-    value: Annotated[float, Field(gt=0, le=1, strict=True)]
+    value: Annotated[float, Limits(gt=0, le=1, strict=True)]
     """Share."""
 
 
 class Ratio(Sourced):
     """One rate over another."""
 
-    value: Annotated[float, Field(gt=0, le=16, strict=True)]
+    value: Annotated[float, Limits(gt=0, le=16, strict=True)]
     """Quotient."""
 
 
@@ -218,13 +214,12 @@ class DeviceLink(Frozen):
     latency: Duration
     """Time of a small message, in seconds."""
 
-    @model_validator(mode="after")
-    def _check_pair(self) -> Self:
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the rate of a pair."""
         if self.topology != "pcie" and (self.topology == "mesh") != (self.pair_bandwidth is not None):
-            raise ValueError("pair_bandwidth is given for topology 'mesh', may be for 'pcie', and for no other")
-        if self.pair_bandwidth is not None and self.pair_bandwidth.amount > self.bandwidth.amount:
-            raise ValueError("pair_bandwidth must not exceed bandwidth")
-        return self
+            yield "pair_bandwidth is given for topology 'mesh', may be for 'pcie', and for no other"
+        elif self.pair_bandwidth is not None and self.pair_bandwidth.amount > self.bandwidth.amount:
+            yield "pair_bandwidth must not exceed bandwidth"
 
 
 class Network(Frozen):
@@ -280,7 +275,7 @@ class HardwareSpec(Frozen):
     """Note on the hardware for readers."""
     sources: Sources
     """Key to document; every number refers to these keys."""
-    devices: Count = Field(alias="devices_per_node")
+    devices: Count
     """Devices in one node; the file's key is ``devices_per_node``."""
     memory_capacity: MemorySize
     """Memory of one device as its driver lists it."""
@@ -301,7 +296,7 @@ class HardwareSpec(Frozen):
     """Rate between one device and its host, one direction."""
     host_memory: MemorySize | None = None
     """Memory of the host of one node, all processors together; None where no document states it."""
-    device_links: Annotated[tuple[DeviceLink, ...], Field(max_length=8)] = ()
+    device_links: Annotated[tuple[DeviceLink, ...], Limits(max_length=8)] = ()
     """Levels of links between devices, innermost first."""
     network: Network
     """Links between nodes."""
@@ -322,14 +317,32 @@ class HardwareSpec(Frozen):
     expert_kernels: tuple[ExpertDispatch, ...] = ()
     """Ways of sending tokens to experts with kernels for this device, beside collectives."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        refuse(_problems(self))
-        return self
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Return the key of a field in files."""
+        return "devices_per_node" if name == "devices" else name
 
     def __hash__(self) -> int:
         """Hash by name, so that derived values can be cached."""
         return hash(self.name)
+
+    def problems(self) -> Iterator[str]:
+        """Yield the contradictions between fields."""
+        if not self.peak_flops_per_second:
+            yield f"peak_flops needs at least one of {', '.join(PEAK_TYPES)}"
+        if self.usable_memory.amount > self.memory_capacity.amount:
+            yield f"usable_memory {self.usable_memory.value} exceeds memory_capacity {self.memory_capacity.value}"
+        spans = [link.devices.value for link in self.device_links]
+        for inner, outer in pairwise(spans):
+            if outer <= inner or outer % inner:
+                yield f"device_links: {outer} devices must be a larger multiple of the {inner} inside"
+        node = self.devices_per_node
+        for span in spans:
+            if max(span, node) % min(span, node):
+                yield f"device_links: {span} devices must be a part or a multiple of the {node} of a node"
+        if node > 1 and (not spans or spans[-1] < node):
+            yield f"device_links must join all {node} devices of a node"
+        yield from undefined_sources(self, self.sources)
 
     @property
     def devices_per_node(self) -> int:
@@ -458,22 +471,3 @@ class HardwareSpec(Frozen):
             latency_seconds=self.network.latency.amount,
             measured=self.network.nic_bandwidth.status == "measured",
         )
-
-
-def _problems(spec: HardwareSpec) -> Iterator[str]:
-    """Yield the contradictions of ``spec``."""
-    if not spec.peak_flops_per_second:
-        yield f"peak_flops needs at least one of {', '.join(PEAK_TYPES)}"
-    if spec.usable_memory.amount > spec.memory_capacity.amount:
-        yield f"usable_memory {spec.usable_memory.value} exceeds memory_capacity {spec.memory_capacity.value}"
-    spans = [link.devices.value for link in spec.device_links]
-    for inner, outer in pairwise(spans):
-        if outer <= inner or outer % inner:
-            yield f"device_links: {outer} devices must be a larger multiple of the {inner} inside"
-    node = spec.devices_per_node
-    for span in spans:
-        if max(span, node) % min(span, node):
-            yield f"device_links: {span} devices must be a part or a multiple of the {node} of a node"
-    if node > 1 and (not spans or spans[-1] < node):
-        yield f"device_links must join all {node} devices of a node"
-    yield from undefined_sources(spec, spec.sources)

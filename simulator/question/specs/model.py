@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
-
-from pydantic import AfterValidator, Field, model_validator
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.configuration import MAXIMUM_LAYERS, MAXIMUM_PARTS
 from simulator.question.specs.documents import (
     Frozen,
+    Limits,
     ModelId,
     Name,
     Sourced,
     Sources,
+    Taken,
     Text,
-    refuse,
+    of_fields,
     undefined_sources,
+    validated,
 )
 from simulator.question.specs.vision import Encoder
 from simulator.question.units import parse_count
@@ -140,7 +142,7 @@ def _known(name: str) -> str:
     return name
 
 
-Architecture = Annotated[str, AfterValidator(_known)]
+Architecture = Annotated[str, Taken("after", _known)]
 """Hugging Face ``model_type`` of the family the model belongs to."""
 
 
@@ -154,7 +156,7 @@ EXPERT_FIELDS: Final = frozenset(("num_experts", "topk_group", *_MOE_FIELDS, *_M
 """Fields that only a model with routed experts has."""
 
 
-def problems(model: ModelSpec) -> Iterator[str]:
+def shape_problems(model: ModelSpec) -> Iterator[str]:
     """Yield every problem of a shape."""
     for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _whole_problem):
         if problem := check(model):
@@ -219,12 +221,12 @@ def _group_problem(model: ModelSpec) -> str:
 def _kind_problem(model: ModelSpec) -> str:
     """Return the problem of the sequence of layer kinds, or an empty text."""
     mixers: set[str] = set(model.mixers)
-    for needing, field in NEEDS:
+    for needing, name in NEEDS:
         present = mixers & needing
-        if bool(present) != bool(getattr(model, field)):
+        if bool(present) != bool(getattr(model, name)):
             says = "needs {} of at least 1" if present else "is what {} is for; this model has none"
             named = next(mixer for mixer in TRAITS if mixer in (present or needing))
-            return f"mixer '{named}' {says.format(field)}"
+            return f"mixer '{named}' {says.format(name)}"
     return _sequence_problem(model, mixers)
 
 
@@ -257,19 +259,19 @@ def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
     return f"{heads} sliding heads must be a multiple of {shared} key-value heads" if own and heads % shared else ""
 
 
-Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
+Size = Annotated[int, Limits(ge=1, le=2**31, strict=True)]
 """Width or count of at least one."""
-SizeOrZero = Annotated[int, Field(ge=0, le=2**31, strict=True)]
+SizeOrZero = Annotated[int, Limits(ge=0, le=2**31, strict=True)]
 """Width or count that may be zero."""
-PartCount = Annotated[int, Field(ge=1, le=MAXIMUM_PARTS, strict=True)]
+PartCount = Annotated[int, Limits(ge=1, le=MAXIMUM_PARTS, strict=True)]
 """Number of heads, experts or groups of at least one."""
-PartCountOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_PARTS, strict=True)]
+PartCountOrZero = Annotated[int, Limits(ge=0, le=MAXIMUM_PARTS, strict=True)]
 """Number of heads, experts or groups that may be zero."""
-Layers = Annotated[int, Field(ge=1, le=MAXIMUM_LAYERS, strict=True)]
+Layers = Annotated[int, Limits(ge=1, le=MAXIMUM_LAYERS, strict=True)]
 """Number of layers of at least one."""
-LayersOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_LAYERS, strict=True)]
+LayersOrZero = Annotated[int, Limits(ge=0, le=MAXIMUM_LAYERS, strict=True)]
 """Number of layers that may be zero."""
-Boolean = Annotated[bool, Field(strict=True)]
+Boolean = Annotated[bool, Limits(strict=True)]
 """True or false, written as such."""
 
 _PROVENANCE_FIELDS: Final = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
@@ -351,12 +353,13 @@ class Published(Sourced):
     active_parameters: str | None = None
     """Published parameters used per token, a count such as ``37B``."""
 
-    @model_validator(mode="after")
-    def _check_counts(self) -> Self:
-        for text in (self.total_parameters, self.active_parameters):
-            if text is not None:
-                _check_count(text)
-        return self
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the counts."""
+        try:
+            for text in (self.total_parameters, self.active_parameters):
+                parse_count("1" if text is None else text)
+        except InputError as error:
+            yield str(error)
 
 
 class ModelSpec(Frozen):
@@ -368,7 +371,7 @@ class ModelSpec(Frozen):
     """Other names, and ids on Hugging Face, of checkpoints of this very shape."""
     note: Text = ""
     """Note on the shape for readers."""
-    sources: Sources = Field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
     """Key to document; the other blocks refer to these keys."""
     provenance: Sourced | None = None
     """Source of the shape; None for a shape of the user's own."""
@@ -543,10 +546,10 @@ class ModelSpec(Frozen):
     encoder: Encoder | None = None
     """Encoder of images in front of it; None where it reads text alone, or its encoder is unknown."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        refuse([*problems(self), *undefined_sources(self, self.sources)])
-        return self
+    def problems(self) -> Iterator[str]:
+        """Yield the contradictions between fields."""
+        yield from shape_problems(self)
+        yield from undefined_sources(self, self.sources)
 
     def __hash__(self) -> int:
         """Hash by the fields that tell models apart, so that derived values can be cached."""
@@ -658,23 +661,21 @@ class ModelSpec(Frozen):
     @property
     def extensions(self) -> tuple[str, ...]:
         """Fields in which the model differs from a plain decoder: RMSNorm, rotary SwiGLU layers, dense ones first."""
-        fields = type(self).model_fields
-        names = (name for name in _EXTENSIONS if getattr(self, name) != fields[name].default)
+        differing = of_fields(self, defaults=False)
+        names = (name for name in _EXTENSIONS if name in differing)
         valued = ("v_head_dim",) if self.attention == "gqa" and self.v_head_dim is not None else ()
         return (*names, *valued)
 
-    def with_layers(self, layers: int) -> Self:
+    def with_layers(self, layers: int) -> ModelSpec:
         """Return this model with ``layers`` decoder layers instead; leading dense layers stay first."""
         if not 1 <= layers <= MAXIMUM_LAYERS:
             raise InputError(f"num_hidden_layers {layers}: must be from 1 to {MAXIMUM_LAYERS}")
-        values = self.model_dump()
-        values["num_hidden_layers"] = layers
-        values["first_k_dense_replace"] = min(self.first_k_dense_replace, layers)
-        return self.model_validate(values)
+        changed = {"num_hidden_layers": layers, "first_k_dense_replace": min(self.first_k_dense_replace, layers)}
+        return validated(self.name, ModelSpec, of_fields(self) | changed)
 
     def shape(self) -> dict[str, Any]:
         """Return the fields that describe the shape, without name, notes and sources."""
-        return self.model_dump(exclude=set(_PROVENANCE_FIELDS))
+        return {name: value for name, value in asdict(self).items() if name not in _PROVENANCE_FIELDS}
 
 
 def _feed_forwards(
@@ -704,17 +705,9 @@ def _counts(model: ModelSpec) -> Counter[LayerKind]:
 
 @lru_cache(maxsize=256)
 def _of_width(model: ModelSpec, width: int) -> ModelSpec:
-    return model.model_copy(update={"intermediate_size": width, "intermediate_sizes": ()})
+    return replace(model, intermediate_size=width, intermediate_sizes=())
 
 
 @lru_cache(maxsize=256)
 def _kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
     return tuple(dict.fromkeys((*model.layer_counts, model.prediction_kind)))
-
-
-def _check_count(text: str) -> None:
-    """Raise ValueError, as pydantic expects, for text that is no count."""
-    try:
-        parse_count(text)
-    except InputError as error:
-        raise ValueError(str(error)) from error

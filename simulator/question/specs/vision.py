@@ -12,16 +12,15 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
 
 from simulator.errors import InputError, did_you_mean, quoted
-from simulator.question.specs.documents import read_yaml, validated
+from simulator.question.specs.documents import Frozen, read_yaml, validated
 
 _LARGEST: Final = 2**24
 _LARGEST_SIZE: Final = 2**32
@@ -38,25 +37,25 @@ class Image(NamedTuple):
     """Places that it takes in the language model's sequence, without the marks before and after."""
 
 
-class Encoder(BaseModel):
+class Encoder(Frozen):
     """A network that turns images into tokens, with the projector behind it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     kind: str
     """Row of the known encoders."""
     sizes: Mapping[str, int]
     """Sizes by the names of that table."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def problems(self) -> Iterator[str]:
+        """Yield the first problem."""
         if self.kind not in encoders():
-            raise ValueError(f"kind '{self.kind[:40]}'{did_you_mean(self.kind, encoders())}: is no known encoder")
-        if self.sizes.keys() ^ encoders()[self.kind]["sizes"].keys():
-            raise ValueError(f"sizes: {self.kind} has {', '.join(encoders()[self.kind]['sizes'])}")
-        for name, size in self.sizes.items():
-            if not (0 if name in _MAY_BE_NONE else 1) <= size <= _LARGEST_SIZE:
-                raise ValueError(f"sizes: {name} {size}: must be from 1 to {_LARGEST_SIZE}")
-        return self
+            yield f"kind '{self.kind[:40]}'{did_you_mean(self.kind, encoders())}: is no known encoder"
+        elif self.sizes.keys() ^ encoders()[self.kind]["sizes"].keys():
+            yield f"sizes: {self.kind} has {', '.join(encoders()[self.kind]['sizes'])}"
+        else:
+            for name, size in self.sizes.items():
+                if not (0 if name in _MAY_BE_NONE else 1) <= size <= _LARGEST_SIZE:
+                    yield f"sizes: {name} {size}: must be from 1 to {_LARGEST_SIZE}"
+                    return
 
     def __hash__(self) -> int:
         """Hash by the kind and the sizes."""

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, ValidationError
-
 from simulator.answers.gates import OUTCOMES
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.errors import InputError, SimulateError, did_you_mean, quoted
@@ -36,7 +34,7 @@ from simulator.question.scenario.complete import KEYS
 from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.documents import Frozen, read_limited, validated
+from simulator.question.specs.documents import UNKNOWN_KEY, Frozen, Limits, Taken, read_limited, validated
 from simulator.question.specs.vision import Images
 from simulator.question.specs.yaml_text import parse_yaml
 from simulator.recipes.check.folders import below
@@ -58,8 +56,8 @@ CHANGED: Final = "settings-changed"
 """Rule of the warning on settings or comments that a change brings, which do not count before it is merged."""
 _MOST_MATCHED: Final = 500_000
 """Most pairs of a pattern and a file that are looked at for it."""
-SettingText = Annotated[str, Field(min_length=1, max_length=200)]
-SettingCount = Annotated[int, Field(ge=1, le=2**27, strict=True)]
+SettingText = Annotated[str, Limits(min_length=1, max_length=200)]
+SettingCount = Annotated[int, Limits(ge=1, le=2**27, strict=True)]
 
 
 def _plain_value(value: object) -> object:
@@ -68,7 +66,7 @@ def _plain_value(value: object) -> object:
     return value
 
 
-SettingValues = Mapping[SettingText, Annotated[Any, AfterValidator(_plain_value)]]
+SettingValues = Mapping[SettingText, Annotated[Any, Taken("after", _plain_value)]]
 
 
 class FileSettings(Frozen):
@@ -87,18 +85,18 @@ class FileSettings(Frozen):
     tokenizer: SettingText | None = None
     """Model whose vocabulary the tokenizer has."""
     vocab_size: SettingCount | None = None
-    set: Annotated[SettingValues, Field(max_length=_MOST)] = Field(default_factory=dict)
+    set: Annotated[SettingValues, Limits(max_length=_MOST)] = field(default_factory=dict)
     """Values of variables, arguments and files, as of `--set`."""
-    ignore: Annotated[Mapping[SettingText, SettingText], Field(max_length=_MOST)] = Field(default_factory=dict)
+    ignore: Annotated[Mapping[SettingText, SettingText], Limits(max_length=_MOST)] = field(default_factory=dict)
     """Reason by rule or outcome that fails no check."""
 
 
 class RepositorySettings(FileSettings):
     """The content of `.simulate.yaml`; `files` has settings by pattern, in which `*` stands for any characters."""
 
-    exclude: Annotated[tuple[SettingText, ...], Field(max_length=_MOST)] = ()
-    files: Annotated[Mapping[SettingText, FileSettings], Field(max_length=_MOST)] = Field(default_factory=dict)
-    trainers: Annotated[Mapping[SettingText, OwnTrainer], Field(max_length=_MOST)] = Field(default_factory=dict)
+    exclude: Annotated[tuple[SettingText, ...], Limits(max_length=_MOST)] = ()
+    files: Annotated[Mapping[SettingText, FileSettings], Limits(max_length=_MOST)] = field(default_factory=dict)
+    trainers: Annotated[Mapping[SettingText, OwnTrainer], Limits(max_length=_MOST)] = field(default_factory=dict)
     """Trainers by pattern of their script's path or name."""
 
 
@@ -161,9 +159,10 @@ def read_settings(file: Path, folder: Path | None = None) -> _SettingsFile:
     try:
         content = validated(str(file), RepositorySettings, {} if values is None else values)
     except InputError as error:
-        if not isinstance(error.__cause__, ValidationError):
+        if not isinstance(error.__cause__, ValueError):
             raise
-        problems = sorted(error.__cause__.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+        listed: Any = error.__cause__  # pydantic's error
+        problems = sorted(listed.errors(), key=lambda problem: problem["type"] != UNKNOWN_KEY)
         path = tuple(str(step) for step in problems[0]["loc"] if step != "[key]")
         raise InputError(f"{file}:{_line(text, path)}{str(error).removeprefix(str(file))}") from error
     settings_file = _SettingsFile(file, folder or file.parent, text, content)

@@ -10,28 +10,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Annotated, Final
 
-from pydantic import Field
-
-from simulator.question.specs.documents import Frozen
+from simulator.question.specs.documents import Frozen, Limits
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import Value, text_value
 
-FlagName = Annotated[str, Field(max_length=100, pattern=r"^(--?)?[A-Za-z_]?[\w.-]*$")]
+FlagName = Annotated[str, Limits(max_length=100, pattern=r"^(--?)?[A-Za-z_]?[\w.-]*$")]
 _STARTS: Final = re.compile(r"--?[A-Za-z_]")
 
 
 class OwnTrainer(Frozen):
     """How a repository's own trainer is read."""
 
-    like: Annotated[str, Field(max_length=100)] = ""
+    like: Annotated[str, Limits(max_length=100)] = ""
     """Program whose flags are meant, such as `pretrain_gpt.py`; empty for flags that say by themselves whose they are.
     """
-    flags: Annotated[Mapping[FlagName, FlagName], Field(max_length=500)] = Field(default_factory=dict)
+    flags: Annotated[Mapping[FlagName, FlagName], Limits(max_length=500)] = field(default_factory=dict)
     """Flag of the framework by the trainer's own, dashes included, or the name in `name=value`; empty for one that
     changes neither memory nor speed."""
 

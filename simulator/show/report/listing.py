@@ -23,7 +23,7 @@ from simulator.question.frameworks.profile import NO_WORD, FrameworkProfile, swi
 from simulator.question.frameworks.stacks import ADAPTER_STACK, PROFILES, framework, on_stack, stacks_of, unreleased
 from simulator.question.question import Question
 from simulator.question.specs.catalogue import load_hardware, load_model, spec_text
-from simulator.question.specs.documents import sourced_parts
+from simulator.question.specs.documents import of_fields, sourced_parts
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import hardware_names, model_names, vision_models
@@ -102,7 +102,7 @@ def _model_facts(model: ModelSpec) -> Iterator[ListingRow]:
     origin = model.provenance
     source: Sequence[str] = () if origin is None else origin.source
     status = "given by the file" if origin is None else origin.status
-    for name, value in model:
+    for name, value in of_fields(model).items():
         if name not in _WITHOUT_NUMBER and value is not None:
             number = isinstance(value, int) and not isinstance(value, bool)
             unit = _UNITS.get(name, "features" if number else "")

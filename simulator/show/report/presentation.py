@@ -15,13 +15,11 @@ import math
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import field
 from html import escape
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
-
-import tabulate
 
 from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
@@ -33,7 +31,6 @@ from simulator.tabular import record
 Style = Literal["table", "markdown", "html"]
 """``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""
 
-_TABULATE_FORMATS: Final = {"table": "simple", "markdown": "github"}
 PROSE_WIDTH = 48
 """Characters per line of a column that is broken into lines."""
 
@@ -56,28 +53,53 @@ def grid(  # noqa: PLR0913  what a table is made of
     left = set(text_columns)
     if style == "html":
         return _html(headers, rows, left, bars)
-    on_terminal = style == "table"
     cells = [[_cell(text, style) for text in row] for row in rows]
-    aligned = ["left" if column in left else "right" for column in range(len(headers))]
+    if style == "markdown":
+        return _markdown(headers, cells, left)
     lengths = wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
     for column, header in enumerate(headers):
-        if on_terminal and header in lengths:
+        if header in lengths:
             for row in cells:  # an option stays whole where it can
                 lines = (
                     textwrap.fill(line, lengths[header], break_on_hyphens=False) for line in row[column].split("\n")
                 )
                 row[column] = "\n".join(lines)
-    with _narrow_columns():
-        return tabulate.tabulate(
-            cells,
-            headers=[
-                header if on_terminal else header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
-                for header in headers
-            ],
-            tablefmt=_TABULATE_FORMATS[style],
-            disable_numparse=True,
-            colalign=aligned if cells else None,
-        )
+    return _aligned(headers, cells, left)
+
+
+def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """Return a table for a terminal as tabulate writes it, whose import takes longer than all tables of an answer."""
+    rows = [[text.strip().split("\n") for text in row] for row in (headers, *cells)]
+    widths = [max(len(_COLOUR.sub("", line)) for text in column for line in text) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        for parts in zip_longest(*row, fillvalue=""):
+            room = [width - len(_COLOUR.sub("", part)) for width, part in zip(widths, parts, strict=True)]
+            padded = [
+                part + " " * blanks if column in left else " " * blanks + part
+                for column, (part, blanks) in enumerate(zip(parts, room, strict=True))
+            ]
+            lines.append((" " * BETWEEN).join(padded).rstrip())
+        if row is rows[0]:
+            lines.append((" " * BETWEEN).join("-" * width for width in widths).rstrip())
+    return "\n".join(lines)
+
+
+def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    import tabulate  # noqa: PLC0415  start-up time
+
+    tabulate.MIN_PADDING = 0  # a column may be as narrow as its header
+    return tabulate.tabulate(
+        cells,
+        headers=[_on_one_line(header) for header in headers],
+        tablefmt="github",
+        disable_numparse=True,
+        colalign=["left" if column in left else "right" for column in range(len(headers))] if cells else None,
+    )
+
+
+def _on_one_line(header: str) -> str:
+    return header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
 
 
 def _html(
@@ -149,17 +171,6 @@ def _cell(text: str, style: Style) -> str:
 _MARKUP: Final = re.compile(r"\||<(?=[A-Za-z/!?])|!(?=\[)|(?<=\])\(")
 
 
-@contextmanager
-def _narrow_columns() -> Iterator[None]:
-    """Let a column be as narrow as its header; by itself tabulate adds two characters."""
-    usual = tabulate.MIN_PADDING
-    tabulate.MIN_PADDING = 0
-    try:
-        yield
-    finally:
-        tabulate.MIN_PADDING = usual
-
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 BETWEEN = 2
 """Spaces between columns."""
@@ -187,7 +198,7 @@ class Column(NamedTuple):
     @property
     def name(self) -> str:
         """Header on one line."""
-        return self.header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
+        return _on_one_line(self.header)
 
 
 def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[Column]]:

@@ -18,8 +18,6 @@ from itertools import groupby
 from math import floor, log10
 from typing import Any, assert_never
 
-from pydantic_core import to_json
-
 from simulator.cost.pricing.estimate import (
     Estimate,
     Interval,
@@ -462,6 +460,8 @@ def significant(value: float) -> float:
 
 def dumps(value: object, *, indent: int | None = 2) -> str:
     """Return JSON text; a number that is not finite raises ValueError."""
+    from pydantic_core import to_json  # noqa: PLC0415  start-up time of tables
+
     with suppress(ValueError):  # of text that is no UTF-8
         text = to_json(value, indent=indent).decode()
         if "NaN" not in text and "Infinity" not in text:

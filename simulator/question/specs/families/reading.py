@@ -548,9 +548,9 @@ class _Reading:
             value = self._sum(alternative)
             if value is not None:
                 return value
-        if name == "sliding_window" or ModelSpec.model_fields[name].is_required():
+        if name == "sliding_window" or not hasattr(ModelSpec, name):
             raise InputError(f"{self._config.where}: {text.partition(' ')[0]}: is missing")
-        default = ModelSpec.model_fields[name].default
+        default = getattr(ModelSpec, name)
         return None if default is None else int(default)
 
     def _sum(self, text: str) -> int | None:
@@ -608,7 +608,7 @@ def _refers(value: object) -> bool:
 
 def _kind(name: str) -> object:
     """Return the type of a field of a model spec."""
-    return bool if isinstance(ModelSpec.model_fields[name].default, bool) or name == "tie_word_embeddings" else int
+    return bool if isinstance(getattr(ModelSpec, name, None), bool) or name == "tie_word_embeddings" else int
 
 
 def _without_absent_parts(fields: Fields) -> Fields:
