@@ -55,34 +55,11 @@ from simulator.show.pages.figures import (
     verdict_figure,
 )
 from simulator.show.pages.page import PageSection, Table, columns_table, figure_box, page_html
+from simulator.show.report import compare
+from simulator.show.report import estimate as single
+from simulator.show.report import text as say
 from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
 from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
-from simulator.show.report.compare import (
-    FIGURES,
-    INPUTS,
-    PARTS,
-    compare_notes,
-    comparison_unit,
-    figure_rows,
-    headline,
-    idle_lines,
-    input_rows,
-    part_rows,
-    priced_text,
-    refused_rules,
-)
-from simulator.show.report.estimate import (
-    changes_cells,
-    changes_title,
-    defaults_line,
-    estimate_footer,
-    estimate_question,
-    longest_text,
-    memory_columns,
-    speed_rows,
-    speed_sentence,
-    status_line,
-)
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
@@ -94,18 +71,6 @@ from simulator.show.report.ranking import (
     ranking_footer,
     ranking_question,
     remedies_cells,
-)
-from simulator.show.report.text import (
-    both_mfu_text,
-    caution_lines,
-    cluster_speed,
-    count_text,
-    gib,
-    grouped,
-    layout_text,
-    need_lines,
-    sharded_layout_text,
-    verdict_sentence,
 )
 
 MOST_PANELS = 10_000
@@ -150,23 +115,23 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     points = _priced(curves, shown)
     usable = estimate.memory.capacity_bytes
     figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
-    memory = columns_table(memory_columns(estimate, estimate.memory.stages, after_step=True))
+    memory = columns_table(single.memory_columns(estimate, estimate.memory.stages, after_step=True))
     step = Table(["part", "% of the peak"], [[name, f"{percent:.2f}"] for name, percent in peak_to_mfu(estimate)])
     title = "Where the step goes, from peak to MFU"
     sections = [
         PageSection("Memory by stage", (), "memory", MEMORY_ABOUT, memory, folded=True),
-        PageSection(title, [f"{both_mfu_text(estimate.throughput)}."], "step", STEP_ABOUT, step, folded=True),
+        PageSection(title, [f"{say.both_mfu_text(estimate.throughput)}."], "step", STEP_ABOUT, step, folded=True),
         *(_explanation_sections(explained) if explained is not None else ()),
         *_timeline_sections(estimate, figures),
         *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
-        PageSection("Speed", table=Table(["figure", "value"], speed_rows(estimate, shown))),
+        PageSection("Speed", table=Table(["figure", "value"], single.speed_rows(estimate, shown))),
     ]
-    answer = verdict_sentence(estimate, colour=False)
-    speed = [] if estimate.verdict == "refused" else [f"{speed_sentence(estimate, shown)}"]
-    lead = " ".join(f"{line}." for line in (answer, *speed, sharded_layout_text(layout), *need_lines(estimate)))
-    lead = " ".join([lead, *caution_lines(estimate)])
-    notes = [*estimate_footer(estimate, replace(shown, verbosity=1)), *answer_sources(estimate, shown)]
-    return page_html(shown, estimate_question(estimate), lead, sections, figures, notes=notes)
+    answer = say.verdict_sentence(estimate, colour=False)
+    speed = [] if estimate.verdict == "refused" else [f"{single.speed_sentence(estimate, shown)}"]
+    lead = " ".join(f"{line}." for line in (answer, *speed, say.sharded_layout_text(layout), *say.need_lines(estimate)))
+    lead = " ".join([lead, *say.caution_lines(estimate)])
+    notes = [*single.estimate_footer(estimate, replace(shown, verbosity=1)), *answer_sources(estimate, shown)]
+    return page_html(shown, single.estimate_question(estimate), lead, sections, figures, notes=notes)
 
 
 def ranking_page(ranking: Ranking, shown: Presentation) -> str:
@@ -187,7 +152,7 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     about = "Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity."
     choose = (
         f'<p><label>Layout <input id="choose" type="number" min="1" max="{len(panels)}" value="1"></label> of '
-        f"{grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
+        f"{say.grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
     )
     remedies = _cells_table(*remedies_cells(ranking))
     table = columns_table(ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %"))
@@ -200,7 +165,7 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     ]
     lead = "; ".join(miss_lines(ranking, whole))
     if ranking.estimates:
-        lead = " ".join([fastest_line(estimates[0], shown), *caution_lines(estimates[0]), *equal_lines(ranking)])
+        lead = " ".join([fastest_line(estimates[0], shown), *say.caution_lines(estimates[0]), *equal_lines(ranking)])
     notes = [*ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
     return page_html(shown, title, lead, sections, figures, layouts=panels, notes=notes)
 
@@ -209,8 +174,8 @@ def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
     """Yield the causes, the changes that help, the longest sequence."""
     yield PageSection("Why", lines=[f"{cause}." for cause in explanation.causes])
     if explanation.changes:
-        yield PageSection(changes_title(explanation), table=_cells_table(*changes_cells(explanation)))
-    yield PageSection("How long a sequence may be", [longest_text(explanation)])
+        yield PageSection(single.changes_title(explanation), table=_cells_table(*single.changes_cells(explanation)))
+    yield PageSection("How long a sequence may be", [single.longest_text(explanation)])
 
 
 def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -221,14 +186,12 @@ def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table
 def _drawn(dots: int, ranking: Ranking) -> str:
     """Return a sentence on how many of the layouts that fit are drawn, and which."""
     feasible = ranking.counts.feasible
-    which = f"All {grouped(feasible)} layouts that fit"
+    which = f"All {say.grouped(feasible)} layouts that fit"
     if not feasible:
         which = "Nothing fits: what is drawn comes nearest"
     elif dots < feasible:
-        which = (
-            f"{grouped(dots)} of {grouped(feasible)} layouts that fit: all that no other beats in both, the fastest of "
-            "each split, and of the others an even share by speed"
-        )
+        drawn = "all that no other beats in both, the fastest of each split, and of the others an even share by speed"
+        which = f"{say.grouped(dots)} of {say.grouped(feasible)} layouts that fit: {drawn}"
     return f"{which}; press a dot to see its panels."
 
 
@@ -247,9 +210,9 @@ def _dots(
     for name, priced in ((first, estimates), ("fits", others), ("risky", risky)):
         groups[name] = []
         for estimate in priced:
-            groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
-            panels.append(_panel(estimate, texts_of(estimate, verdict_sentence(estimate, colour=False))))
-    tokens = cluster_speed(estimates[0]) * estimates[0].throughput.step_seconds
+            groups[name].append(Dot(len(panels), estimate.memory.device_bytes, say.cluster_speed(estimate)))
+            panels.append(_panel(estimate, texts_of(estimate, say.verdict_sentence(estimate, colour=False))))
+    tokens = say.cluster_speed(estimates[0]) * estimates[0].throughput.step_seconds
     for drawn in feasible.others:
         if (drawn.layout, tuple(drawn.query.chosen)) not in known:
             groups["fits"].append(Dot(len(panels), drawn.device_bytes, tokens / drawn.step_seconds))
@@ -265,7 +228,7 @@ def _panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _panel_texts(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
     command = estimate_command(estimate, has_experts=has_experts)
-    return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
+    return {"title": say.sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
 
 def _has_experts(shown: Presentation) -> bool:
@@ -315,7 +278,11 @@ def _figure_cells(estimate: Estimate | None) -> list[str]:
     """Return speed, memory and layout; dashes where there is no estimate."""
     if estimate is None:
         return ["-", "-", "-"]
-    return [grouped(cluster_speed(estimate)), gib(estimate.memory.device_bytes), layout_text(estimate.layout)]
+    return [
+        say.grouped(say.cluster_speed(estimate)),
+        say.gib(estimate.memory.device_bytes),
+        say.layout_text(estimate.layout),
+    ]
 
 
 def _curve_sections(curves: Mapping[str, Curve], points: Mapping[str, Points], whose: str) -> Iterator[PageSection]:
@@ -337,7 +304,7 @@ def _timeline_sections(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> 
     count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in passes.passes.events[0])
     every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
     drawn = "all" if count == every else f"the first {count}"
-    text = f"Forward and backward passes of {drawn} of {grouped(every)} micro batches, then the pipeline drains."
+    text = f"Forward and backward passes of {drawn} of {say.grouped(every)} micro batches, then the pipeline drains."
     about = "Bars by pipeline rank: when each forward and backward pass starts and ends."
     yield PageSection("Pipeline timeline", [text], "timeline", about)
     which = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
@@ -396,7 +363,7 @@ class Knob:
 
     def text(self, value: Any) -> str:
         """Return the text of a value beside the slider."""
-        return grouped(value) if isinstance(value, int) else str(value)
+        return say.grouped(value) if isinstance(value, int) else str(value)
 
 
 Cells = dict[tuple[Any, ...], Estimate | None]
@@ -467,7 +434,7 @@ def _cell(
     if estimate is None:
         position = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": position, "command": ""}
-    verdict = f"{speed_sentence(estimate, shown)}; {verdict_sentence(estimate, colour=False)}"
+    verdict = f"{single.speed_sentence(estimate, shown)}; {say.verdict_sentence(estimate, colour=False)}"
     return _panel(estimate, _panel_texts(estimate, verdict, has_experts=_has_experts(shown)))
 
 
@@ -505,49 +472,54 @@ def plan_page(plan: Plan, shown: Presentation) -> str:
         sections.append(PageSection("Days and cost", text=[text], figure="offers", about=about, table=table))
     if out := list(left_out_lines(plan)):
         sections.append(PageSection("Left out", lines=out))
-    notes = [*availability_lines(plan.availability), *defaults_line(shown.defaults), *foundation_lines(plan)]
+    notes = [*availability_lines(plan.availability), *single.defaults_line(shown.defaults), *foundation_lines(plan)]
     notes += sources("model", load_model(plan.model))
     for hardware in dict.fromkeys(offer.hardware for offer in plan.offers):
         notes += sources("hardware", load_hardware(hardware))
-    title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
+    title = f"{plan.model}: where to train {say.count_text(plan.train_tokens)} tokens"
     return page_html(shown, title, lead, sections, figures, notes=notes)
 
 
 def compare_page(comparison: Comparison, shown: Presentation) -> str:
     """Return the page of a comparison, with its scenarios' sources."""
-    unit, per_second = comparison_unit(comparison)
+    unit, per_second = compare.comparison_unit(comparison)
     figures = {
         "memory": change_figure(comparison.memory, 1.0 / GIB, "GiB"),
         "step": change_figure(comparison.step, per_second, unit),
     }
     both = zip("AB", comparison.names, (comparison.first, comparison.second), strict=True)
-    inputs = Table(INPUTS, input_rows(comparison), frozenset({0, 1, 2}))
-    idle = list(idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."]
+    inputs = Table(compare.INPUTS, compare.input_rows(comparison), frozenset({0, 1, 2}))
+    idle = list(compare.idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."]
     title = "Inputs that differ, and what each does to A alone"
-    seconds = part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
+    seconds = compare.part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
     sections = [
-        PageSection("Figures", table=Table(FIGURES, figure_rows(comparison, colour=False))),
-        PageSection("A and B", lines=[f"{letter}: {name} - {priced_text(priced)}" for letter, name, priced in both]),
+        PageSection("Figures", table=Table(compare.FIGURES, compare.figure_rows(comparison, colour=False))),
+        PageSection(
+            "A and B", lines=[f"{letter}: {name} - {compare.priced_text(priced)}" for letter, name, priced in both]
+        ),
     ]
-    notes = (*compare_notes(comparison, shown), *spec_sources(shown.scenarios))
-    if broken := refused_rules(comparison):
+    notes = (*compare.compare_notes(comparison, shown), *spec_sources(shown.scenarios))
+    if broken := compare.refused_rules(comparison):
         rules = [f"{each.rule}: {each.message}; {each.fix}" for each in broken]
         sections.append(PageSection("Rules broken", lines=rules))
-        return page_html(shown, "A against B", headline(comparison), sections, {}, notes=notes)
+        return page_html(shown, "A against B", compare.headline(comparison), sections, {}, notes=notes)
     sections += [
         PageSection(title, text=idle, table=inputs if inputs.rows else None),
         _parts(
-            "Memory of the fullest device, from A to B", "memory", comparison.memory, part_rows(comparison.memory, gib)
+            "Memory of the fullest device, from A to B",
+            "memory",
+            comparison.memory,
+            compare.part_rows(comparison.memory, say.gib),
         ),
         _parts(f"Time of one step, {unit}, from A to B", "step", comparison.step, seconds),
     ]
-    return page_html(shown, "A against B", headline(comparison), sections, figures, notes=notes)
+    return page_html(shown, "A against B", compare.headline(comparison), sections, figures, notes=notes)
 
 
 def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Sequence[Sequence[str]]) -> PageSection:
     changed = sum(part.first != part.second for part in parts)
     about = f"Waterfall from A over {changed} parts that differ to B, as in the table."
-    return PageSection(title, figure=figure, about=about, table=Table(PARTS, rows), folded=True)
+    return PageSection(title, figure=figure, about=about, table=Table(compare.PARTS, rows), folded=True)
 
 
 _MOST_DRAWN = 12
@@ -577,7 +549,7 @@ def check_page(checks: Checks, shown: Presentation) -> str:
         lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
         sections.append(PageSection("Since the baseline", lines=lines))
     hardware = dict.fromkeys(result.estimate.hardware for result in results if result.estimate is not None)
-    known = dict.fromkeys(f"{estimate.hardware}: {status_line(estimate)}" for _, estimate in priced)
+    known = dict.fromkeys(f"{estimate.hardware}: {single.status_line(estimate)}" for _, estimate in priced)
     notes = [*known, *spec_sources(result.case.scenario for result, _ in priced if result.case is not None)]
     title = f"Recipes on {', '.join(hardware) or 'no hardware'}"
     return page_html(shown, title, f"{tally(checks.results)}.", sections, figures, notes=notes)
