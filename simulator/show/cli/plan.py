@@ -9,18 +9,9 @@ import click
 
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import PRECISIONS
-from simulator.show.cli import options
+from simulator.show.cli import options, streams
 from simulator.show.cli.options import Option, Parsed, Sectioned, SpecName, Whole, WordSet
 from simulator.show.cli.question import question_on_line
-from simulator.show.cli.streams import (
-    long_progress,
-    note,
-    presentation,
-    progress_bar,
-    verbosity_of,
-    write,
-    write_answer,
-)
 from simulator.show.forms import ANSWERS
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
@@ -94,7 +85,7 @@ def _plan(**values: Any) -> None:
     names = ("train_tokens", "deadline_days", "budget", "min_fit_probability")
     question = question_on_line(ctx, many=True, without=("precision",))
     available = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
-    with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
+    with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="choices priced") as progress:
         planned = plan(
             replace(question, layout={}),
             **{name: values[name] for name in names},
@@ -106,7 +97,7 @@ def _plan(**values: Any) -> None:
             progress=progress,
         )
     defaults = {name: values[name] for name in _WITH_DEFAULT if options.left_to_default(ctx, name)}
-    write_answer(ctx, "plan", planned, presentation(ctx, defaults=defaults))
+    streams.write_answer(ctx, "plan", planned, streams.presentation(ctx, defaults=defaults))
 
 
 def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -120,7 +111,7 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
         raise click.UsageError("--precision: one without --offer")
     stated = question_on_line(ctx, many=True, without=("precision",))
     question = replace(stated, layout={}).changed(OPTION, precision=values["precision"][0])
-    with progress_bar(quiet=verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
+    with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
         fewest = enough(
             question,
             space=space_of(stated, across_nodes=values["allow_tp_across_nodes"]),
@@ -128,7 +119,7 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
             progress=progress,
         )
         listed = enough_listing(question, fewest)
-    write_answer(ctx, "listing", listed, presentation(ctx))
+    streams.write_answer(ctx, "listing", listed, streams.presentation(ctx))
 
 
 _SWEPT = (
@@ -187,14 +178,16 @@ def _sweep(**values: Any) -> None:
         raise click.UsageError("missing argument 'QUESTIONS.yaml': the lists to multiply (docs/sweep.md)")
     if not values["output"]:
         raise click.UsageError("missing option '--output', such as catalogue.csv")
-    quiet = verbosity_of(ctx) < 0
+    quiet = streams.verbosity_of(ctx) < 0
     if values["scheduler"]:
         check_workers(values["workers"], values["scheduler"])
-        note(f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet)
-    with long_progress(quiet=quiet, label="questions answered") as progress:
+        streams.note(
+            f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet
+        )
+    with streams.long_progress(quiet=quiet, label="questions answered") as progress:
         swept = sweep(values["questions"], **{name: values[name] for name in _PASSED_ON}, progress=progress)
-    note(speed_line(swept), quiet=quiet)
-    write(ANSWERS["sweep"].write(swept, values["format"], presentation(ctx)), None)
+    streams.note(speed_line(swept), quiet=quiet)
+    streams.write(ANSWERS["sweep"].write(swept, values["format"], streams.presentation(ctx)), None)
 
 
 def lengths_command() -> click.Command:
@@ -219,6 +212,6 @@ def _lengths(**values: Any) -> None:
 
     ctx = click.get_current_context()
     measured = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
-    write(measured.histogram, values["output"])
+    streams.write(measured.histogram, values["output"])
     for line in measured.remarks:
-        note(line, quiet=verbosity_of(ctx) < 0)
+        streams.note(line, quiet=streams.verbosity_of(ctx) < 0)

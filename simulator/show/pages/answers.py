@@ -37,41 +37,18 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks
 from simulator.search.space import Ranking, Space
-from simulator.show.pages.figures import (
-    MOST_RANKS,
-    Dot,
-    Measured,
-    PlotlyFigure,
-    change_figure,
-    curve_figure,
-    error_figure,
-    memory_figure,
-    memory_over_step_figure,
-    pareto_figure,
-    peak_to_mfu,
-    plan_figure,
-    step_figure,
-    timeline_figure,
-    verdict_figure,
-)
+from simulator.show.pages import figures as draw
+from simulator.show.pages.figures import Dot, Measured, PlotlyFigure
 from simulator.show.pages.page import PageSection, Table, columns_table, figure_box, page_html
 from simulator.show.report import compare
 from simulator.show.report import estimate as single
+from simulator.show.report import ranking as ranks
 from simulator.show.report import text as say
 from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
 from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
-from simulator.show.report.ranking import (
-    equal_lines,
-    fastest_line,
-    miss_lines,
-    ranking_columns,
-    ranking_footer,
-    ranking_question,
-    remedies_cells,
-)
 
 MOST_PANELS = 10_000
 """Most layouts with panels on a page, beside those of the ranking's table."""
@@ -98,7 +75,7 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
     layout, explained = estimate.layout, shown.explanation
     question = shown.question.with_layout(layout)
-    figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
+    figures = {"memory": draw.memory_figure(estimate), "step": draw.step_figure(estimate)}
 
     def of_batch(size: int) -> Estimate | None:
         priced = _estimated(question.with_layout(replace(layout, micro_batch_size=size)))
@@ -114,9 +91,9 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     }
     points = _priced(curves, shown)
     usable = estimate.memory.capacity_bytes
-    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+    figures |= {name: draw.curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
     memory = columns_table(single.memory_columns(estimate, estimate.memory.stages, after_step=True))
-    step = Table(["part", "% of the peak"], [[name, f"{percent:.2f}"] for name, percent in peak_to_mfu(estimate)])
+    step = Table(["part", "% of the peak"], [[name, f"{percent:.2f}"] for name, percent in draw.peak_to_mfu(estimate)])
     title = "Where the step goes, from peak to MFU"
     sections = [
         PageSection("Memory by stage", (), "memory", MEMORY_ABOUT, memory, folded=True),
@@ -136,26 +113,28 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
 
 def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     """Return the page of a ranking. Raises UnsupportedError without plotly."""
-    title, whole = ranking_question(ranking), replace(shown, verbosity=1, colour=False)
+    title, whole = ranks.ranking_question(ranking), replace(shown, verbosity=1, colour=False)
     estimates = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not estimates:
-        lead, *notes = [*miss_lines(ranking, whole), *ranking_footer(ranking, whole)]
+        lead, *notes = [*ranks.miss_lines(ranking, whole), *ranks.ranking_footer(ranking, whole)]
         return page_html(shown, title, lead, (), {}, notes=notes)
     dots, panels = _dots(ranking, estimates, shown)
     curves = dict(_ranking_curves(ranking, estimates[0], shown))
     points = _priced(curves, shown)
     usable = estimates[0].memory.capacity_bytes
-    figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
+    figures: dict[str, PlotlyFigure] = {"pareto": draw.pareto_figure(dots, usable)}
     curves = {name: curve for name, curve in curves.items() if any(e for _, e in points[name])}
-    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+    figures |= {name: draw.curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
     how = "Press a number to see its panels; press a heading to sort."
     about = "Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity."
     choose = (
         f'<p><label>Layout <input id="choose" type="number" min="1" max="{len(panels)}" value="1"></label> of '
         f"{say.grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
     )
-    remedies = _cells_table(*remedies_cells(ranking))
-    table = columns_table(ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %"))
+    remedies = _cells_table(*ranks.remedies_cells(ranking))
+    table = columns_table(
+        ranks.ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %")
+    )
     sections = [
         PageSection("Layouts", [how], table=table),
         PageSection("Speed against memory", [_drawn(len(panels), ranking)], "pareto", about),
@@ -163,10 +142,12 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
         *([PageSection("What would help", table=remedies)] if ranking.remedies else []),
         *_curve_sections(curves, points, "the best layout of each; where none is likely enough to fit there is a gap"),
     ]
-    lead = "; ".join(miss_lines(ranking, whole))
+    lead = "; ".join(ranks.miss_lines(ranking, whole))
     if ranking.estimates:
-        lead = " ".join([fastest_line(estimates[0], shown), *say.caution_lines(estimates[0]), *equal_lines(ranking)])
-    notes = [*ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
+        lead = " ".join(
+            [ranks.fastest_line(estimates[0], shown), *say.caution_lines(estimates[0]), *ranks.equal_lines(ranking)]
+        )
+    notes = [*ranks.ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
     return page_html(shown, title, lead, sections, figures, layouts=panels, notes=notes)
 
 
@@ -223,7 +204,7 @@ def _dots(
 
 def _panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the panel of one layout: texts, and the figures of its memory and of its step."""
-    return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
+    return {**texts, "memory": draw.memory_figure(estimate), "step": draw.step_figure(estimate)}
 
 
 def _panel_texts(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
@@ -300,14 +281,14 @@ def _timeline_sections(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> 
         return
     ranks = estimate.layout.pipeline_parallel
     passes = timeline(estimate, 3 * ranks)
-    figures |= {"timeline": timeline_figure(passes), "memory-over-step": memory_over_step_figure(passes)}
+    figures |= {"timeline": draw.timeline_figure(passes), "memory-over-step": draw.memory_over_step_figure(passes)}
     count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in passes.passes.events[0])
     every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
     drawn = "all" if count == every else f"the first {count}"
     text = f"Forward and backward passes of {drawn} of {say.grouped(every)} micro batches, then the pipeline drains."
     about = "Bars by pipeline rank: when each forward and backward pass starts and ends."
     yield PageSection("Pipeline timeline", [text], "timeline", about)
-    which = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
+    which = f" of the first {draw.MOST_RANKS} ranks" if ranks > draw.MOST_RANKS else ""
     text = f"What devices{which} need while these passes run; the line is what a framework can use."
     about = "Lines by pipeline rank: GiB that a device needs over the seconds of a step."
     yield PageSection("Memory over the step", [text], "memory-over-step", about)
@@ -388,9 +369,9 @@ def sliders_page(ranking: Ranking, shown: Presentation) -> str:
         PageSection("Knobs", html=f'<div class="knobs">{"".join(_sliders(knobs))}</div>{panel_boxes()}'),
         PageSection("Every position", [every], table=table, folded=True),
     ]
-    lead = "Nothing fits as it was asked: turn the knobs." if best is None else fastest_line(best, detailed)
-    notes = [*ranking_footer(ranking, detailed), *(answer_sources(best, shown) if best is not None else ())]
-    return page_html(shown, ranking_question(ranking), lead, sections, {}, layouts=panels, notes=notes)
+    lead = "Nothing fits as it was asked: turn the knobs." if best is None else ranks.fastest_line(best, detailed)
+    notes = [*ranks.ranking_footer(ranking, detailed), *(answer_sources(best, shown) if best is not None else ())]
+    return page_html(shown, ranks.ranking_question(ranking), lead, sections, {}, layouts=panels, notes=notes)
 
 
 def knobs_of(ranking: Ranking) -> Iterator[Knob]:
@@ -465,7 +446,7 @@ def plan_page(plan: Plan, shown: Presentation) -> str:
     lead, *others = plan_answer(plan)
     sections = [PageSection("What to know of it", lines=others)] if others else []
     if plan.priced:
-        figures["offers"] = plan_figure(plan.priced, plan.deadline_days, plan.budget)
+        figures["offers"] = draw.plan_figure(plan.priced, plan.deadline_days, plan.budget)
         text = "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
         about = "Scatter of choices by offer: days against cost with 90 % intervals; lines at the limits."
         table = columns_table(plan_columns(plan), first=("offer", "nodes", "days", "cost", "in time", "in budget"))
@@ -484,8 +465,8 @@ def compare_page(comparison: Comparison, shown: Presentation) -> str:
     """Return the page of a comparison, with its scenarios' sources."""
     unit, per_second = compare.comparison_unit(comparison)
     figures = {
-        "memory": change_figure(comparison.memory, 1.0 / GIB, "GiB"),
-        "step": change_figure(comparison.step, per_second, unit),
+        "memory": draw.change_figure(comparison.memory, 1.0 / GIB, "GiB"),
+        "step": draw.change_figure(comparison.step, per_second, unit),
     }
     both = zip("AB", comparison.names, (comparison.first, comparison.second), strict=True)
     inputs = Table(compare.INPUTS, compare.input_rows(comparison), frozenset({0, 1, 2}))
@@ -533,13 +514,13 @@ def check_page(checks: Checks, shown: Presentation) -> str:
     sections = [PageSection("Verdicts", table=Table(HEADERS, summary_rows(results), frozenset(TEXTS)))]
     priced = [(r, r.estimate) for r in results if r.estimate is not None and r.outcome != "refused"]
     if priced and len(results) <= _MOST_DRAWN:
-        figures["recipes"] = verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
+        figures["recipes"] = draw.verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
         about = (
             "Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; grey where the "
             "verdict is open."
         )
         sections.append(PageSection("Need against what is usable", figure="recipes", about=about))
-    needs = {id(result): memory_figure(estimate) for result, estimate in priced[: _MOST_FIGURES * bool(figures)]}
+    needs = {id(result): draw.memory_figure(estimate) for result, estimate in priced[: _MOST_FIGURES * bool(figures)]}
     for number, result in enumerate(results):
         name = f"recipe-{number}" if id(result) in needs else ""
         if name:
@@ -593,7 +574,7 @@ def accuracy_page(judged: Sequence[JudgedRun], shown: Presentation) -> str:
             measured = [
                 Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
             ]
-            figures[kind] = error_figure(measured, _ERROR_UNITS[kind])
+            figures[kind] = draw.error_figure(measured, _ERROR_UNITS[kind])
             sections.append(PageSection(_error_title(kind), text=[text], figure=kind, about=about))
     sections += map(_section, chain(class_sections(judged), row_sections(judged)))
     by_source: dict[str, list[str]] = {}
@@ -624,7 +605,7 @@ def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
             if (relative := getattr(error, when.replace(" ", "_"))) is not None
         ]
         if rows:
-            figures[kind] = error_figure(rows, "row", linear=True)
+            figures[kind] = draw.error_figure(rows, "row", linear=True)
             about = "Scatter: error of each row in per cent."
             sections.append(PageSection(_error_title(kind), figure=kind, about=about))
     sections += map(_section, own_sections(errors))

@@ -15,17 +15,9 @@ from simulator.answers.plan import Availability, Choice, LimitCheck, Plan
 from simulator.answers.sweep import Sweep
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import MEGA
+from simulator.show.report import estimate as single
 from simulator.show.report import presentation as tables
 from simulator.show.report import text as say
-from simulator.show.report.estimate import (
-    brief_layout,
-    defaults_line,
-    half_width_text,
-    peak_line,
-    stack_name,
-    status_line,
-    surer_word,
-)
 from simulator.show.report.presentation import Column, Presentation
 
 
@@ -73,9 +65,9 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         yield f"{word}: {_with_run(best)}."
         if best.estimate is not None:
             figures = f"{say.need_text(best.estimate)}, {say.grouped(say.cluster_speed(best.estimate))} tokens/s"
-            yield f"Its layout: {brief_layout(best.estimate.layout, best.estimate.framework)}: {figures}."
+            yield f"Its layout: {single.brief_layout(best.estimate.layout, best.estimate.framework)}: {figures}."
             yield from say.caution_lines(best.estimate)
-            yield status_line(best.estimate)
+            yield single.status_line(best.estimate)
             if (host := say.host_text(best.estimate.memory)) is not None:
                 yield f"H{host.removeprefix('h')}."
         if (sooner := plan.sooner) is not None and sooner.run is not None and best.run is not None:
@@ -107,8 +99,8 @@ def _equal_line(plan: Plan) -> Iterator[str]:
     text = f"{figure} within what is known: {', '.join(f'{_nodes(c)} of {c.hardware}' for c in plan.equal)}"
     if best is not None and best.estimate is not None and surer is not None and surer.estimate is not None:
         speed = surer.estimate.throughput
-        known = half_width_text(speed.step_seconds, speed.interval_seconds)
-        word = surer_word(best.estimate, surer.estimate)
+        known = single.half_width_text(speed.step_seconds, speed.interval_seconds)
+        word = single.surer_word(best.estimate, surer.estimate)
         text += f"; {word}: {_choice_text(surer)} (± {known} %, fits {say.fit_text(surer.estimate)} %)"
     yield f"{text}."
 
@@ -208,7 +200,7 @@ def _footer(plan: Plan, shown: Presentation) -> Iterator[str]:
     if any(choice.pareto for choice in plan.priced):
         yield "Pareto: no other choice is as fast and as cheap."
     yield from availability_lines(plan.availability)
-    yield from defaults_line(shown.defaults)
+    yield from single.defaults_line(shown.defaults)
     yield from foundation_lines(plan)
 
 
@@ -222,9 +214,9 @@ def foundation_lines(plan: Plan) -> Iterator[str]:
     shared: dict[str, dict[str, None]] = {}
     for choice in plan.priced:
         if (estimate := choice.estimate) is not None:
-            switches = f"Switches: {stack_name(estimate.stack, estimate.framework)}."
+            switches = f"Switches: {single.stack_name(estimate.stack, estimate.framework)}."
             host = say.host_text(estimate.memory)
-            lines = [switches, status_line(estimate), *peak_line(estimate)]
+            lines = [switches, single.status_line(estimate), *single.peak_line(estimate)]
             lines += [] if host is None else [f"{choice.nodes} nodes, {host}."]
             for line in (*lines, *(f"Assumed: {note}" for note in estimate.provenance.notes)):
                 shared.setdefault(line, {})[choice.hardware] = None
