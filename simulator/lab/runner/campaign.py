@@ -240,7 +240,15 @@ def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | N
                     break
         except KeyboardInterrupt:
             tell("interrupted")
-    comparisons = tuple(compared(plan.layouts, rows, launched))
+    comparisons = tuple(
+        LayoutComparison(
+            title=title,
+            estimate=estimate,
+            rows=tuple(rows.get(title, ())),
+            launched=tuple(launch for launch in launched if launch.launch.title == title),
+        )
+        for title, estimate in plan.layouts
+    )
     return Campaign(plan=plan, comparisons=comparisons, interrupted_by=came.number, unwritten=keeper.unwritten)
 
 
@@ -488,19 +496,6 @@ class LayoutComparison:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def compared(
-    titles: Sequence[tuple[str, Estimate]], rows: dict[str, list[MeasuredRow]], launched: Sequence[Launched]
-) -> Iterator[LayoutComparison]:
-    """Yield a comparison for each layout, in the order of the ranking."""
-    for title, estimate in titles:
-        yield LayoutComparison(
-            title=title,
-            estimate=estimate,
-            rows=tuple(rows.get(title, ())),
-            launched=tuple(launch for launch in launched if launch.launch.title == title),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

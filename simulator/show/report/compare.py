@@ -122,7 +122,7 @@ def _sides(comparison: Comparison, *, full: bool) -> Iterator[str]:
 
 
 def _where(priced: Estimate) -> str:
-    where = f"{priced.model} on {say.devices_text(priced.devices)} of {priced.hardware}"
+    where = f"{priced.model} on {say.counted(priced.devices, 'device')} of {priced.hardware}"
     return f"{where}, {priced.precision}, {priced.framework}"
 
 

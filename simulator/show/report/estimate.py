@@ -313,14 +313,15 @@ def half_width_text(value: float, interval: Interval | None) -> str:
     return "-" if interval is None or value <= 0 else f"{50.0 * (interval.high - interval.low) / value:.0f}"
 
 
-def surer_word(first: Estimate, surer: Estimate) -> str:
-    """Return in what a row is surer than the first: in its speed, or alone in that it fits."""
-    reaches = (
+def surer_text(first: Estimate, surer: Estimate, name: str) -> str:
+    """Return the clause on what is surer than the first: in its speed, or alone in that it fits."""
+    known, other = (
         math.inf if (ends := each.throughput.interval_seconds) is None else ends.high / each.throughput.step_seconds
         for each in (first, surer)
     )
-    known, other = reaches
-    return "surer" if other <= known else "likelier to fit"
+    width = half_width_text(surer.throughput.step_seconds, surer.throughput.interval_seconds)
+    word = "surer" if other <= known else "likelier to fit"
+    return f"; {word}: {name} (± {width} %, fits {say.fit_text(surer)} %)"
 
 
 def speed_sentence(estimate: Estimate, shown: Presentation) -> str:
@@ -398,7 +399,7 @@ def adapters_text(rank: object, options: Mapping[str, str]) -> str:
 
 def estimate_question(estimate: Estimate) -> str:
     """Return the question, on one line."""
-    text = f"{estimate.model} on {say.devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
+    text = f"{estimate.model} on {say.counted(estimate.devices, 'device')} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", {adapters_text(estimate.lora_rank, estimate.question.options)}"
     batch = say.batch_text(estimate.global_batch_size, estimate.seq_length, estimate.lengths)

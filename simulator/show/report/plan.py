@@ -84,7 +84,7 @@ def plan_answer(plan: Plan) -> Iterator[str]:
             else:
                 maybe = fewest.in_time is not None and fewest.in_time.answer == "maybe"
                 chance = f" with probability {limit_text(fewest.in_time).removeprefix('maybe ')}" if maybe else ""
-                yield f"{offer.hardware}: in time from {_nodes(fewest)} on{chance}."
+                yield f"{offer.hardware}: in time from {say.counted(fewest.nodes, 'node')} on{chance}."
 
 
 _ABOUT_HALF = 0.05
@@ -96,12 +96,10 @@ def _equal_line(plan: Plan) -> Iterator[str]:
         return
     best, surer = plan.best, plan.surer
     figure = "As soon" if best is None or best.run is None or best.run.cost is None else "As cheap"
-    text = f"{figure} within what is known: {', '.join(f'{_nodes(c)} of {c.hardware}' for c in plan.equal)}"
+    equal = ", ".join(f"{say.counted(c.nodes, 'node')} of {c.hardware}" for c in plan.equal)
+    text = f"{figure} within what is known: {equal}"
     if best is not None and best.estimate is not None and surer is not None and surer.estimate is not None:
-        speed = surer.estimate.throughput
-        known = single.half_width_text(speed.step_seconds, speed.interval_seconds)
-        word = single.surer_word(best.estimate, surer.estimate)
-        text += f"; {word}: {_choice_text(surer)} (± {known} %, fits {say.fit_text(surer.estimate)} %)"
+        text += single.surer_text(best.estimate, surer.estimate, _choice_text(surer))
     yield f"{text}."
 
 
@@ -127,11 +125,8 @@ def _unmeasured(choice: Choice) -> str:
 
 
 def _choice_text(choice: Choice) -> str:
-    return f"{_nodes(choice)} of {choice.hardware} ({say.devices_text(choice.devices)}), {choice.precision}"
-
-
-def _nodes(choice: Choice) -> str:
-    return f"{say.grouped(choice.nodes)} node{'' if choice.nodes == 1 else 's'}"
+    nodes, devices = say.counted(choice.nodes, "node"), say.counted(choice.devices, "device")
+    return f"{nodes} of {choice.hardware} ({devices}), {choice.precision}"
 
 
 def _with_run(choice: Choice) -> str:

@@ -70,9 +70,9 @@ def ranking_question(ranking: Ranking) -> str:
     devices, nodes = query.get("devices") or (priced[0].devices if priced else None), query.get("nodes")
     cluster = str(query.get("hardware"))
     if isinstance(nodes, int) and nodes:
-        cluster = f"{say.grouped(nodes)} node{'' if nodes == 1 else 's'} of {cluster}"
+        cluster = f"{say.counted(nodes, 'node')} of {cluster}"
     if isinstance(devices, int) and devices:
-        cluster += f" ({say.devices_text(devices)})"
+        cluster += f" ({say.counted(devices, 'device')})"
     text = f"{query.get('model')} on {cluster}: {query.get('precision')}"
     if query.get("lora_rank"):
         text += f", {single.adapters_text(query['lora_rank'], ranking.question.options)}"
@@ -264,8 +264,7 @@ def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     fewest, run = ranking.fewest, shown.run_of(ranking.estimates[0])
     if fewest is None:
         return
-    counts = (fewest.nodes, fewest.fitting_nodes)
-    few, first = (f"{say.grouped(nodes or 0)} node{'' if nodes == 1 else 's'}" for nodes in counts)
+    few, first = (say.counted(nodes or 0, "node") for nodes in (fewest.nodes, fewest.fitting_nodes))
     if fewest.deadline_days is None or run is None:
         yield f"Fewest that fit: {few}."
         yield from _knee_line(fewest)
@@ -323,9 +322,7 @@ def equal_lines(ranking: Ranking) -> Iterator[str]:
     text = f"As fast within what is known: row{'s' if len(ranking.equal) > 1 else ''} {rows}"
     if ranking.surer is not None:
         surer = ranking.estimates[ranking.surer]
-        known = single.half_width_text(surer.throughput.step_seconds, surer.throughput.interval_seconds)
-        word = single.surer_word(ranking.estimates[0], surer)
-        text += f"; {word}: row {ranking.surer + 1} (± {known} %, fits {say.fit_text(surer)} %)"
+        text += single.surer_text(ranking.estimates[0], surer, f"row {ranking.surer + 1}")
     yield f"{text}."
 
 
