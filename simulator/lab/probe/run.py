@@ -651,10 +651,11 @@ def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -
 
 def undetermined(fitted: OwnFit, base: Coefficients) -> tuple[str, ...]:
     """Return the coefficients whose deviation after the fit is that of their prior."""
-    return tuple(
-        name
-        for part in fitted.fits.values()
-        for name, error in zip(part.names, np.sqrt(np.diag(part.covariance)), strict=True)
-        if error
-        >= UNDETERMINED * SPREAD * priors(part.kind)[name].spread * abs(float(getattr(getattr(base, part.kind), name)))
-    )
+    reasons: list[str] = []
+    for part in fitted.fits.values():
+        known = priors(part.kind)
+        values = getattr(base, part.kind)
+        for name, error in zip(part.names, np.sqrt(np.diag(part.covariance)), strict=True):
+            if error >= UNDETERMINED * (SPREAD * known[name].spread * abs(float(getattr(values, name)))):
+                reasons.append(name)
+    return tuple(reasons)
