@@ -115,8 +115,7 @@ def _read(
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
         recipes, unused = formats.read_python_file(path, settings)
-        text = read_text(path)
-        return tuple(_with_unused(with_devices(recipe, text), settings, unused) for recipe in recipes)
+        return tuple(_with_unused(with_devices(recipe, read_text(path)), settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
     if path.name.lower() in _MAKEFILES or suffix == ".mk":
         return _read_shell(path, make_shell(text), settings, environment, trainers)
