@@ -432,8 +432,7 @@ class PythonReader:
                 function = self._function(node.func)
                 return self._call(function, tuple(self._items(node.args)), self._named(node.keywords), node)
             case ast.BinOp():
-                left = self.value(node.left)
-                return self._combined(node.op, left, self.value(node.right), node)
+                return self._combined(node.op, self.value(node.left), self.value(node.right), node)
             case ast.UnaryOp():
                 return self._signed(node)
             case ast.BoolOp():

@@ -249,8 +249,7 @@ def _is_other(name: str, text: str) -> bool:
 
 
 def _other(text: str, place: Place | None) -> Remark:
-    shown = text[:80]
-    return Remark("not-modelled", "error", f"'{shown}' names a network that is not priced", place)
+    return Remark("not-modelled", "error", f"'{text[:80]}' names a network that is not priced", place)
 
 
 def _program(words: list[str], text: str, place: Place | None) -> Remark:

@@ -318,8 +318,7 @@ _PASSES = {
 def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
     """Draw the memory of the first pipeline ranks' devices over a step; its peak is that of the estimate."""
     data = []
-    stages = timeline.estimate.memory.stages
-    for rank, stage in enumerate(stages[:MOST_RANKS]):
+    for rank, stage in enumerate(timeline.estimate.memory.stages[:MOST_RANKS]):
         points = list(timeline.bytes_alive(rank))
         outside = stage.device_bytes - stage.allocated_bytes
         at = [round(seconds, 4) for seconds, _ in points], [_gib(alive + outside) for _, alive in points]
