@@ -131,7 +131,7 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
         f'<p><label>Layout <input id="choose" type="number" min="1" max="{len(panels)}" value="1"></label> of '
         f"{say.grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
     )
-    remedies = _cells_table(*ranks.remedies_cells(ranking))
+    remedies = Table(*ranks.remedies_cells(ranking))
     table = columns_table(
         ranks.ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %")
     )
@@ -155,13 +155,8 @@ def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
     """Yield the causes, the changes that help, the longest sequence."""
     yield PageSection("Why", lines=[f"{cause}." for cause in explanation.causes])
     if explanation.changes:
-        yield PageSection(single.changes_title(explanation), table=_cells_table(*single.changes_cells(explanation)))
+        yield PageSection(single.changes_title(explanation), table=Table(*single.changes_cells(explanation)))
     yield PageSection("How long a sequence may be", [single.longest_text(explanation)])
-
-
-def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a terminal's table, whose first column is text, for a page."""
-    return Table([header.replace("\n", " ") for header in headers], rows)
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
@@ -615,14 +610,11 @@ def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
 
 def _section(part: Section) -> PageSection:
     """Return a part of the report as a section; long tables are folded away."""
-    table = None
-    if part.headers and part.rows:
-        headers = [header.replace("\n", " ") for header in part.headers]
-        table = Table(headers, part.rows, frozenset(part.text_columns))
+    is_table = part.headers and part.rows
     return PageSection(
         part.title,
         text=part.lines,
-        table=table,
+        table=Table(part.headers, part.rows, frozenset(part.text_columns)) if is_table else None,
         folded=len(part.rows) > _LONG,
         wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),
     )
