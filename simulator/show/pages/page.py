@@ -140,8 +140,8 @@ def _table(table: Table, caption: str, wide: frozenset[int]) -> str:
         for column in columns
     ]
     heads = "".join(
-        f'<th scope="col" class="{side[column]}"><button type="button">{escape(header.replace("\n", " "))}</button></th>'
-        for column, header in enumerate(table.headers)
+        f'<th scope="col" class="{side[column]}"><button type="button">{escape(header)}</button></th>'
+        for column, header in enumerate(header.replace("\n", " ") for header in table.headers)
     )
     body = "".join(_row(table, number, side) for number in range(len(table.rows)))
     return (
