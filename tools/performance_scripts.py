@@ -50,7 +50,7 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
     if not isinstance(base, Instance):
         return None
     try:
-        config = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
+        config = reader.call(function, (), {"precision": word, "config_variant": variant})
     except RaisedError:
         return None
     if not isinstance(config, Instance) or not isinstance(config.fields.get("model"), Instance):
@@ -69,7 +69,7 @@ def _start(instance: Instance, reader: PythonReader, word: str) -> None:
     overrides = next((each for path, each in reader.modules.items() if path.name == "overrides.py"), None)
     common = overrides.names.get("_set_common_perf_overrides") if overrides else None
     if isinstance(common, PythonFunction):
-        reader.call(common, (instance,), {}, common.node, common.module)
+        reader.call(common, (instance,), {})
     optimizer = instance.fields.get("optimizer")
     if word == "bf16" and isinstance(optimizer, Instance) and optimizer.fields.get("optimizer") == "adam":
         optimizer.put("use_precision_aware_optimizer", True, instance.places["optimizer"])  # noqa: FBT003  its value

@@ -449,8 +449,7 @@ def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | Non
     if "precision" in arguments.incomplete:
         return None
     if not (bf16 or fp16):
-        message = "neither bf16 nor fp16: what the trainer then trains in is not read"
-        arguments.remark("not-modelled", "error", message)
+        arguments.remark("not-modelled", "error", "neither bf16 nor fp16: what the trainer then trains in is not read")
         return None
     return "bf16" if bf16 else "fp16"
 

@@ -123,11 +123,10 @@ class Interpolation:
             return self._asked(key.dotted, key.line) or unknown_value(text, key.line, [Cause(key.line, key.dotted)])
         if "${" not in text:
             return value
-        filled = self._text(text, key.path, 0)
+        filled, name = self._text(text, key.path, 0)
         if filled is not None:
             return known_value(filled, key.line)
-        # The unknown is named after the reference that cannot be resolved.
-        name = self._open(text, key.path) or text[:80]
+        name = name or text[:80]
         return self._asked(name, key.line) or joined([unknown_value(text[:200], key.line, [Cause(key.line, name)])])
 
     def _asked(self, name: str, line: int) -> PlainValue | None:
@@ -136,18 +135,21 @@ class Interpolation:
         self.used.add(name)
         return known_value(self._settings[name], line)
 
-    def _text(self, text: str, path: tuple[str, ...], depth: int) -> str | None:
-        """Return a text with all references replaced; None where one cannot be resolved."""
+    def _text(self, text: str, path: tuple[str, ...], depth: int) -> tuple[str | None, str]:
+        """Return a text with all references replaced, or None and the first that cannot be: a variable, else itself."""
         for _ in range(_MAXIMUM_ROUNDS):
             charge(_ROUND_WORK + len(text))
             match = _INNERMOST.search(text)
             if match is None:
-                return None if "${" in text else text
+                return None if "${" in text else text, ""
             inner = self._resolve(match[1].strip(), path, depth)
-            if inner is None or len(text) > _MAXIMUM_CHARACTERS:
-                return None
+            if inner is None:
+                resolver, _, rest = match[1].strip().partition(":")
+                return None, rest.split(",")[0].strip() if resolver in ("oc.env", "env") else match[0][:80]
+            if len(text) > _MAXIMUM_CHARACTERS:
+                break
             text = text[: match.start()] + inner + text[match.end() :]
-        return None
+        return None, ""
 
     def _resolve(self, inner: str, path: tuple[str, ...], depth: int) -> str | None:
         """Return the text that one `${...}` stands for; None where it cannot be resolved."""
@@ -185,25 +187,10 @@ class Interpolation:
         if text == _MISSING:
             setting = self._asked(key.dotted, key.line)
             return setting.text if setting else None
-        filled = self._text(text, key.path, depth + 1)
+        filled, _ = self._text(text, key.path, depth + 1)
         if filled is not None:
             self._resolved[key.dotted] = filled
         return filled
-
-    def _open(self, text: str, path: tuple[str, ...]) -> str:
-        """Return the name of the first unresolved reference: a variable, a key, or the reference itself."""
-        match = _INNERMOST.search(text)
-        for _ in range(_MAXIMUM_ROUNDS):
-            if match is None:
-                return ""
-            inner = self._resolve(match[1].strip(), path, 0)
-            if inner is None:
-                resolver, _, rest = match[1].strip().partition(":")
-                return rest.split(",")[0].strip() if resolver in ("oc.env", "env") else match[0][:80]
-            text = text[: match.start()] + inner + text[match.end() :]
-            charge(_ROUND_WORK + len(text))
-            match = _INNERMOST.search(text)
-        return ""
 
 
 SUFFIXES: Final = (".json", ".yaml", ".yml")

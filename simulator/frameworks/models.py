@@ -154,8 +154,7 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
         return path
     model, guessed = by_name(name)
     if model is None:
-        message = f"model '{name[:80]}' is not known"
-        arguments.remark("unknown-model", "warning", message, *flags, fix="--model NAME")
+        arguments.remark("unknown-model", "warning", f"model '{name[:80]}' is not known", *flags, fix="--model NAME")
     elif guessed:
         message = f"model '{name[:80]}' is read as {model}"
         arguments.remark("model-guessed", "warning", message, *flags, fix=f"--model {model}")

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import NoRecipeError
+from simulator.files import read_table
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import plain
@@ -19,44 +20,24 @@ _TRAINS: Final = re.compile(
     r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf|distill|orpo|simpo|reinforce|(?<![a-z])rl(?![a-z])"
 )
 """Parts of the name of a program that trains, whatever else it does."""
-_ACTS: Final = (
-    ("serves a model", "server?|serving"),
-    ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness|estimation"),
-    ("compares what models put out", "compare"),
-    ("generates text", "generate|(?:text|main)_generation|infer|inference|predict(?:or)?"),
-    ("quantises weights", "quantize|dequant(?:ize)?|ptq|gptq"),
-    ("writes weights out", "export(?:er)?"),
-    ("merges weights or data", "merge"),
-    ("converts weights or data", "convert(?:er)?|conversion|hf2\\w+|\\w+2hf"),
-    ("prepares data", "preprocess(?:ing)?|prepare|download|split|tokeniz(?:e|er|ation)|analyze"),
-    ("draws figures", "visuali[sz]e|plot"),
-)
-"""Activities of programs other than training, by words of their names; the first match counts.
+_ROWS: Final = read_table(__file__, "_purposes")
 
-Programs of Megatron-LM d98e8a6 (`tools/run_text_generation_server.py`, `tools/preprocess_data.py`,
-`tools/checkpoint/convert.py`, `examples/post_training/modelopt/{generate,quantize,export}.py`),
-Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness/evaluate.py`,
-`examples_deepspeed/data_efficiency/analyze_data.py`), MindSpeed-LLM c77308a (`inference.py`, `evaluation.py`,
-`convert_ckpt_v2.py`), Pai-Megatron-Patch a098ca5 (`generate_text_*.py`, `evaluate_*.py`), PaddleNLP fb3e4c0
-(`llm/predict/{predictor,export_model}.py`, `llm/tools/merge_lora_params.py`), NeMo 8cfedd7 (`megatron_gpt_eval.py`),
-Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/generate/test_generate.py`,
-`convert_meta_to_dcp_with_gpus.py`), LLaMA-MoE b17aff4 (`smoe/entrypoint`).
-"""
+
+def _words(kind: str) -> tuple[str, ...]:
+    """Return the words of a kind in `_purposes.csv`, which has their sources."""
+    return tuple(word for row in _ROWS if row["kind"] == kind for word in row["words"].split())
+
+
+_ACTS: Final = tuple((row["says"], row["words"]) for row in _ROWS if row["kind"] == "act")
+"""Activities of programs other than training, by words of their names and folders (LLaMA-MoE b17aff4:
+smoe/entrypoint); the first match counts."""
 _GENERATES: Final = frozenset(("max_new_tokens", "save_generations", "generation_only"))
 """Flags of programs that generate text, where none says how long one trains."""
 _SIZES: Final = frozenset(("lr", "micro_batch_size", "global_batch_size", "train_batch_size", "num_layers"))
 """Flags with which a folder's name, or a length of output, does not say that a program trains nothing."""
-_SURE: Final = ("inference", "evaluation", "preprocess_data", "hf2megads_weight_converter")
-"""Programs recognised by name even with training flags, which their own scripts pass along: MindSpeed-LLM c77308a,
-inference.py and evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py; Megatron-DeepSpeed
-f4157be, tools."""
-_LENGTHS: Final = frozenset(
-    (
-        *("train_iters", "train_samples", "num_train_epochs", "train_epochs", "num_epochs", "max_steps"),
-        *("max_train_steps", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps"),
-        *("max_epoch", "max_update", "warmup_updates"),
-    )
-)
+_SURE: Final = _words("sure")
+"""Programs recognised by name even with training flags, which their own scripts pass along."""
+_LENGTHS: Final = frozenset(_words("length"))
 """Flags of training runs; with one of them the name of another program is not decisive."""
 _OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
 """A key of a configuration that a command line overrides, or a configuration file."""
@@ -72,19 +53,13 @@ _HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
 """A variable or command among the flags; a script's own parameters are excluded, as most scripts only pass them on."""
 _SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
 """Programs whose subcommand says what they do."""
-_EVALUATIONS: Final = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
-"""Tasks that only evaluate: Megatron-LM 0acc240, tasks/main.py and tasks/msdp/main.py."""
-_ENCODERS: Final = ("RACE", "MNLI", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "RET-FINETUNE-NQ")
-"""Tasks that train BERT with another head: Megatron-DeepSpeed f4157be, tasks/main.py."""
-_IDLE_STAGES: Final = (
-    *("data_preparation", "data_curation", "conversion", "conversion_hf2nemo", "external_conversion"),
-    *("evaluation", "export", "fw_inference", "ptq", "rag_indexing", "rag_generating"),
-)
-"""Stages of NeMo-Framework-Launcher 26e42fa (main.py, `STR2STAGECLASS`) that train nothing."""
-_TRAINING_STAGES: Final = (
-    *("training", "fine_tuning", "peft", "prompt_learning", "adapter_learning", "ia3_learning", "generic"),
-    *("rlhf_rm", "rlhf_ppo", "steerlm_reg"),
-)
+_EVALUATIONS: Final = _words("evaluation")
+"""Tasks that only evaluate."""
+_ENCODERS: Final = _words("encoder")
+"""Tasks that train BERT with another head."""
+_IDLE_STAGES: Final = _words("idle_stage")
+"""Stages of NeMo's launcher that train nothing."""
+_TRAINING_STAGES: Final = _words("training_stage")
 """The launcher's stages that train."""
 STAGES: Final = frozenset((*_IDLE_STAGES, *_TRAINING_STAGES))
 """All stages: the groups under which the launcher puts a configuration before it resolves references."""

@@ -113,35 +113,17 @@ class LeftError(Exception):
     """The loop being read breaks, or continues with its next item; it holds whether it breaks."""
 
 
-TEXT_METHODS: Final = frozenset(
-    [
-        *(
-            "upper",
-            "lower",
-            "strip",
-            "lstrip",
-            "rstrip",
-            "replace",
-            "split",
-            "rsplit",
-            "startswith",
-            "endswith",
-            "join",
-        ),
-        *("format", "count", "title", "removeprefix", "removesuffix", "index", "find"),
-    ]
-)
-LIST_METHODS: Final = frozenset(["append", "extend", "copy", "index", "count", "insert", "pop"])
-DICT_METHODS: Final = frozenset(["get", "items", "keys", "values", "update", "copy", "pop", "setdefault"])
-METHODS: Final[dict[type, frozenset[str]]] = {
-    str: TEXT_METHODS,
-    list: LIST_METHODS,
-    tuple: LIST_METHODS,
-    dict: DICT_METHODS,
+_OF_LISTS: Final = ("append", "extend", "copy", "index", "count", "insert", "pop")
+METHODS: Final[Mapping[type, tuple[str, ...]]] = {
+    str: (
+        *("upper", "lower", "strip", "lstrip", "rstrip", "replace", "split", "rsplit", "startswith", "endswith"),
+        *("join", "format", "count", "title", "removeprefix", "removesuffix", "index", "find"),
+    ),
+    list: _OF_LISTS,
+    tuple: _OF_LISTS,
+    dict: ("get", "items", "keys", "values", "update", "copy", "pop", "setdefault"),
 }
 """Methods of built-in types that are followed."""
-
-
 _READ: Final = 100
 """Units of work of one node of a file."""
 STEP: Final = 400
@@ -222,6 +204,23 @@ class PythonReader:
         self.follows = follows
         self.unsure = 0
         """Number of enclosing conditions whose outcome is not known."""
+        self.scopes: Scopes = ()
+        """Scopes of the code being read."""
+        self.file = Module(Path())
+        """File of the code being read."""
+
+    @contextlib.contextmanager
+    def _within(self, scopes: Scopes, file: Module) -> Iterator[None]:
+        """Read code of a file in its scopes, then go on where it was left."""
+        outer = self.scopes, self.file
+        self.scopes, self.file = scopes, file
+        try:
+            yield
+        finally:
+            self.scopes, self.file = outer
+
+    def _place(self, node: ast.AST) -> Place:
+        return Place(str(self.file.path), getattr(node, "lineno", 1))
 
     # Modules.
 
@@ -236,17 +235,16 @@ class PythonReader:
             raise InputError(f"{path}: no Python that can be read: {str(error)[:120]}") from error
         charge(_READ * sum(1 for _ in ast.walk(tree)))
         result = self.modules[path] = Module(path)
-        with contextlib.suppress(RaisedError, ReturnedError, LeftError):
-            self.run(tree.body, (result.names,), result)
+        with contextlib.suppress(RaisedError, ReturnedError, LeftError), self._within((result.names,), result):
+            self.run(tree.body)
         return result
 
-    def _file(self, name: str, near: Path) -> Path | None:
+    def _file(self, name: str) -> Path | None:
         """Return the file of a module, searched in the folders above the importing file; None without one."""
-        if not self.follows(name):
-            return None
         parts = name.split(".")
-        if not all(part.isidentifier() for part in parts):
+        if not self.follows(name) or not all(part.isidentifier() for part in parts):
             return None
+        near = self.file.path
         root = root_of(near).absolute()
         for folder in near.absolute().parents:
             for start in (folder, folder / "src"):
@@ -257,21 +255,21 @@ class PythonReader:
                 break
         return None
 
-    def imported(self, name: str, near: Module) -> Module | Outside:
+    def imported(self, name: str) -> Module | Outside:
         """Return a module by its dotted name, or an `Outside` where it is not in the checkout."""
-        file = self._file(name, near.path)
+        file = self._file(name)
         return Outside(name) if file is None else self.module(file)
 
-    def _import_from(self, node: ast.ImportFrom, names: dict[str, Any], module: Module) -> None:
-        base = node.module or ""
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        base, names = node.module or "", self.scopes[0]
         if node.level:
-            folder = module.path.parents[node.level - 1]
+            folder = self.file.path.parents[node.level - 1]
             file = folder.joinpath(*base.split(".")) if base else folder
             files = (file.with_suffix(".py"), file / "__init__.py")
             known = next((path for path in files if path.is_file()), None)
             source: Module | Outside = self.module(known) if known else Outside(base)
         else:
-            source = self.imported(base, module)
+            source = self.imported(base)
         for alias in node.names:
             if alias.name == "*":
                 if isinstance(source, Module):
@@ -279,191 +277,209 @@ class PythonReader:
                 continue
             value = source.names.get(alias.name) if isinstance(source, Module) else None
             if value is None:
-                inner = self.imported(f"{base}.{alias.name}", module) if base and not node.level else None
+                inner = self.imported(f"{base}.{alias.name}") if base and not node.level else None
                 value = inner if isinstance(inner, Module) else Outside(f"{base}.{alias.name}")
             names[alias.asname or alias.name] = value
 
     # Statements.
 
-    def run(self, body: Sequence[ast.stmt], scopes: Scopes, module: Module) -> None:
-        """Run statements; kinds without a `_run_` method are skipped."""
+    def run(self, body: Sequence[ast.stmt]) -> None:
+        """Run statements; kinds that are not listed are skipped."""
         for statement in body:
             charge(STEP)
-            run = getattr(self, f"_run_{type(statement).__name__}", None)
-            if run is not None:
-                run(statement, scopes, module)
+            self._run(statement)
 
-    def _run_Import(self, node: ast.Import, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002  as its node
-        for alias in node.names:
-            name = alias.name if alias.asname else alias.name.partition(".")[0]
-            scopes[0][alias.asname or name] = Outside(name)
+    def _run(self, node: ast.stmt) -> None:  # noqa: C901, PLR0912  one per kind of statement
+        names = self.scopes[0]
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    name = alias.name if alias.asname else alias.name.partition(".")[0]
+                    names[alias.asname or name] = Outside(name)
+            case ast.ImportFrom():
+                self._import_from(node)
+            case ast.FunctionDef():
+                names[node.name] = PythonFunction(node, self.scopes, self.file, node.name)
+            case ast.ClassDef():
+                names[node.name] = Class(node, self.file, tuple(map(self.value, node.bases)))
+            case ast.Expr():
+                self.value(node.value)
+            case ast.Assign():
+                value = self.value(node.value)
+                for target in node.targets:
+                    self.assign(target, value, self._origin(node.value))
+            case ast.AnnAssign(value=ast.expr() as stated):
+                self.assign(node.target, self.value(stated))
+            case ast.AugAssign():
+                left = self.value(node.target)
+                self.assign(node.target, self._combined(node.op, left, self.value(node.value), node))
+            case ast.Return():
+                value = None if node.value is None else self.value(node.value)
+                raise ReturnedError(self.unknown(node) if self.unsure and not isinstance(value, Instance) else value)
+            case ast.Raise():
+                raise RaisedError
+            case ast.Break() | ast.Continue():
+                raise LeftError(isinstance(node, ast.Break))
+            case ast.If():
+                self._run_if(node)
+            case ast.For():
+                self._run_for(node)
+            case ast.While():
+                self._run_unsure(node.body)
+            case ast.With():
+                self.run(node.body)
+            case ast.Try():
+                self._run_try(node)
 
-    def _run_ImportFrom(self, node: ast.ImportFrom, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        self._import_from(node, scopes[0], module)
-
-    def _run_FunctionDef(self, node: ast.FunctionDef, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        scopes[0][node.name] = PythonFunction(node, scopes, module, node.name)
-
-    def _run_ClassDef(self, node: ast.ClassDef, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        scopes[0][node.name] = Class(node, module, tuple(self.value(base, scopes, module) for base in node.bases))
-
-    def _run_Expr(self, node: ast.Expr, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        self.value(node.value, scopes, module)
-
-    def _run_Assign(self, node: ast.Assign, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        value = self.value(node.value, scopes, module)
-        for target in node.targets:
-            self.assign(target, value, scopes, module, self._origin(node.value, scopes, module))
-
-    def _run_AnnAssign(self, node: ast.AnnAssign, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        if node.value is not None:
-            self.assign(node.target, self.value(node.value, scopes, module), scopes, module)
-
-    def _run_AugAssign(self, node: ast.AugAssign, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        left = self.value(node.target, scopes, module)
-        right = self.value(node.value, scopes, module)
-        self.assign(node.target, self._combined(node.op, left, right, node, module), scopes, module)
-
-    def _run_Return(self, node: ast.Return, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        value = None if node.value is None else self.value(node.value, scopes, module)
-        raise ReturnedError(self.unknown(node, module) if self.unsure and not isinstance(value, Instance) else value)
-
-    def _run_Raise(self, node: ast.Raise, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002
-        raise RaisedError
-
-    def _run_Break(self, node: ast.Break | ast.Continue, scopes: Scopes, module: Module) -> None:  # noqa: N802, ARG002
-        raise LeftError(isinstance(node, ast.Break))
-
-    _run_Continue = _run_Break  # noqa: N815
-
-    def _run_If(self, node: ast.If, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        truth = self.truth(self.value(node.test, scopes, module))
+    def _run_if(self, node: ast.If) -> None:
+        truth = self.truth(self.value(node.test))
         if truth is not None:
-            self.run(node.body if truth else node.orelse, scopes, module)
+            self.run(node.body if truth else node.orelse)
             return
         for branch in (node.body, node.orelse):
-            self._run_unsure(branch, scopes, module)
+            self._run_unsure(branch)
 
-    def _run_unsure(self, body: Sequence[ast.stmt], scopes: Scopes, module: Module) -> None:
+    def _run_unsure(self, body: Sequence[ast.stmt]) -> None:
         """Run statements that may not be reached: everything that they set is unknown."""
         self.unsure += 1
         try:
             with contextlib.suppress(RaisedError, LeftError, ReturnedError):
-                self.run(body, scopes, module)
+                self.run(body)
         finally:
             self.unsure -= 1
 
-    def _run_For(self, node: ast.For, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        items = self.value(node.iter, scopes, module)
+    def _run_for(self, node: ast.For) -> None:
+        items = self.value(node.iter)
         items = list(items) if isinstance(items, dict | set) else items
         if not isinstance(items, list | tuple | str):
-            self._run_unsure(node.body, scopes, module)
+            self._run_unsure(node.body)
             return
         for item in items:
-            self.assign(node.target, item, scopes, module)
+            self.assign(node.target, item)
             try:
-                self.run(node.body, scopes, module)
+                self.run(node.body)
             except LeftError as left:
                 if left.args[0]:
                     return
 
-    def _run_While(self, node: ast.While, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        self._run_unsure(node.body, scopes, module)
-
-    def _run_With(self, node: ast.With, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        self.run(node.body, scopes, module)
-
-    def _run_Try(self, node: ast.Try, scopes: Scopes, module: Module) -> None:  # noqa: N802
+    def _run_try(self, node: ast.Try) -> None:
         try:
-            self.run(node.body, scopes, module)
+            self.run(node.body)
         except RaisedError:
             for handler in node.handlers[:1]:
-                self.run(handler.body, scopes, module)
+                self.run(handler.body)
         else:
-            self.run(node.orelse, scopes, module)
-        self.run(node.finalbody, scopes, module)
+            self.run(node.orelse)
+        self.run(node.finalbody)
 
-    def assign(self, target: ast.expr, value: Any, scopes: Scopes, module: Module, origin: Place | None = None) -> None:
+    def assign(self, target: ast.expr, value: Any, origin: Place | None = None) -> None:
         """Set a name, field or item; `origin` is where the value, passed on from a field, was first set."""
         if self.unsure and not isinstance(value, Instance | Module | PythonFunction | Class):
-            value = self.unknown(target, module)
+            value = self.unknown(target)
         match target:
             case ast.Name():
-                scopes[0][target.id] = value
+                self.scopes[0][target.id] = value
             case ast.Attribute():
-                owner = self.value(target.value, scopes, module)
+                owner = self.value(target.value)
                 if isinstance(owner, Instance):
-                    owner.put(target.attr, value, origin or Place(str(module.path), target.lineno))
+                    owner.put(target.attr, value, origin or self._place(target))
             case ast.Subscript():
-                owner, key = self.value(target.value, scopes, module), self.value(target.slice, scopes, module)
+                owner, key = self.value(target.value), self.value(target.slice)
                 with contextlib.suppress(*WRONG):
                     if isinstance(owner, dict) or (isinstance(owner, list) and isinstance(key, int)):
                         owner[key] = value
             case ast.Tuple() | ast.List():
                 several = isinstance(value, list | tuple) and len(value) == len(target.elts)
                 for index, part in enumerate(target.elts):
-                    self.assign(part, value[index] if several else self.unknown(target, module), scopes, module)
+                    self.assign(part, value[index] if several else self.unknown(target))
 
-    def _origin(self, node: ast.expr, scopes: Scopes, module: Module) -> Place | None:
+    def _origin(self, node: ast.expr) -> Place | None:
         """Return where the field was set whose value an expression passes on; None for other expressions."""
-        if isinstance(node, ast.Attribute):
-            owner = self.value(node.value, scopes, module)
-            return owner.places.get(node.attr) if isinstance(owner, Instance) else None
-        return None
+        owner = self.value(node.value) if isinstance(node, ast.Attribute) else None
+        return owner.places.get(node.attr) if isinstance(node, ast.Attribute) and isinstance(owner, Instance) else None
 
-    def value(self, node: ast.expr, scopes: Scopes, module: Module) -> Any:
+    # Expressions.
+
+    def value(self, node: ast.expr) -> Any:
         """Return the value of an expression, `OpenValue` where it is not known."""
         charge(STEP)
-        find = getattr(self, f"_value_{type(node).__name__}", None)
-        if find is None or self.nested > _MOST_NESTED:
-            return self.unknown(node, module)
+        if self.nested > _MOST_NESTED:
+            return self.unknown(node)
         self.nested += 1
         try:
-            return find(node, scopes, module)
+            return self._value(node)
         except WRONG:
-            return self.unknown(node, module)
+            return self.unknown(node)
         finally:
             self.nested -= 1
 
-    def unknown(self, node: ast.AST, module: Module) -> OpenValue:
+    def unknown(self, node: ast.AST) -> OpenValue:
         """Return the unknown value that stands for an expression."""
         named = node.func if isinstance(node, ast.Call) else node
         plain = isinstance(named, ast.Name) or (isinstance(named, ast.Attribute) and self.nested < _MOST_NESTED)
         text = ast.unparse(named) if plain else "an expression"
-        return OpenValue(text[:60], Place(str(module.path), getattr(node, "lineno", 1)))
+        return OpenValue(text[:60], self._place(node))
 
-    # Expressions.
+    def _value(self, node: ast.expr) -> Any:  # noqa: C901, PLR0911, PLR0912  one per kind of expression
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return next((scope[node.id] for scope in self.scopes if node.id in scope), Outside(node.id))
+            case ast.Attribute():
+                return self.attribute(self.value(node.value), node.attr, node)
+            case ast.Call():
+                function = self._function(node.func)
+                return self._call(function, tuple(self._items(node.args)), self._named(node.keywords), node)
+            case ast.BinOp():
+                return self._combined(node.op, self.value(node.left), self.value(node.right), node)
+            case ast.UnaryOp():
+                return self._signed(node)
+            case ast.BoolOp():
+                return self._joined(node)
+            case ast.Compare():
+                return self._compared(node)
+            case ast.IfExp():
+                truth = self.truth(self.value(node.test))
+                return self.unknown(node) if truth is None else self.value(node.body if truth else node.orelse)
+            case ast.List():
+                return list(self._items(node.elts))
+            case ast.Tuple():
+                return tuple(self._items(node.elts))
+            case ast.Set():
+                return set(self._items(node.elts))
+            case ast.Dict():
+                return self._mapping(node)
+            case ast.Subscript():
+                owner, key = self.value(node.value), self.value(node.slice)
+                if isinstance(owner, Outside) and isinstance(key, str):
+                    return Outside(f"{owner.name}.{key}")
+                return owner[key] if isinstance(owner, list | tuple | dict | str) else self.unknown(node)
+            case ast.Lambda():
+                return PythonFunction(node, self.scopes, self.file)
+            case ast.JoinedStr():
+                parts = [self.value(part) for part in node.values]
+                return self.unknown(node) if unknown_in(parts) else "".join(map(str, parts))
+            case ast.FormattedValue():
+                return self.value(node.value)
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+                return self._comprehended(node)
+        return self.unknown(node)
 
-    def _value_Constant(self, node: ast.Constant, scopes: Scopes, module: Module) -> Any:  # noqa: N802, ARG002
-        return node.value
-
-    def _value_Name(self, node: ast.Name, scopes: Scopes, module: Module) -> Any:  # noqa: N802, ARG002
-        for scope in scopes:
-            if node.id in scope:
-                return scope[node.id]
-        return Outside(node.id)
-
-    def _value_Attribute(self, node: ast.Attribute, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return self.attribute(self.value(node.value, scopes, module), node.attr, node, module)
-
-    def attribute(  # noqa: PLR0911  one for each kind of owner
-        self, owner: Any, name: str, node: ast.AST, module: Module
-    ) -> Any:
+    def attribute(self, owner: Any, name: str, node: ast.AST) -> Any:
         """Return a field, property or method of an object, or a name of a module."""
         if isinstance(owner, Instance):
             if name in owner.fields:
                 return owner.fields[name]
             own = self._own(owner.defined, name)
-            if isinstance(own, PythonFunction):
-                return self.call(own, (owner,), {}, node, module)
-            return self.default(name)
+            return self._call(own, (owner,), {}, node) if isinstance(own, PythonFunction) else self.default(name)
         if isinstance(owner, Module):
             return owner.names.get(name, Outside(name))
         if isinstance(owner, Outside):
             return Outside(f"{owner.name}.{name}")
         if name in METHODS.get(type(owner), ()):
             return Method(owner, name)
-        return self.unknown(node, module)
+        return self.unknown(node)
 
     def _own(self, kind: Any, name: str) -> Any:
         """Return a property of a class or its bases; None without one."""
@@ -475,63 +491,57 @@ class PythonReader:
                 return PythonFunction(part, (kind.module.names,), kind.module, name) if marked else None
         return next((result for base in kind.bases if (result := self._own(base, name))), None)
 
-    def _value_Call(self, node: ast.Call, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        function = self._function(node.func, scopes, module)
-        positional: list[Any] = []
-        for part in node.args:
-            if isinstance(part, ast.Starred):
-                several = self.value(part.value, scopes, module)
-                positional += several if isinstance(several, list | tuple) else [self.unknown(part, module)]
-            else:
-                positional.append(self.value(part, scopes, module))
+    def _named(self, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
+        """Return the named arguments of a call."""
         named: dict[str, Any] = {}
-        for word in node.keywords:
-            value = self.value(word.value, scopes, module)
+        for word in keywords:
+            value = self.value(word.value)
             if word.arg is not None:
                 named[word.arg] = value
             elif isinstance(value, dict):
                 named |= {str(key): item for key, item in value.items()}
-        return self.call(function, tuple(positional), named, node, module)
+        return named
 
-    def _function(self, node: ast.expr, scopes: Scopes, module: Module) -> Any:
+    def _function(self, node: ast.expr) -> Any:
         """Return the callee; for an object without that field or property, a `Method`."""
         if isinstance(node, ast.Attribute):
-            owner = self.value(node.value, scopes, module)
-            if (
-                isinstance(owner, Instance)
-                and node.attr not in owner.fields
-                and not self._own(owner.defined, node.attr)
-            ):
+            owner = self.value(node.value)
+            if isinstance(owner, Instance) and not (node.attr in owner.fields or self._own(owner.defined, node.attr)):
                 return Method(owner, node.attr)
-        return self.value(node, scopes, module)
+        return self.value(node)
 
-    def call(self, function: Any, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def call(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the value of a call from outside of the files. Raises RaisedError where the called code raises."""
+        with self._within((), function.module):
+            return self._call(function, values, named, function.node)
+
+    def _call(self, function: Any, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST) -> Any:
         """Return the value of a call. Raises RaisedError where the called code raises."""
-        if isinstance(function, PythonFunction):
-            return self._called(function, values, named, node, module)
-        if isinstance(function, Class):
-            return self._object(function, values, named, node, module)
-        if isinstance(function, Method):
-            return self._method(function, values, named, node, module)
-        if isinstance(function, Outside):
-            return self._outside(function.name, values, named, node, module)
-        return self.unknown(node, module)
+        match function:
+            case PythonFunction():
+                return self._called(function, values, named, node)
+            case Class():
+                return self._object(function, values, named, node)
+            case Method():
+                return self._method(function, values, named, node)
+            case Outside():
+                return self._outside(function.name, values, named, node)
+        return self.unknown(node)
 
-    def _called(
-        self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
-    ) -> Any:
+    def _called(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST) -> Any:
         if self.depth >= _DEEPEST:
-            raise InputError(f"{module.path}:{getattr(node, 'lineno', 1)}: calls more than {_DEEPEST} functions deep")
-        scopes = (self._parameters(function, values, named), *function.scopes)
-        self.depth += 1
-        try:
-            if isinstance(function.node, ast.Lambda):
-                return self.value(function.node.body, scopes, function.module)
-            self.run(function.node.body, scopes, function.module)
-        except ReturnedError as returned:
-            return returned.args[0]
-        finally:
-            self.depth -= 1
+            place = self._place(node)
+            raise InputError(f"{place.file}:{place.line}: calls more than {_DEEPEST} functions deep")
+        with self._within((self._parameters(function, values, named), *function.scopes), function.module):
+            self.depth += 1
+            try:
+                if isinstance(function.node, ast.Lambda):
+                    return self.value(function.node.body)
+                self.run(function.node.body)
+            except ReturnedError as returned:
+                return returned.args[0]
+            finally:
+                self.depth -= 1
         return None
 
     def _parameters(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -539,11 +549,13 @@ class PythonReader:
         parameters = function.node.args
         places = [*parameters.posonlyargs, *parameters.args]
         names: dict[str, Any] = {}
-        for word, default in zip(places[len(places) - len(parameters.defaults) :], parameters.defaults, strict=True):
-            names[word.arg] = self.value(default, function.scopes, function.module)
-        for word, usual in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
-            value = None if usual is None else self.value(usual, function.scopes, function.module)
-            names[word.arg] = value
+        with self._within(function.scopes, function.module):
+            for word, default in zip(
+                places[len(places) - len(parameters.defaults) :], parameters.defaults, strict=True
+            ):
+                names[word.arg] = self.value(default)
+            for word, usual in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
+                names[word.arg] = None if usual is None else self.value(usual)
         names |= {word.arg: value for word, value in zip(places, values, strict=False)}
         own = {word.arg for word in (*places, *parameters.kwonlyargs)}
         names |= {name: value for name, value in named.items() if name in own}
@@ -555,222 +567,173 @@ class PythonReader:
             names.setdefault(word.arg, OpenValue(word.arg, Place(str(function.module.path), function.node.lineno)))
         return names
 
-    def _object(
-        self, kind: Class, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
-    ) -> Any:
+    def _object(self, kind: Class, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST) -> Any:
         """Return an instance of a class that is read: default fields overridden by the call's arguments."""
         instance = Instance(kind.name, defined=kind)
         self._defaults(instance, kind)
-        names = [*instance.fields]
-        place = Place(str(module.path), getattr(node, "lineno", 1))
-        for name, value in (*zip(names, values, strict=False), *named.items()):
-            instance.put(name, value, place)
+        for name, value in (*zip([*instance.fields], values, strict=False), *named.items()):
+            instance.put(name, value, self._place(node))
         return instance
 
     def _defaults(self, instance: Instance, kind: Class) -> None:
         for base in kind.bases:
             if isinstance(base, Class):
                 self._defaults(instance, base)
-        for part in kind.node.body:
-            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.value is not None:
-                value = self.value(part.value, (kind.module.names,), kind.module)
-                if isinstance(value, Instance) and value.kind.rpartition(".")[2] == "field":
-                    value = self._of_field(value, part, kind.module)
-                instance.put(part.target.id, value, Place(str(kind.module.path), part.lineno))
+        with self._within((kind.module.names,), kind.module):
+            for part in kind.node.body:
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.value is not None:
+                    value = self.value(part.value)
+                    if isinstance(value, Instance) and value.kind.rpartition(".")[2] == "field":
+                        value = self._of_field(value, part)
+                    instance.put(part.target.id, value, self._place(part))
 
-    def _of_field(self, instance: Instance, node: ast.AST, module: Module) -> Any:
+    def _of_field(self, instance: Instance, node: ast.AST) -> Any:
         """Return the default that `dataclasses.field` states."""
         if "default" in instance.fields:
             return instance.fields["default"]
         factory = instance.fields.get("default_factory")
-        return self.unknown(node, module) if factory is None else self.call(factory, (), {}, node, module)
+        return self.unknown(node) if factory is None else self._call(factory, (), {}, node)
 
-    def _method(self, method: Method, positional: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def _method(self, method: Method, positional: Any, named: dict[str, Any], node: ast.AST) -> Any:
         owner, name = method.owner, method.name
         if isinstance(owner, Instance):
-            place = Place(str(module.path), getattr(node, "lineno", 1))
             made = Instance(f"{owner.kind}.{name}", arguments=(*owner.arguments, *positional))
             for word, value in named.items():
-                made.put(word, value, place)
+                made.put(word, value, self._place(node))
             return made
         if unknown_in(positional) and not isinstance(owner, list | dict):
-            return self.unknown(node, module)
+            return self.unknown(node)
         if isinstance(owner, str) and name == "join" and positional:
             positional = (list(map(str, positional[0])),)
         charge(STEP + len(owner))
         answer = getattr(owner, name)(*positional, **named)
         return list(answer) if name in ("items", "keys", "values") else answer
 
-    def _outside(self, name: str, values: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def _outside(self, name: str, values: Any, named: dict[str, Any], node: ast.AST) -> Any:
         """Return the value of a call of a name that is not read: a built-in function's, else an `Instance`."""
         if name in _COPIES and values and isinstance(values[0], Instance):
             copied = values[0].copy()
             for word, value in named.items():
-                copied.put(word, value, Place(str(module.path), getattr(node, "lineno", 1)))
+                copied.put(word, value, self._place(node))
             return copied
         if name in ("getattr", "hasattr", "setattr", "isinstance"):
-            return self._reflected(name, values, node, module)
+            return self._reflected(name, values, node)
         if name == _MODULE and values and isinstance(values[0], str):
-            return self.imported(values[0], module)
+            return self.imported(values[0])
         if name in _CALLED:
-            return self.unknown(node, module) if unknown_in(values) else _CALLED[name](*values, **named)
+            return self.unknown(node) if unknown_in(values) else _CALLED[name](*values, **named)
         made = Instance(name, arguments=tuple(values))
-        lines = {keyword.arg: keyword.lineno for keyword in getattr(node, "keywords", ())}
+        words = {keyword.arg: keyword for keyword in getattr(node, "keywords", ())}
         for word, value in named.items():
-            made.put(word, value, Place(str(module.path), lines.get(word, getattr(node, "lineno", 1))))
+            made.put(word, value, self._place(words.get(word, node)))
         return made
 
-    def _reflected(  # noqa: PLR0911  one for each of them
-        self, name: str, values: Sequence[Any], node: ast.AST, module: Module
-    ) -> Any:
+    def _reflected(self, name: str, values: Sequence[Any], node: ast.AST) -> Any:
         """Evaluate `getattr`, `hasattr`, `setattr` or `isinstance`."""
         owner, word = values[0], values[1]
         if name == "isinstance":
-            return self._is_a(owner, word, node, module)
+            return self._is_a(owner, word, node)
         if not isinstance(word, str):
-            return self.unknown(node, module)
+            return self.unknown(node)
         if name == "setattr":
             if isinstance(owner, Instance):
-                owner.put(word, values[2], Place(str(module.path), getattr(node, "lineno", 1)))
+                owner.put(word, values[2], self._place(node))
             return None
         fields = owner.names if isinstance(owner, Module) else owner.fields if isinstance(owner, Instance) else {}
         if name == "hasattr":
             return word in fields or not isinstance(owner, Module)
         if word in fields:
             return fields[word]
-        own = self.attribute(owner, word, node, module) if isinstance(owner, Instance) else Outside(word)
-        if isinstance(own, Outside | Method) and len(values) > 2:
-            return values[2]
-        return own
+        own = self.attribute(owner, word, node) if isinstance(owner, Instance) else Outside(word)
+        return values[2] if isinstance(own, Outside | Method) and len(values) > 2 else own
 
-    def _is_a(self, value: Any, kinds: Any, node: ast.AST, module: Module) -> Any:
+    def _is_a(self, value: Any, kinds: Any, node: ast.AST) -> Any:
         several = kinds if isinstance(kinds, tuple) else (kinds,)
         names = [getattr(kind, "name", "").rpartition(".")[2] for kind in several]
         if isinstance(value, OpenValue | Outside) or not all(names):
-            return self.unknown(node, module)
-        if isinstance(value, Instance):
-            return value.kind.rpartition(".")[2] in names
-        return type(value).__name__ in names
+            return self.unknown(node)
+        return (value.kind.rpartition(".")[2] if isinstance(value, Instance) else type(value).__name__) in names
 
-    def _value_BinOp(self, node: ast.BinOp, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        left, right = self.value(node.left, scopes, module), self.value(node.right, scopes, module)
-        return self._combined(node.op, left, right, node, module)
-
-    def _combined(self, kind: ast.operator, left: Any, right: Any, node: ast.AST, module: Module) -> Any:
+    def _combined(self, kind: ast.operator, left: Any, right: Any, node: ast.AST) -> Any:
         combine = _BINARY.get(type(kind))
         if combine is None or isinstance(left, OpenValue | Outside) or isinstance(right, OpenValue | Outside):
-            return self.unknown(node, module)
+            return self.unknown(node)
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple | dict)]
         if sum(sizes) > _MOST_ITEMS:
-            return self.unknown(node, module)
+            return self.unknown(node)
         charge(sum(sizes))
         counts = [side for side in (left, right) if isinstance(side, int)]
         if sizes and isinstance(kind, ast.Mult | ast.Mod) and max(sizes) * max(counts, default=1) > _MOST_ITEMS:
-            return self.unknown(node, module)
+            return self.unknown(node)
         return combine(left, right)
 
-    def _value_UnaryOp(self, node: ast.UnaryOp, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        value = self.value(node.operand, scopes, module)
+    def _signed(self, node: ast.UnaryOp) -> Any:
+        value = self.value(node.operand)
         if isinstance(node.op, ast.Not):
             truth = self.truth(value)
-            return self.unknown(node, module) if truth is None else not truth
+            return self.unknown(node) if truth is None else not truth
         if isinstance(value, int | float):
             return -value if isinstance(node.op, ast.USub) else value
-        return self.unknown(node, module)
+        return self.unknown(node)
 
-    def _value_BoolOp(self, node: ast.BoolOp, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        stops, value = isinstance(node.op, ast.Or), None
-        open_part = False
+    def _joined(self, node: ast.BoolOp) -> Any:
+        """Return the value of `a and b`, `a or b`."""
+        value, open_part = None, False
         for part in node.values:
-            value = self.value(part, scopes, module)
+            value = self.value(part)
             truth = self.truth(value)
-            if truth is stops:
+            if truth is isinstance(node.op, ast.Or):
                 return value
             open_part = open_part or truth is None
-        return self.unknown(node, module) if open_part else value
+        return self.unknown(node) if open_part else value
 
-    def _value_Compare(self, node: ast.Compare, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        left = self.value(node.left, scopes, module)
+    def _compared(self, node: ast.Compare) -> Any:
+        left = self.value(node.left)
         for kind, other in zip(node.ops, node.comparators, strict=True):
-            right = self.value(other, scopes, module)
+            right = self.value(other)
             if isinstance(left, OpenValue) or isinstance(right, OpenValue):
-                return self.unknown(node, module)
+                return self.unknown(node)
             elsewhere = isinstance(left, Outside) != isinstance(right, Outside) or isinstance(left, Instance)
             # A name defined elsewhere may equal any value except None.
             if elsewhere and not (right is None and isinstance(left, Instance | Outside)):
-                return self.unknown(node, module)
+                return self.unknown(node)
             if not _COMPARED[type(kind)](left, right):
                 return False
             left = right
         return True
 
-    def _value_IfExp(self, node: ast.IfExp, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        truth = self.truth(self.value(node.test, scopes, module))
-        if truth is None:
-            return self.unknown(node, module)
-        return self.value(node.body if truth else node.orelse, scopes, module)
-
-    def _value_List(self, node: ast.List | ast.Tuple | ast.Set, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        kind = list if isinstance(node, ast.List) else tuple if isinstance(node, ast.Tuple) else set
-        return kind(self._items(node.elts, scopes, module))
-
-    _value_Tuple = _value_Set = _value_List  # noqa: N815
-
-    def _items(self, nodes: Sequence[ast.expr], scopes: Scopes, module: Module) -> Iterator[Any]:
+    def _items(self, nodes: Sequence[ast.expr]) -> Iterator[Any]:
         for node in nodes:
             if isinstance(node, ast.Starred):
-                several = self.value(node.value, scopes, module)
-                yield from several if isinstance(several, list | tuple) else (self.unknown(node, module),)
+                several = self.value(node.value)
+                yield from several if isinstance(several, list | tuple) else (self.unknown(node),)
             else:
-                yield self.value(node, scopes, module)
+                yield self.value(node)
 
-    def _value_Dict(self, node: ast.Dict, scopes: Scopes, module: Module) -> Any:  # noqa: N802
+    def _mapping(self, node: ast.Dict) -> dict[Any, Any]:
         mapping: dict[Any, Any] = {}
         for key, part in zip(node.keys, node.values, strict=True):
-            value = self.value(part, scopes, module)
+            value = self.value(part)
             if key is not None:
-                mapping[self.value(key, scopes, module)] = value
+                mapping[self.value(key)] = value
             elif isinstance(value, dict):
                 mapping |= value
         return mapping
 
-    def _value_Subscript(self, node: ast.Subscript, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        owner, key = self.value(node.value, scopes, module), self.value(node.slice, scopes, module)
-        if isinstance(owner, Outside) and isinstance(key, str):
-            return Outside(f"{owner.name}.{key}")
-        return owner[key] if isinstance(owner, list | tuple | dict | str) else self.unknown(node, module)
-
-    def _value_Lambda(self, node: ast.Lambda, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return PythonFunction(node, scopes, module)
-
-    def _value_JoinedStr(self, node: ast.JoinedStr, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        parts = [self.value(part, scopes, module) for part in node.values]
-        return self.unknown(node, module) if unknown_in(parts) else "".join(map(str, parts))
-
-    def _value_FormattedValue(self, node: ast.FormattedValue, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return self.value(node.value, scopes, module)
-
-    def _value_ListComp(self, node: ast.ListComp, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        return self._comprehended(node, node.elt, scopes, module)
-
-    _value_GeneratorExp = _value_SetComp = _value_ListComp  # noqa: N815  named as their nodes
-
-    def _comprehended(self, node: Any, element: ast.expr, scopes: Scopes, module: Module) -> Any:
-        if len(node.generators) > 1:
-            return self.unknown(node, module)
+    def _comprehended(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Any:
         part = node.generators[0]
-        items = self.value(part.iter, scopes, module)
+        items = self.value(part.iter) if len(node.generators) == 1 else None
         if not isinstance(items, list | tuple | set | str):
-            return self.unknown(node, module)
+            return self.unknown(node)
         result = []
         for item in items:
-            own: tuple[dict[str, Any], ...] = ({}, *scopes)
-            self.assign(part.target, item, own, module)
-            truths = [self.truth(self.value(test, own, module)) for test in part.ifs]
-            if None in truths:
-                return self.unknown(node, module)
-            if all(truths):
-                result.append(self.value(element, own, module))
+            with self._within(({}, *self.scopes), self.file):
+                self.assign(part.target, item)
+                truths = [self.truth(self.value(test)) for test in part.ifs]
+                if None in truths:
+                    return self.unknown(node)
+                if all(truths):
+                    result.append(self.value(node.elt))
         return result
 
     def truth(self, value: Any) -> bool | None:

@@ -76,8 +76,7 @@ def step_log_forms() -> tuple[StepLogForm, ...]:
 
 def log_table(name: str) -> FlagTable:
     """Return the flags of a framework by the names that its logs use."""
-    form = log_forms()[name]
-    return table_of(*form.tables, *tables(name))
+    return table_of(*log_forms()[name].tables, *tables(name))
 
 
 def read_log(name: str, arguments: Arguments) -> Recipe:

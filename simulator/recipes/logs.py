@@ -31,20 +31,8 @@ from simulator.evidence.measurements.question import (
     spec_text,
 )
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
-from simulator.frameworks import registry
-from simulator.frameworks.logs import (
-    OUT_OF_MEMORY,
-    LogForm,
-    LoggedConfig,
-    LoggedRun,
-    LoggedStep,
-    LogLine,
-    StepLogForm,
-    log_lines,
-    longer_line,
-    number,
-    parse_count,
-)
+from simulator.frameworks import logs, registry
+from simulator.frameworks.logs import LogForm, LoggedConfig, LoggedRun, LoggedStep, LogLine, StepLogForm
 from simulator.question.frameworks.stacks import profile_of, stack_for, stacks_of
 from simulator.question.origin import Origin
 from simulator.question.question import Question, question_of
@@ -93,7 +81,7 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
         columns=dict(columns or {}),
         fixed=frozenset(fixed),
     )
-    return _reader(path)(log_lines(path), context)
+    return _reader(path)(logs.log_lines(path), context)
 
 
 def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[MeasuredRow, ...]]:
@@ -101,7 +89,7 @@ def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[Measu
     known = registry.step_log_forms()
     present: set[str] = set()
     last = 1
-    for line in log_lines(path):
+    for line in logs.log_lines(path):
         last = line.number
         for name, form in registry.log_forms().items():
             if form.is_own(line.text):
@@ -418,8 +406,8 @@ def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm)
         if match := form.step.search(line.text):
             run.out_of_memory = None  # a run that continues did not run out of memory
             run.steps.append((line, _named(match)))
-        elif OUT_OF_MEMORY.search(line.text):
-            run.out_of_memory = longer_line(run.out_of_memory, line)
+        elif logs.OUT_OF_MEMORY.search(line.text):
+            run.out_of_memory = logs.longer_line(run.out_of_memory, line)
         for fact in form.facts:
             if match := fact.search(line.text):
                 run.facts |= _named(match)
@@ -476,7 +464,7 @@ def _steps_row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> Measu
         raise InputError(f"{where}: no step with its time follows; expected lines as {form.name} writes them")
     alone = len(steps) == 1 and "runtime" in run.facts
     settled = steady(run.steps[-1][0].where if run.steps else where, steps, 0 if alone else context.warmup)
-    reserved = [number(line.where, "memory", step["reserved"]) for line, step in run.steps if "reserved" in step]
+    reserved = [logs.number(line.where, "memory", step["reserved"]) for line, step in run.steps if "reserved" in step]
     memory: dict[str, Any] = {"memory_gib": max(reserved), "memory_kind": "reserved"} if reserved else {}
     speed: dict[str, Any] = {"step_time_s": round(settled.seconds, 6)}
     if settled.rate is not None:
@@ -491,19 +479,19 @@ def _steps(run: _LoggedRun, tokens: float) -> Iterable[LoggedStep]:
     for line, step in run.steps:
         if total and step.get("total", total) != total:
             continue  # a progress bar of something else, such as evaluation
-        at = parse_count(line.where, "step", step["at"])
+        at = logs.parse_count(line.where, "step", step["at"])
         if "tokens" in step:
-            rate = number(line.where, "tokens per second", step["tokens"].replace(",", ""))
+            rate = logs.number(line.where, "tokens per second", step["tokens"].replace(",", ""))
             yield LoggedStep(iteration=at, seconds=tokens / rate, rate=rate)
         elif "rate" in step:
-            yield LoggedStep(iteration=at, seconds=1.0 / number(line.where, "steps per second", step["rate"]))
+            yield LoggedStep(iteration=at, seconds=1.0 / logs.number(line.where, "steps per second", step["rate"]))
         else:
-            yield LoggedStep(iteration=at, seconds=number(line.where, "seconds per step", step["seconds"]))
+            yield LoggedStep(iteration=at, seconds=logs.number(line.where, "seconds per step", step["seconds"]))
     if not run.steps and "rate" in run.facts and "runtime" in run.facts:
         where = run.begin.where
-        rate = number(where, "train_steps_per_second", run.facts["rate"])
-        steps = parse_count(where, "steps", total) if total else 0
-        runtime = number(where, "train_runtime", run.facts["runtime"])
+        rate = logs.number(where, "train_steps_per_second", run.facts["rate"])
+        steps = logs.parse_count(where, "steps", total) if total else 0
+        runtime = logs.number(where, "train_runtime", run.facts["runtime"])
         yield LoggedStep(iteration=1, seconds=runtime / steps if steps else 1.0 / rate)
 
 

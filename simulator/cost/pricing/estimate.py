@@ -217,7 +217,8 @@ class ThroughputEstimate:
     """Schedule that the speed is computed for."""
 
 
-class Contribution(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Contribution:
     """One contribution to an interval; the squares of the half-widths add up."""
 
     figure: Literal["memory", "time"]
@@ -230,7 +231,8 @@ class Contribution(NamedTuple):
     """What is unknown."""
 
 
-class NextMeasurement(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NextMeasurement:
     """The measurement that would narrow the interval of the step time most."""
 
     run: str

@@ -61,7 +61,7 @@ def partial_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonR
                 word.arg: _plain(settings[word.arg]) for word in function.node.args.args if word.arg in settings
             }
             try:
-                recipe = reader.call(function, (), arguments, function.node, module)
+                recipe = reader.call(function, (), arguments)
             except RaisedError:
                 continue
             if isinstance(recipe, Instance) and isinstance(recipe.fields.get("trainer"), Instance):
@@ -243,7 +243,7 @@ def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Ite
     module = reader.module(path)
     for name, function in module.names.items():
         if isinstance(function, PythonFunction) and _RECIPE.fullmatch(name) and _is_own(name, function, module):
-            config = _returned(reader, function, function.module)
+            config = _returned(reader, function)
             if config is not None:
                 _set_fields(config, settings or {})
                 yield recipe_of(name, config, Place(str(function.module.path), function.node.lineno))
@@ -276,13 +276,13 @@ def _set_fields(instance: Instance, settings: Mapping[str, str]) -> None:
             part.put(field, value, Place("--set", 1))
 
 
-def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
+def _returned(reader: PythonReader, function: PythonFunction) -> Instance | None:
     """Return the configuration that a function without required arguments returns; None without one."""
     arguments = function.node.args
     if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
         return None
     try:
-        config = reader.call(function, (), {}, function.node, module)
+        config = reader.call(function, (), {})
     except RaisedError:
         return None
     whole = isinstance(config, Instance) and isinstance(config.fields.get("model"), Instance)

@@ -220,8 +220,7 @@ def _note_contradictions(arguments: Arguments, layout: Layout, *, whole_sends: b
     sequence, tensor = "sequence_parallel", layout.tensor_parallel
     divides = arguments.switch(sequence, sequence)
     if divides and tensor == 1 and "tp" not in arguments.incomplete:
-        message = "sequence_parallel has no effect: tensor parallel is 1"
-        arguments.remark("inactive-flag", "note", message, sequence)
+        arguments.remark("inactive-flag", "note", "sequence_parallel has no effect: tensor parallel is 1", sequence)
     if tensor > 1 and not divides and sequence not in arguments.incomplete:
         message = f"tensor parallel {tensor} without sequence_parallel keeps whole activations between the layers"
         arguments.remark(
@@ -475,8 +474,7 @@ def _loss(arguments: Arguments) -> dict[str, str]:
         if arguments.switch("loss", "use_recompute_loss_fn", default=not arguments.has("use_recompute_loss_fn")):
             tokens = arguments.integer("loss", "loss_subbatch_sequence_length", high=2**27) or _CHUNK_TOKENS
             return {"cross_entropy_chunk_tokens": str(tokens)}
-        message = f"{fused} has no effect without use_recompute_loss_fn"
-        arguments.remark("inactive-flag", "warning", message, fused)
+        arguments.remark("inactive-flag", "warning", f"{fused} has no effect without use_recompute_loss_fn", fused)
     return {}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
@@ -165,43 +165,39 @@ def reach(backend: str, model: str | None, folder: Path) -> Reach:
         spec = load_model(model)
         layers = tuple(count for count in sizes["layers"] if count <= spec.num_hidden_layers)
         return Reach(models=((model, spec),), **sizes | {"layers": layers or (spec.num_hidden_layers,)})
-    named = [(str(_file(folder, document)), document) for document in _shapes(backend)]
+    named = [(str(file), document) for file, document in _shapes(backend, folder)]
     return Reach(models=tuple((name, validated(name, ModelSpec, document)) for name, document in named), **sizes)
 
 
 def write_shapes(backend: str, folder: Path) -> None:
     """Write the specs of the shapes."""
     folder.mkdir(parents=True, exist_ok=True)
-    for document in _shapes(backend):
+    for file, document in _shapes(backend, folder):
         text = "# A shape that `simulate calibrate --probe` trains.\n" + yaml.safe_dump(document, sort_keys=False)
-        _file(folder, document).write_text(text, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
 
 
-def _file(folder: Path, document: Mapping[str, Any]) -> Path:
-    return folder / f"{document['name']}.yaml"
-
-
-def _shapes(backend: str) -> list[dict[str, Any]]:
-    """Return dense decoders of three widths, the narrowest with heads of two widths."""
+def _shapes(backend: str, folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield dense decoders of three widths with their files, the narrowest with heads of two widths."""
     small = backend == "cpu"
-    widths, head, vocabulary = (_PROCESSOR_WIDTHS, 32, 2048) if small else (_ACCELERATOR_WIDTHS, 64, 32000)
-    narrow = _shape(widths[0], head, vocabulary)
-    return [narrow, *(_shape(width, 2 * head, vocabulary) for width in widths)]
-
-
-def _shape(width: int, head: int, vocabulary: int) -> dict[str, Any]:
-    return {
-        "name": f"probe-{width}-{head}",
-        "architecture": "llama",
-        "num_hidden_layers": 2,
-        "hidden_size": width,
-        "intermediate_size": width * 11 // 4,
-        "num_attention_heads": width // head,
-        "num_key_value_heads": max(width // head // 2, 1),
-        "head_dim": head,
-        "vocab_size": vocabulary,
-        "tie_word_embeddings": False,
-    }
+    widths, narrow, vocabulary = (_PROCESSOR_WIDTHS, 32, 2048) if small else (_ACCELERATOR_WIDTHS, 64, 32000)
+    for width, head in ((widths[0], narrow), *((width, 2 * narrow) for width in widths)):
+        name = f"probe-{width}-{head}"
+        yield (
+            folder / f"{name}.yaml",
+            {
+                "name": name,
+                "architecture": "llama",
+                "num_hidden_layers": 2,
+                "hidden_size": width,
+                "intermediate_size": width * 11 // 4,
+                "num_attention_heads": width // head,
+                "num_key_value_heads": max(width // head // 2, 1),
+                "head_dim": head,
+                "vocab_size": vocabulary,
+                "tie_word_embeddings": False,
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

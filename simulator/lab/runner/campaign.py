@@ -21,17 +21,8 @@ from simulator.evidence.calibration.own import fit_own, unused
 from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow, read_rows, rows_text
 from simulator.files import write_file, writing
-from simulator.lab.runner.engine import (
-    LOG_NAME,
-    Engine,
-    Launch,
-    Launched,
-    Launcher,
-    LaunchOutcome,
-    Pick,
-    launched_row,
-    slug,
-)
+from simulator.lab.runner import engine
+from simulator.lab.runner.engine import Engine, Launch, Launched, Launcher, LaunchOutcome, Pick
 from simulator.lab.runner.processes import Ended, interruptible, signals_blocked
 from simulator.lab.trainer.job import RankResult
 from simulator.question.scenario.layout import Layout
@@ -90,7 +81,7 @@ class Record:
 
 def launches_of(pick: Pick, rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     """Return the rows of launches of the same question and layout."""
-    launched = launched_row(pick, "error")
+    launched = engine.launched_row(pick, "error")
     return [row for row in rows if all(getattr(row, name) == getattr(launched, name) for name in _IDENTITY)]
 
 
@@ -184,7 +175,7 @@ class Planner:
                 break
             if estimate.layout.split in splits:
                 continue
-            title = f"{len(layouts) + 1}-{slug(self.pick.model, estimate.layout)}"
+            title = f"{len(layouts) + 1}-{engine.slug(self.pick.model, estimate.layout)}"
             rows = launches_of(replace(self.pick, layout=estimate.layout), before)
             rows = [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
             try:
@@ -249,7 +240,15 @@ def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | N
                     break
         except KeyboardInterrupt:
             tell("interrupted")
-    comparisons = tuple(compared(plan.layouts, rows, launched))
+    comparisons = tuple(
+        LayoutComparison(
+            title=title,
+            estimate=estimate,
+            rows=tuple(rows.get(title, ())),
+            launched=tuple(launch for launch in launched if launch.launch.title == title),
+        )
+        for title, estimate in plan.layouts
+    )
     return Campaign(plan=plan, comparisons=comparisons, interrupted_by=came.number, unwritten=keeper.unwritten)
 
 
@@ -299,7 +298,7 @@ def _read(launch: Launch, ended: Ended | str, engine: Engine) -> Launched:
 
 
 def _broken(launch: Launch, error: str) -> LaunchOutcome:
-    return LaunchOutcome(kind="error", row=launched_row(launch.pick, "error", error), error=error)
+    return LaunchOutcome(kind="error", row=engine.launched_row(launch.pick, "error", error), error=error)
 
 
 def run_folder(work: Path) -> Path:
@@ -320,7 +319,7 @@ def shared_folder(work: Path, node_rank: int) -> Path:
     # Only the first node writes the log of a launch: another node that started earlier has written none.
     with writing(work, "--work-folder"):
         work.mkdir(parents=True, exist_ok=True)
-    if node_rank == 0 and any(file for name in ("rank-*.json", LOG_NAME) for file in work.glob(f"*/{name}")):
+    if node_rank == 0 and any(file for name in ("rank-*.json", engine.LOG_NAME) for file in work.glob(f"*/{name}")):
         raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
     return work
 
@@ -497,19 +496,6 @@ class LayoutComparison:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def compared(
-    titles: Sequence[tuple[str, Estimate]], rows: dict[str, list[MeasuredRow]], launched: Sequence[Launched]
-) -> Iterator[LayoutComparison]:
-    """Yield a comparison for each layout, in the order of the ranking."""
-    for title, estimate in titles:
-        yield LayoutComparison(
-            title=title,
-            estimate=estimate,
-            rows=tuple(rows.get(title, ())),
-            launched=tuple(launch for launch in launched if launch.launch.title == title),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,16 +26,7 @@ from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.frameworks.logs import LoggedStep
 from simulator.lab.runner import engine
-from simulator.lab.runner.engine import (
-    Command,
-    Diagnosis,
-    LaunchOutcome,
-    Pick,
-    check_installed,
-    diagnosis,
-    launched_row,
-    tail_of,
-)
+from simulator.lab.runner.engine import Command, Diagnosis, LaunchOutcome, Pick
 from simulator.lab.runner.processes import Ended, with_package
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, refused, to_json
 from simulator.question.specs.hardware import HardwareSpec
@@ -321,7 +312,7 @@ class OutsideEngine:
 
     def known_folder(self, purpose: str) -> Path:
         """Return the framework's folder. Raises InputError where it is not known, UnsupportedError without psutil."""
-        check_installed("psutil")
+        engine.check_installed("psutil")
         if not self.folder:
             raise InputError(
                 f"--engine {self.name}: the folder of {purpose} is not known; name it with --engine-path DIR or "
@@ -358,8 +349,8 @@ def read_outcome(pick: Pick, ended: Ended, warmup: int, more: Iterable[Path] = (
         try:
             return LaunchOutcome(kind="ok", row=_measured(pick, ended.log, warmup))
         except SimulateError as error:
-            return _failed(pick, Diagnosis("error", str(error), tail_of(ended.log)))
-    return _failed(pick, diagnosis(ended, more))
+            return _failed(pick, Diagnosis("error", str(error), engine.tail_of(ended.log)))
+    return _failed(pick, engine.diagnosis(ended, more))
 
 
 def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
@@ -367,7 +358,7 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
     logged = read_log(log, hardware=pick.hardware, model=pick.model, options=pick.options, warmup=warmup)[-1]
     if logged.outcome != "ok":
         raise InputError(f"{log}: {logged.error}")
-    row = launched_row(pick, "ok", **{name: getattr(logged, name) for name in _FIGURES})
+    row = engine.launched_row(pick, "ok", **{name: getattr(logged, name) for name in _FIGURES})
     for name in _SAME:
         logged_value, launched = getattr(logged, name), getattr(row, name)
         if logged_value != launched:
@@ -376,7 +367,7 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
 
 
 def _failed(pick: Pick, diagnosis: Diagnosis) -> LaunchOutcome:
-    row = launched_row(pick, "oom" if diagnosis.kind == "oom" else "error", diagnosis.error)
+    row = engine.launched_row(pick, "oom" if diagnosis.kind == "oom" else "error", diagnosis.error)
     return LaunchOutcome(kind=diagnosis.kind, row=row, error=diagnosis.error, tail=diagnosis.tail)
 
 

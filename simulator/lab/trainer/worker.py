@@ -487,8 +487,7 @@ def replica_batch(job: TrainingJob, replica: int) -> tuple[torch.Tensor, torch.T
     Every step trains on the same batch, which the model can learn by heart: a wrong gradient shows in the losses.
     """
     sequences = job.global_batch_size // job.layout.data_parallel
-    first = replica * sequences
-    tokens = torch.stack([_sequence(job, first + index) for index in range(sequences)])
+    tokens = torch.stack([_sequence(job, replica * sequences + index) for index in range(sequences)])
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 

@@ -20,17 +20,9 @@ from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron_bridge.framework import is_own as names_recipe
 from simulator.frameworks.megatron_bridge.framework import read_library
 from simulator.frameworks.nemo import read as nemo
+from simulator.frameworks.nemo import recipes as nemo_recipes
 from simulator.frameworks.nemo.framework import FORM
-from simulator.frameworks.nemo.recipes import (
-    PythonRecipe,
-    is_override,
-    is_partial_recipe,
-    is_python_recipe,
-    is_setting,
-    partial_recipes,
-    python_recipes,
-    read_python,
-)
+from simulator.frameworks.nemo.recipes import PythonRecipe
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
@@ -70,23 +62,23 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Rec
     Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge or NeMo 2.
     """
     text = read_text(path)
-    is_partial = is_partial_recipe(text)
-    read = partial_recipes if is_partial else python_recipes
-    whole = read(path, settings) if is_partial or is_python_recipe(text) else ()
+    is_partial = nemo_recipes.is_partial_recipe(text)
+    read = nemo_recipes.partial_recipes if is_partial else nemo_recipes.python_recipes
+    whole = read(path, settings) if is_partial or nemo_recipes.is_python_recipe(text) else ()
     recipes = tuple(_python_recipe(path, recipe, settings) for recipe in whole)
     if not recipes:
         raise UnsupportedError(
             f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge or "
             "NeMo 2; give the shell script or the configuration file"
         )
-    takes = is_setting if is_partial else is_override
+    takes = nemo_recipes.is_setting if is_partial else nemo_recipes.is_override
     return recipes, [name for name in settings if not takes(name)]
 
 
 def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]) -> Recipe:
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
-    run = finished(arguments, read_python(arguments, recipe))
+    run = finished(arguments, nemo_recipes.read_python(arguments, recipe))
     return arguments.in_file(run, "nemo-python", title=recipe.name)
 
 
@@ -257,8 +249,7 @@ def _is_other(name: str, text: str) -> bool:
 
 
 def _other(text: str, place: Place | None) -> Remark:
-    shown = text[:80]
-    return Remark("not-modelled", "error", f"'{shown}' names a network that is not priced", place)
+    return Remark("not-modelled", "error", f"'{text[:80]}' names a network that is not priced", place)
 
 
 def _program(words: list[str], text: str, place: Place | None) -> Remark:

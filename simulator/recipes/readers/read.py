@@ -115,8 +115,7 @@ def _read(
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
         recipes, unused = formats.read_python_file(path, settings)
-        text = read_text(path)
-        return tuple(_with_unused(with_devices(recipe, text), settings, unused) for recipe in recipes)
+        return tuple(_with_unused(with_devices(recipe, read_text(path)), settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
     if path.name.lower() in _MAKEFILES or suffix == ".mk":
         return _read_shell(path, make_shell(text), settings, environment, trainers)
@@ -236,7 +235,7 @@ def _unread(path: Path, text: str, names: Collection[str], outer: Collection[str
     trains = recognition.settings_of_training({*names, *recognition.names_in(text)}, str(path), outer)
     if trains := trains or recognition.experiment(text):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
-    if line := recognition.command_line(text) or recognition.line_of_flag(text):
+    if line := recognition.command_line(text) or recognition.in_code(text)[1]:
         message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
         return _CommandWithinError(message)
     if "model_type" in names:
@@ -401,7 +400,7 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         yield f"{file}:{line}: Python code within the script trains; it is not read"
     if recognition.names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
         yield f"{file}: starts nothing by itself, and reads a file that is not at hand; --root FOLDER"
-    if not script.launches and (flag := recognition.training_flag(text)):
+    if not script.launches and (flag := recognition.in_code(text)[0]):
         yield f"{file}: sets {flag} and starts nothing: a part of a training; give the script that reads it"
 
 

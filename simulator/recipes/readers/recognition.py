@@ -196,17 +196,11 @@ _FLAG: Final = re.compile(
 _TRAINING_NAME: Final = re.compile(r"(?<![a-z])(?:pre|post)?train(?!ed|_data|_tok)|tun(?:e|ing)(?!d)|sft|dpo|grpo|ppo")
 
 
-def training_flag(text: str) -> str:
-    """Return a flag that only trainings have, if a script names one outside comments; else empty."""
-    match = _FLAG.search(_COMMENT.sub("", text))
-    return match[0] if match else ""
-
-
-def line_of_flag(text: str) -> int:
-    """Return the line of a flag that only trainings have, outside comments; 0 without one."""
+def in_code(text: str, pattern: re.Pattern[str] = _FLAG) -> tuple[str, int]:
+    """Return a match outside comments, by default a flag of trainings alone, and its line; empty and 0 without one."""
     plain = _COMMENT.sub("", text)
-    match = _FLAG.search(plain)
-    return plain.count("\n", 0, match.start()) + 1 if match else 0
+    match = pattern.search(plain)
+    return (match[0], plain.count("\n", 0, match.start()) + 1) if match else ("", 0)
 
 
 def names_training(name: str) -> bool:
@@ -224,6 +218,4 @@ _TRAINER_CODE: Final = re.compile(
 
 def python_that_trains(text: str) -> int:
     """Return the line of Python code in a shell script that trains; 0 without any."""
-    plain = _COMMENT.sub("", text)
-    match = _TRAINER_CODE.search(plain) if _WITHIN.search(plain) else None
-    return plain.count("\n", 0, match.start()) + 1 if match else 0
+    return in_code(text, _TRAINER_CODE)[1] if _WITHIN.search(_COMMENT.sub("", text)) else 0

@@ -390,16 +390,8 @@ SCRIPTS: Final = ("sh", "bash", "slurm", "sbatch", "pbs", "qsub", "lsf", "job", 
 """Ends of the names of shell scripts and jobs."""
 _VALUED: Final = re.compile(r"-[pilFJwo]")
 """Options of `ssh` and similar commands that take a value."""
-_SRUN: Final = {
-    **dict.fromkeys(("-N", "--nodes"), "nodes"),
-    **dict.fromkeys(("-n", "--ntasks"), "tasks"),
-    "--ntasks-per-node": "tasks_per_node",
-}
-_MPIRUN: Final = {
-    **dict.fromkeys(("-np", "-n", "--np", "-c"), "tasks"),
-    **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn"), "tasks_per_node"),
-    **dict.fromkeys(("--map-by", "-map-by"), "map"),
-}
+_SRUN: Final = {option: row["counts"] for option, row in _commands("srun").items()}
+_MPIRUN: Final = {option: row["counts"] for option, row in _commands("mpirun").items()}
 """Options that state how many processes are started."""
 _HEADER: Final = re.compile(r"[ \t](--?[A-Za-z][A-Za-z-]*)(?:[ \t]*=[ \t]*|[ \t]+|(?<=-[Nn])(?=\d))([^\s-]\S*)")
 _VARIABLES: Final = {

@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.show.cli.options import (
-    BACKEND,
-    ROWS,
-    Option,
-    Sectioned,
-    Setting,
-    SpecName,
-    Whole,
-    Word,
-    answer_options,
-    handled,
-    in_section,
-    output_format,
-    refuse_options,
-)
+from simulator.show.cli import options
+from simulator.show.cli.options import Option, Sectioned, Setting, SpecName, Whole, Word
 from simulator.show.cli.streams import note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS
 
@@ -33,9 +20,11 @@ if TYPE_CHECKING:
     from simulator.evidence.measurements.rows import MeasuredRow
 
 _FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
-_FAMILY = Option("--family", "Only this hardware family; repeatable.", section=ROWS, multiple=True, metavar="NAME")
-_LOGS = in_section(
-    ROWS,
+_FAMILY = Option(
+    "--family", "Only this hardware family; repeatable.", section=options.ROWS, multiple=True, metavar="NAME"
+)
+_LOGS = options.in_section(
+    options.ROWS,
     Option("--from-log", "Own training log; repeatable.", multiple=True, metavar="LOG"),
     Option(
         "--hardware", "Hardware that the logs or the template's run ran on, or that is probed.", SpecName("hardware")
@@ -65,13 +54,13 @@ _LOGS = in_section(
     Option("--template", "Print a table of the columns that a run needs, with one example, on --hardware where given."),
     Option("--rows-only", "Turn the logs into rows and stop there."),
 )
-_PROBE = in_section(
+_PROBE = options.in_section(
     "Probe",
     Option("--probe", "Measure this machine: rates, and the launches that say most about the coefficients."),
     Option("--devices", "Ranks of a launch; by default 2 on a processor, else the node's.", Whole(1, 1024)),
     Option("--precision", "Type of matrix products; by default bf16.", Word(("bf16", "fp32"))),
     Option("--launches", "Launches to make; by default 20.", Whole(1, 1000)),
-    Option("--backend", BACKEND, metavar="NAME"),
+    Option("--backend", options.BACKEND, metavar="NAME"),
     Option("--time-limit", "Seconds that a launch may take; by default 600.", Whole(1, 1_000_000)),
     Option("--resume", "Take rates and rows that the folder holds already."),
     Option("--dry-run", "Show the plan, and start nothing."),
@@ -84,8 +73,8 @@ def calibrate_command() -> click.Command:
     output = Option("--output", _FOLDER, metavar="FOLDER")
     return Sectioned(
         "calibrate",
-        callback=handled(lambda: calibrate),
-        params=[_FILES, _FAMILY, *_LOGS, output_format("calibration"), output, *_PROBE],
+        callback=options.handled(lambda: calibrate),
+        params=[_FILES, _FAMILY, *_LOGS, options.output_format("calibration"), output, *_PROBE],
         help=(
             "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
             "with --probe to runs of this machine, which it plans and makes."
@@ -93,8 +82,8 @@ def calibrate_command() -> click.Command:
     )
 
 
-_ACCURACY = in_section(
-    ROWS,
+_ACCURACY = options.in_section(
+    options.ROWS,
     Option("--table", "Show only the rows of this table.", metavar="NAME"),
     Option(
         "--calibration",
@@ -109,8 +98,8 @@ def accuracy_command() -> click.Command:
     rows = Option("--rows", "Show every row instead of classes; always so as CSV.")
     return Sectioned(
         "accuracy",
-        callback=handled(lambda: accuracy),
-        params=[_FILES, _FAMILY, *_ACCURACY, rows, *answer_options("accuracy")],
+        callback=options.handled(lambda: accuracy),
+        params=[_FILES, _FAMILY, *_ACCURACY, rows, *options.answer_options("accuracy")],
         help=(
             "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
             "recorded with the coefficients, or FILES of the same schema."
@@ -132,7 +121,7 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
         probe(ctx, values)
         return
-    refuse_options(values, _ONLY_PROBE, "needs --probe")
+    options.refuse_options(values, _ONLY_PROBE, "needs --probe")
     if values["list"]:
         _list(ctx, values)
         return
@@ -243,7 +232,7 @@ def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
     """Return the rows of the logs."""
     if not values["from_log"]:
-        refuse_options(values, ("rows_only", "model", "option", "recipe", "set"), "needs --from-log")
+        options.refuse_options(values, ("rows_only", "model", "option", "recipe", "set"), "needs --from-log")
         return []
     if values["hardware"] is None:
         raise click.UsageError(
@@ -254,14 +243,14 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
     from simulator.show.cli.question import framework_options
 
     inputs = {name: values[name] for name in ("hardware", "model", "warmup")}
-    options = framework_options(values)
+    switches = framework_options(values)
     own = read_cells(dict(values["set"]))
     columns = dict(own)
     if values["recipe"] is not None:
         known = {"hardware": values["hardware"]} | ({"model": values["model"]} if values["model"] else {}) | own
         columns |= stand_in([Path(values["recipe"])], known)
     logs = (Path(name) for name in values["from_log"])
-    return [row for log in logs for row in read_log(log, options=options, columns=columns, fixed=own, **inputs)]
+    return [row for log in logs for row in read_log(log, options=switches, columns=columns, fixed=own, **inputs)]
 
 
 def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:

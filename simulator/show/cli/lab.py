@@ -20,22 +20,8 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.question.origin import ARGUMENT, OPTION
 from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
-from simulator.show.cli.options import (
-    BACKEND,
-    LAYOUT,
-    Option,
-    Sectioned,
-    Whole,
-    Word,
-    answer_options,
-    handled,
-    in_section,
-    layout_options,
-    left_to_default,
-    output_format,
-    question_options,
-    refuse_options,
-)
+from simulator.show.cli import options
+from simulator.show.cli.options import Option, Sectioned, Whole, Word
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
@@ -52,7 +38,7 @@ if TYPE_CHECKING:
 else:
     cases, ranking, catalogue = map(Lazy, ("answers.cases", "answers.ranking", "question.specs.catalogue"))
 
-_LAUNCH = in_section(
+_LAUNCH = options.in_section(
     "Launch",
     Option("--top", "Layouts to launch, the best of each split.", Whole(1, 1000), default=3),
     Option(
@@ -62,7 +48,7 @@ _LAUNCH = in_section(
         default="reference",
     ),
     Option("--engine-path", "Folder of the engine's own code.", metavar="DIR"),
-    Option("--backend", BACKEND, metavar="NAME"),
+    Option("--backend", options.BACKEND, metavar="NAME"),
     Option(
         "--communication",
         "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend.",
@@ -93,12 +79,12 @@ def validate_command() -> click.Command:
     """Return the command that launches layouts and compares them with their predictions."""
     return Sectioned(
         "validate",
-        callback=handled(lambda: validate),
+        callback=options.handled(lambda: validate),
         params=[
             *_launched_question(),
-            *layout_options(many=True),
+            *options.layout_options(many=True),
             *_LAUNCH,
-            output_format("validation"),
+            options.output_format("validation"),
             Option("--output", _ROWS, metavar="ROWS.csv"),
             Option("--work-folder", _FOLDER, metavar="DIR"),
             *(click.Option([option], hidden=True, help="Gone.", multiple=True) for option in _GONE),
@@ -120,11 +106,11 @@ def _launched_question() -> list[click.Parameter]:
         "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
         "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
     }
-    options = [param for param in question_options() if param.name not in _NOT_VALIDATED]
-    for param in options:
+    params = [param for param in options.question_options() if param.name not in _NOT_VALIDATED]
+    for param in params:
         if isinstance(param, click.Option) and param.name in helps:
             param.default, param.show_default, param.help = None, False, helps[param.name]
-    return options
+    return params
 
 
 _OF_LENGTHS = ("lengths", "batching", "cutoff", "survive", "images")
@@ -211,7 +197,7 @@ def _planned(
     finally:
         with suppress(OSError):
             folder.rmdir()
-    if (launchable := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
+    if (launchable := len(plan.layouts)) < wanted.top and not options.left_to_default(ctx, "top"):
         note(f"--top {wanted.top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
     if plan.failed_before:
         note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
@@ -255,7 +241,7 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
     path = values["engine_path"] or ""
     if values["engine"] != "reference":
         why = "needs --engine reference: outside frameworks choose their own"
-        refuse_options(values, ("backend", "communication"), why)
+        options.refuse_options(values, ("backend", "communication"), why)
     if values["engine"] == "megatron":
         return MegatronEngine(path=path)
     if values["engine"] == "paddle":
@@ -321,12 +307,12 @@ def trace_command() -> click.Command:
     """Return the command that counts a stage's bytes."""
     return Sectioned(
         "trace",
-        callback=handled(lambda: trace),
+        callback=options.handled(lambda: trace),
         params=[
-            *(param for param in question_options() if param.name not in _NOT_TRACED),
-            *layout_options(many=False),
-            Option("--stage", _STAGE, Whole(0, 2**20), section=LAYOUT),
-            *answer_options("trace"),
+            *(param for param in options.question_options() if param.name not in _NOT_TRACED),
+            *options.layout_options(many=False),
+            Option("--stage", _STAGE, Whole(0, 2**20), section=options.LAYOUT),
+            *options.answer_options("trace"),
         ],
         help=(
             "Run one pipeline stage of the reference trainer at full size on tensors that hold no data, and show the "

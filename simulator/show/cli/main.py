@@ -27,26 +27,8 @@ import click
 from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.question.vocabulary import FRAMEWORKS
-from simulator.show.cli.options import (
-    GENERAL,
-    GENERAL_OPTIONS,
-    SURE,
-    WHOLE_RUN,
-    Option,
-    Sectioned,
-    SpecName,
-    Whole,
-    Word,
-    amount,
-    answer_options,
-    general_first,
-    given_on_command_line,
-    handled,
-    layout_options,
-    listed_name,
-    question_options,
-    shown,
-)
+from simulator.show.cli import options
+from simulator.show.cli.options import Option, Sectioned, SpecName, Whole, Word
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
 from simulator.show.forms import Lazy
 
@@ -120,12 +102,12 @@ class MainCommand(Sectioned, click.Group):
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             names = self.list_commands(ctx)
             near = did_you_mean(name, names) or _meant(name)
-            raise click.UsageError(f"no such command {shown(name)}{near}; commands: {', '.join(names)}")
+            raise click.UsageError(f"no such command {options.shown(name)}{near}; commands: {', '.join(names)}")
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words, with general options first wherever they stand."""
-        return super().parse_args(ctx, general_first(args))
+        return super().parse_args(ctx, options.general_first(args))
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -239,7 +221,7 @@ def _tell(message: str) -> None:
 
 def _usage_text(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
-        return f"no such option {shown(error.option_name)}{_nearest_option(error)}"
+        return f"no such option {options.shown(error.option_name)}{_nearest_option(error)}"
     if (extra := _EXTRA.fullmatch(error.message)) is not None:
         return f"{error.message[:1].lower()}{error.message[1:]}{_meant(extra[1])}"
     if isinstance(error, click.BadParameter) and error.param is not None and error.ctx is not None:
@@ -268,7 +250,7 @@ def _nearest_option(error: click.NoSuchOption) -> str:
         return "; write --offer NAME:NODES@PRICE"
     if meant in own:
         return f", did you mean '{meant}'?"
-    if any(meant in param.opts for param in (*question_options(), *layout_options(many=False))):
+    if any(meant in param.opts for param in (*options.question_options(), *options.layout_options(many=False))):
         return f"; {'it' if meant == wrong else meant} is an option of rank and estimate"
     return did_you_mean(wrong, own)
 
@@ -290,29 +272,29 @@ _TIMELINE = "Write a step pass by pass there: trace events that Perfetto opens."
 
 def _ranking_options() -> list[click.Parameter]:
     return [
-        *question_options(many=True),
-        *layout_options(many=True),
-        *answer_options("ranking"),
+        *options.question_options(many=True),
+        *options.layout_options(many=True),
+        *options.answer_options("ranking"),
         Option("--top", "Layouts to show.", Whole(1, 10_000), default=10),
-        SURE,
+        options.SURE,
         Option("--variants", "Show every layout, not only the best of each split into TP, PP, CP and EP."),
-        *WHOLE_RUN,
-        Option("--deadline-days", _DEADLINE, amount("DAYS")),
+        *options.WHOLE_RUN,
+        Option("--deadline-days", _DEADLINE, options.amount("DAYS")),
     ]
 
 
 def _main(**values: Any) -> None:
     """Rank, unless a command follows."""
     ctx = click.get_current_context()
-    params = [param for param in ctx.command.params if getattr(param, "section", GENERAL) != GENERAL]
-    misplaced = given_on_command_line(ctx, params)
+    params = [param for param in ctx.command.params if getattr(param, "section", options.GENERAL) != options.GENERAL]
+    misplaced = options.given_on_command_line(ctx, params)
     if ctx.invoked_subcommand is not None:
         if misplaced:
             raise click.UsageError(
                 f"{misplaced[0]} stands before the command '{ctx.invoked_subcommand}': put it behind"
             )
         return
-    if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
+    if not options.given_on_command_line(ctx, ctx.command.params) and not values["model"]:
         click.echo(ctx.get_help())
         return
     commands.rank(ctx, values)
@@ -339,7 +321,7 @@ def _listing(name: str) -> click.Command:
             write_answer(ctx, form, load()(values["name"]), presentation(ctx))
 
     argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
-    params = [argument, *answer_options(form)]
+    params = [argument, *options.answer_options(form)]
     return Sectioned(name, callback=callback, params=params, help=text or _COMMANDS[name][0])
 
 
@@ -348,12 +330,12 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
     "hardware": (SpecName("hardware"), lambda: listing.hardware_listing, ""),
     "frameworks": (Word(FRAMEWORKS), lambda: listing.frameworks_listing, ""),
     "flags": (
-        listed_name(lambda: flags.table_names),
+        options.listed_name(lambda: flags.table_names),
         lambda: listing.flags_listing,
         "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
     ),
     "schema": (
-        listed_name(lambda: keys.answer_names),
+        options.listed_name(lambda: keys.answer_names),
         lambda: listing.keys_listing,
         "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
     ),
@@ -364,7 +346,7 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
 def _rank() -> click.Command:
     return Sectioned(
         "rank",
-        callback=handled(lambda: commands.rank),
+        callback=options.handled(lambda: commands.rank),
         params=_ranking_options(),
         help="Rank the layouts that fit, fastest first (the default command).",
         epilog=_LISTS,
@@ -374,13 +356,13 @@ def _rank() -> click.Command:
 def _estimate() -> click.Command:
     return Sectioned(
         "estimate",
-        callback=handled(lambda: commands.estimate),
+        callback=options.handled(lambda: commands.estimate),
         params=[
-            *question_options(),
-            *layout_options(many=False),
-            *answer_options("estimate"),
+            *options.question_options(),
+            *options.layout_options(many=False),
+            *options.answer_options("estimate"),
             Option("--timeline", _TIMELINE, metavar="FILE"),
-            *WHOLE_RUN,
+            *options.WHOLE_RUN,
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
     )
@@ -418,11 +400,11 @@ cli = MainCommand(
     no_args_is_help=False,
     params=[
         *_ranking_options(),
-        *GENERAL_OPTIONS,
+        *options.GENERAL_OPTIONS,
         Option(
             "--version",
             "Show the version and exit.",
-            section=GENERAL,
+            section=options.GENERAL,
             is_eager=True,
             expose_value=False,
             allow_from_autoenv=False,

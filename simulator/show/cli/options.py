@@ -490,8 +490,7 @@ def refuse_options(values: Mapping[str, Any], names: Iterable[str], why: str) ->
 
 def left_to_default(ctx: click.Context, name: str) -> bool:
     """Tell whether neither command line nor environment set the parameter ``name``."""
-    sources = (click.core.ParameterSource.DEFAULT, None)
-    return ctx.get_parameter_source(name) in sources
+    return ctx.get_parameter_source(name) in (click.core.ParameterSource.DEFAULT, None)
 
 
 def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | None:  # noqa: PLR0911  one per kind

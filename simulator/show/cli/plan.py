@@ -9,37 +9,9 @@ import click
 
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import PRECISIONS
-from simulator.show.cli.options import (
-    OUTPUT,
-    QUESTION,
-    SURE,
-    TOKENS,
-    Option,
-    Parsed,
-    Sectioned,
-    SpecName,
-    Whole,
-    WordSet,
-    amount,
-    answer_options,
-    in_section,
-    layout_options,
-    left_to_default,
-    output_format,
-    percentage,
-    question_options,
-    refuse_options,
-)
+from simulator.show.cli import options, streams
+from simulator.show.cli.options import Option, Parsed, Sectioned, SpecName, Whole, WordSet
 from simulator.show.cli.question import question_on_line
-from simulator.show.cli.streams import (
-    long_progress,
-    note,
-    presentation,
-    progress_bar,
-    verbosity_of,
-    write,
-    write_answer,
-)
 from simulator.show.forms import ANSWERS
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
@@ -53,8 +25,8 @@ def _offer(text: str) -> Any:
     return parse_offer(text)
 
 
-_BOOKING = in_section(
-    QUESTION,
+_BOOKING = options.in_section(
+    options.QUESTION,
     Option(
         "--offer",
         "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; 72d counts "
@@ -62,18 +34,18 @@ _BOOKING = in_section(
         Parsed("OFFER", _offer, lambda: SpecName("hardware").completions("")),
         multiple=True,
     ),
-    Option("--train-tokens", "Tokens of the whole run, such as 300B.", TOKENS),
-    Option("--deadline-days", "Days that the run may take.", amount("DAYS")),
-    Option("--budget", "What it may cost, in the currency of the offers.", amount()),
+    Option("--train-tokens", "Tokens of the whole run, such as 300B.", options.TOKENS),
+    Option("--deadline-days", "Days that the run may take.", options.amount("DAYS")),
+    Option("--budget", "What it may cost, in the currency of the offers.", options.amount()),
     Option("--precision", "Types of matrix products to compare: bf16,fp8.", WordSet(PRECISIONS), default="bf16"),
 )
-_AVAILABILITY = in_section(
+_AVAILABILITY = options.in_section(
     "Availability",
     Option("--availability", "Count failures, checkpoints and evaluation; implied by the options below."),
-    Option("--device-mtbf-hours", "Mean time between failures of one device.", amount("HOURS")),
-    Option("--restart-minutes", "From a failure to loading the checkpoint.", amount("MINUTES", zero=True)),
-    Option("--checkpoint-minutes", "Between checkpoints; by default what loses least.", amount("MINUTES")),
-    Option("--evaluation-share", "Evaluation, as a share of the steps' time.", percentage(zero=True)),
+    Option("--device-mtbf-hours", "Mean time between failures of one device.", options.amount("HOURS")),
+    Option("--restart-minutes", "From a failure to loading the checkpoint.", options.amount("MINUTES", zero=True)),
+    Option("--checkpoint-minutes", "Between checkpoints; by default what loses least.", options.amount("MINUTES")),
+    Option("--evaluation-share", "Evaluation, as a share of the steps' time.", options.percentage(zero=True)),
 )
 
 
@@ -84,11 +56,11 @@ def plan_command() -> click.Command:
         callback=_plan,
         params=[
             *_BOOKING,
-            *(param for param in question_options() if param.name not in _OF_OFFERS),
-            *layout_options(many=True),
+            *(param for param in options.question_options() if param.name not in _OF_OFFERS),
+            *options.layout_options(many=True),
             *_AVAILABILITY,
-            SURE,
-            *answer_options("plan"),
+            options.SURE,
+            *options.answer_options("plan"),
         ],
         help=(
             "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "
@@ -113,7 +85,7 @@ def _plan(**values: Any) -> None:
     names = ("train_tokens", "deadline_days", "budget", "min_fit_probability")
     question = question_on_line(ctx, many=True, without=("precision",))
     available = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
-    with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
+    with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="choices priced") as progress:
         planned = plan(
             replace(question, layout={}),
             **{name: values[name] for name in names},
@@ -124,8 +96,8 @@ def _plan(**values: Any) -> None:
             space=space_of(question, across_nodes=values["allow_tp_across_nodes"]),
             progress=progress,
         )
-    defaults = {name: values[name] for name in _WITH_DEFAULT if left_to_default(ctx, name)}
-    write_answer(ctx, "plan", planned, presentation(ctx, defaults=defaults))
+    defaults = {name: values[name] for name in _WITH_DEFAULT if options.left_to_default(ctx, name)}
+    streams.write_answer(ctx, "plan", planned, streams.presentation(ctx, defaults=defaults))
 
 
 def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -134,12 +106,12 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
     from simulator.answers.ranking import space_of
     from simulator.show.report.listing import enough_listing
 
-    refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
+    options.refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
     if len(values["precision"]) > 1:
         raise click.UsageError("--precision: one without --offer")
     stated = question_on_line(ctx, many=True, without=("precision",))
     question = replace(stated, layout={}).changed(OPTION, precision=values["precision"][0])
-    with progress_bar(quiet=verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
+    with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
         fewest = enough(
             question,
             space=space_of(stated, across_nodes=values["allow_tp_across_nodes"]),
@@ -147,11 +119,11 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
             progress=progress,
         )
         listed = enough_listing(question, fewest)
-    write_answer(ctx, "listing", listed, presentation(ctx))
+    streams.write_answer(ctx, "listing", listed, streams.presentation(ctx))
 
 
 _SWEPT = (
-    *in_section(
+    *options.in_section(
         "Work",
         Option("--workers", "Processes on this machine; one for each core by default.", Whole(1, 4096)),
         Option(
@@ -177,8 +149,8 @@ def sweep_command() -> click.Command:
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
             *_SWEPT,
-            SURE,
-            output_format("sweep"),
+            options.SURE,
+            options.output_format("sweep"),
             click.Option([_GONE[0]], hidden=True, help="Gone."),
             click.Option([_GONE[1]], hidden=True, help="Gone.", is_flag=True),
         ],
@@ -206,19 +178,21 @@ def _sweep(**values: Any) -> None:
         raise click.UsageError("missing argument 'QUESTIONS.yaml': the lists to multiply (docs/sweep.md)")
     if not values["output"]:
         raise click.UsageError("missing option '--output', such as catalogue.csv")
-    quiet = verbosity_of(ctx) < 0
+    quiet = streams.verbosity_of(ctx) < 0
     if values["scheduler"]:
         check_workers(values["workers"], values["scheduler"])
-        note(f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet)
-    with long_progress(quiet=quiet, label="questions answered") as progress:
+        streams.note(
+            f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet
+        )
+    with streams.long_progress(quiet=quiet, label="questions answered") as progress:
         swept = sweep(values["questions"], **{name: values[name] for name in _PASSED_ON}, progress=progress)
-    note(speed_line(swept), quiet=quiet)
-    write(ANSWERS["sweep"].write(swept, values["format"], presentation(ctx)), None)
+    streams.note(speed_line(swept), quiet=quiet)
+    streams.write(ANSWERS["sweep"].write(swept, values["format"], streams.presentation(ctx)), None)
 
 
 def lengths_command() -> click.Command:
     """Return the command that counts the lengths of a data set."""
-    ratio: Parsed = amount("NUMBER")
+    ratio: Parsed = options.amount("NUMBER")
     return Sectioned(
         "lengths",
         callback=_lengths,
@@ -226,7 +200,7 @@ def lengths_command() -> click.Command:
             click.Argument(["file"], type=str, metavar="DATA.jsonl"),
             Option("--field", "Field of each line that holds the text, or a list of messages.", metavar="NAME"),
             Option("--chars-per-token", "Characters that a token stands for.", ratio, default=3.6),
-            Option("--output", "Write the histogram there.", metavar="FILE", section=OUTPUT),
+            Option("--output", "Write the histogram there.", metavar="FILE", section=options.OUTPUT),
         ],
         help="Count the lengths of a data set's samples, one JSON object a line, as a histogram for --lengths.",
     )
@@ -238,6 +212,6 @@ def _lengths(**values: Any) -> None:
 
     ctx = click.get_current_context()
     measured = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
-    write(measured.histogram, values["output"])
+    streams.write(measured.histogram, values["output"])
     for line in measured.remarks:
-        note(line, quiet=verbosity_of(ctx) < 0)
+        streams.note(line, quiet=streams.verbosity_of(ctx) < 0)

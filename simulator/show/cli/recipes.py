@@ -13,35 +13,9 @@ import click
 
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import RECIPE_FORMATS
-from simulator.show.cli.options import (
-    QUESTION,
-    SURE,
-    Option,
-    Sectioned,
-    Setting,
-    Whole,
-    Word,
-    WordSet,
-    answer_options,
-    batch_in_sequences,
-    in_section,
-    layout_options,
-    percentage,
-    question_options,
-    shown,
-)
+from simulator.show.cli import options, streams
+from simulator.show.cli.options import Option, Sectioned, Setting, Whole, Word, WordSet
 from simulator.show.cli.question import question_on_line, require_model, values_by_name
-from simulator.show.cli.streams import (
-    default_text,
-    form_of,
-    note,
-    presentation,
-    progress_bar,
-    tell,
-    verbosity_of,
-    write,
-    write_answer,
-)
 
 if TYPE_CHECKING:
     from simulator.answers.cases import Case
@@ -54,10 +28,10 @@ _REPLACED = Option(
     "--model-field",
     "Replace one number of the model; repeatable.",
     Setting("such as num_hidden_layers=32"),
-    section=QUESTION,
+    section=options.QUESTION,
     multiple=True,
 )
-_RECIPE = in_section(
+_RECIPE = options.in_section(
     "Recipe",
     Option(
         "--set settings",
@@ -75,10 +49,10 @@ _RECIPE = in_section(
     ),
 )
 """Options of how a recipe is read."""
-_GATES = in_section(
+_GATES = options.in_section(
     "What passes",
-    Option("--max-memory-fraction", "Share of the usable memory that may be needed.", percentage()),
-    Option("--min-fit-probability", "Least probability to fit.", percentage()),
+    Option("--max-memory-fraction", "Share of the usable memory that may be needed.", options.percentage()),
+    Option("--min-fit-probability", "Least probability to fit.", options.percentage()),
     Option(
         "--fail-on",
         "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable.",
@@ -118,7 +92,7 @@ def compare_command() -> click.Command:
             click.Argument(["a"], required=False, type=str, metavar="A"),
             click.Argument(["b"], required=False, type=str, metavar="B"),
             *open_options(),
-            *answer_options("comparison"),
+            *options.answer_options("comparison"),
         ],
         help=(
             f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
@@ -135,8 +109,8 @@ def explain_command() -> click.Command:
         params=[
             click.Argument(["subject"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
-            SURE,
-            *answer_options("explanation"),
+            options.SURE,
+            *options.answer_options("explanation"),
         ],
         help=(
             "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
@@ -152,10 +126,12 @@ def _compare(**values: Any) -> None:
     ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
-    options = question_on_line(ctx)
-    cases = case_of_text(values["a"], options), case_of_text(values["b"], options)
+    asked = question_on_line(ctx)
+    cases = case_of_text(values["a"], asked), case_of_text(values["b"], asked)
     compared = compare(*cases, (values["a"].strip(), values["b"].strip()))
-    write_answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
+    streams.write_answer(
+        ctx, "comparison", compared, streams.presentation(ctx, scenarios=tuple(case.scenario for case in cases))
+    )
 
 
 def _explain(**values: Any) -> None:
@@ -163,38 +139,38 @@ def _explain(**values: Any) -> None:
     from simulator.answers.explain import explain
 
     ctx = click.get_current_context()
-    options = question_on_line(ctx)
-    case = _case_of_options(options) if values["subject"] is None else case_of_text(values["subject"], options)
+    asked = question_on_line(ctx)
+    case = _case_of_options(asked) if values["subject"] is None else case_of_text(values["subject"], asked)
     explained = explain(case, values["min_fit_probability"])
     if case.question.recipe is not None:
         from simulator.recipes.check.judge import with_bounds
 
         explained = with_bounds(explained, case)
-    assumed = values["subject"] is None and "hardware" not in options.inputs
-    default = default_text(case.scenario.hardware) if assumed else ""
-    write_answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
+    assumed = values["subject"] is None and "hardware" not in asked.inputs
+    default = streams.default_text(case.scenario.hardware) if assumed else ""
+    streams.write_answer(ctx, "explanation", explained, streams.presentation(ctx, default_hardware=default))
 
 
-def _case_of_options(options: Question) -> Case:
+def _case_of_options(asked: Question) -> Case:
     """Return the case of options alone."""
     from simulator.answers.cases import case_of, priceable
     from simulator.answers.ranking import with_best_layout
 
-    if "model" not in options.inputs:
+    if "model" not in asked.inputs:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
-    return priceable(case_of(with_best_layout(options)))
+    return priceable(case_of(with_best_layout(asked)))
 
 
-def case_of_text(text: str, options: Question) -> Case:
+def case_of_text(text: str, asked: Question) -> Case:
     """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
     if text.lstrip().startswith("-"):
-        return _case_of_options(options.over(_quoted_question(text)))
+        return _case_of_options(asked.over(_quoted_question(text)))
     from simulator.question.specs.names import shipped_name
     from simulator.recipes.emit.write import case_of_file
 
     if not os.path.exists(text) and shipped_name("model", text):  # noqa: PTH110  false for what is no path
-        raise click.UsageError(f"{shown(text)} is a model, not a file: write '--model {text}'")
-    return case_of_file(text, options)
+        raise click.UsageError(f"{options.shown(text)} is a model, not a file: write '--model {text}'")
+    return case_of_file(text, asked)
 
 
 def _quoted_question(text: str) -> Question:
@@ -202,10 +178,10 @@ def _quoted_question(text: str) -> Question:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise click.UsageError(f"options {shown(text.strip())}: {error}") from error
+        raise click.UsageError(f"options {options.shown(text.strip())}: {error}") from error
     command = click.Command("options", params=[*open_options()], add_help_option=False)
     with command.make_context("options", words) as ctx:
-        batch_in_sequences(ctx)
+        options.batch_in_sequences(ctx)
         return question_on_line(ctx)
 
 
@@ -223,7 +199,7 @@ def emit_command() -> click.Command:
         callback=_emit,
         params=[
             click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-            *in_section(
+            *options.in_section(
                 "Recipe",
                 Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO))),
                 Option("--rank", "Which layout of a ranking, best first.", Whole(1, 10_000), default=1),
@@ -261,11 +237,11 @@ def _emit(**values: Any) -> None:
     recipe = emit(case, target)
     problem, is_firm = _problem(case)
     if is_firm and not values["force"]:
-        tell(f"simulate: error: {problem}; --force writes it all the same")
+        streams.tell(f"simulate: error: {problem}; --force writes it all the same")
         ctx.exit(DOES_NOT_FIT)
     if problem:
-        note(problem, quiet=verbosity_of(ctx) < 0)
-    write(recipe, values["output"])
+        streams.note(problem, quiet=streams.verbosity_of(ctx) < 0)
+    streams.write(recipe, values["output"])
 
 
 def _problem(case: Case) -> tuple[str, bool]:
@@ -308,9 +284,9 @@ def _open(params: list[click.Parameter]) -> list[click.Parameter]:
 def open_options(*, without: str = "") -> list[click.Parameter]:
     """Return the options of an estimate without their defaults, and those that replace a number of the model."""
     return [
-        *_open([param for param in question_options() if param.name != without]),
+        *_open([param for param in options.question_options() if param.name != without]),
         _REPLACED,
-        *_open(layout_options(many=False)),
+        *_open(options.layout_options(many=False)),
     ]
 
 
@@ -336,7 +312,7 @@ def check_command() -> click.Command:
             *_RECIPE,
             *replaced,
             *_GATES,
-            *answer_options("verdicts"),
+            *options.answer_options("verdicts"),
             Option("--diff", "Print each change that helps as a patch of the recipe, the fastest first."),
             Option("--init", "Write .simulate.yaml here, with each value that could not be known, once and empty."),
             Option("--explain", "Say of each value of each recipe who said it, in place of the verdicts."),
@@ -360,16 +336,18 @@ def _check(**values: Any) -> None:
         raise click.UsageError("missing argument 'FILE...': name the recipes to judge, or a folder of them")
     outside = [name for name in values if ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT]
     if outside:
-        note(f"set by the environment: {', '.join(f'SIMULATE_{name.upper()}' for name in outside)}", quiet=False)
+        streams.note(
+            f"set by the environment: {', '.join(f'SIMULATE_{name.upper()}' for name in outside)}", quiet=False
+        )
     for word, written in (("init", ".simulate.yaml"), ("explain", "a table")):
-        if values[word] and (form_of(ctx, "verdicts") != "table" or (word == "init" and values["output"])):
+        if values[word] and (streams.form_of(ctx, "verdicts") != "table" or (word == "init" and values["output"])):
             raise click.UsageError(f"--{word} writes {written}: leave out --format, and a file of another form")
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
     settings = values_by_name("--set", values["settings"])
     root, base = (_folder(f"--{name}", values[name]) for name in ("root", "base"))
-    with progress_bar(quiet=verbosity_of(ctx) < 0, label="files judged") as bar:
+    with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="files judged") as bar:
         question = question_on_line(ctx)
         files = values["files"]
         results = check_files(files, question, gates, settings, environment, root, base=base, progress=bar)
@@ -379,7 +357,7 @@ def _check(**values: Any) -> None:
     if values["explain"]:
         from simulator.show.report.check import origins_text
 
-        write(origins_text(results), values["output"])
+        streams.write(origins_text(results), values["output"])
         return
     if before is not None:
         results = ratcheted(results, before)
@@ -391,9 +369,9 @@ def _check(**values: Any) -> None:
     checks = Checks(
         results=results, gates=gates, changed=changed, patches=values["diff"], question=question, settings=settings
     )
-    write_answer(ctx, "verdicts", checks, presentation(ctx))
+    streams.write_answer(ctx, "verdicts", checks, streams.presentation(ctx))
     if values["format"] == "github":
-        _append_summary(checks, presentation(ctx))
+        _append_summary(checks, streams.presentation(ctx))
     ctx.exit(checks.exit_code)
 
 
@@ -406,10 +384,10 @@ def _write_settings(results: tuple[Checked, ...], hardware: str, folder: Path) -
         with file.open("x", encoding="utf-8", newline="\n") as stream:
             stream.write(skeleton(results, hardware, folder.absolute()))
     except FileExistsError as error:
-        raise click.UsageError(f"--init: {shown(str(file))} is there already") from error
+        raise click.UsageError(f"--init: {options.shown(str(file))} is there already") from error
     except OSError as error:
-        raise click.UsageError(f"--init: {shown(str(file))}: {error.strerror}") from error
-    note(f"written: {file}: fill in what stands empty", quiet=False)
+        raise click.UsageError(f"--init: {options.shown(str(file))}: {error.strerror}") from error
+    streams.note(f"written: {file}: fill in what stands empty", quiet=False)
 
 
 def _folder(option: str, folder: str | None) -> Path | None:
@@ -417,7 +395,7 @@ def _folder(option: str, folder: str | None) -> Path | None:
     if folder is None:
         return None
     if "\0" in folder or not os.path.isdir(folder):  # noqa: PTH112  false where nobody may look
-        raise click.UsageError(f"{option} {shown(folder)}: no such folder")
+        raise click.UsageError(f"{option} {options.shown(folder)}: no such folder")
     return Path(folder)
 
 
@@ -432,7 +410,7 @@ def _append_summary(checks: Checks, shown_as: Presentation) -> None:
         with open(file, "a", encoding="utf-8", newline="\n") as stream:  # noqa: PTH123  appends
             stream.write(github_summary(checks, shown_as))
     except (OSError, ValueError) as error:
-        note(f"GITHUB_STEP_SUMMARY cannot be written: {getattr(error, 'strerror', None) or error}", quiet=False)
+        streams.note(f"GITHUB_STEP_SUMMARY cannot be written: {getattr(error, 'strerror', None) or error}", quiet=False)
 
 
 def _gates(values: Mapping[str, Any]) -> Gates:

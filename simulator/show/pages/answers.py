@@ -37,76 +37,18 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks
 from simulator.search.space import Ranking, Space
-from simulator.show.pages.figures import (
-    MOST_RANKS,
-    Dot,
-    Measured,
-    PlotlyFigure,
-    change_figure,
-    curve_figure,
-    error_figure,
-    memory_figure,
-    memory_over_step_figure,
-    pareto_figure,
-    peak_to_mfu,
-    plan_figure,
-    step_figure,
-    timeline_figure,
-    verdict_figure,
-)
+from simulator.show.pages import figures as draw
+from simulator.show.pages.figures import Dot, Measured, PlotlyFigure
 from simulator.show.pages.page import PageSection, Table, columns_table, figure_box, page_html
+from simulator.show.report import compare
+from simulator.show.report import estimate as single
+from simulator.show.report import ranking as ranks
+from simulator.show.report import text as say
 from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
 from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
-from simulator.show.report.compare import (
-    FIGURES,
-    INPUTS,
-    PARTS,
-    compare_notes,
-    comparison_unit,
-    figure_rows,
-    headline,
-    idle_lines,
-    input_rows,
-    part_rows,
-    priced_text,
-    refused_rules,
-)
-from simulator.show.report.estimate import (
-    changes_cells,
-    changes_title,
-    defaults_line,
-    estimate_footer,
-    estimate_question,
-    longest_text,
-    memory_columns,
-    speed_rows,
-    speed_sentence,
-    status_line,
-)
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
-from simulator.show.report.ranking import (
-    equal_lines,
-    fastest_line,
-    miss_lines,
-    ranking_columns,
-    ranking_footer,
-    ranking_question,
-    remedies_cells,
-)
-from simulator.show.report.text import (
-    both_mfu_text,
-    caution_lines,
-    cluster_speed,
-    count_text,
-    gib,
-    grouped,
-    layout_text,
-    need_lines,
-    sharded_layout_text,
-    verdict_sentence,
-)
 
 MOST_PANELS = 10_000
 """Most layouts with panels on a page, beside those of the ranking's table."""
@@ -133,7 +75,7 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
     layout, explained = estimate.layout, shown.explanation
     question = shown.question.with_layout(layout)
-    figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
+    figures = {"memory": draw.memory_figure(estimate), "step": draw.step_figure(estimate)}
 
     def of_batch(size: int) -> Estimate | None:
         priced = _estimated(question.with_layout(replace(layout, micro_batch_size=size)))
@@ -149,48 +91,50 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     }
     points = _priced(curves, shown)
     usable = estimate.memory.capacity_bytes
-    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
-    memory = columns_table(memory_columns(estimate, estimate.memory.stages, after_step=True))
-    step = Table(["part", "% of the peak"], [[name, f"{percent:.2f}"] for name, percent in peak_to_mfu(estimate)])
+    figures |= {name: draw.curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+    memory = columns_table(single.memory_columns(estimate, estimate.memory.stages, after_step=True))
+    step = Table(["part", "% of the peak"], [[name, f"{percent:.2f}"] for name, percent in draw.peak_to_mfu(estimate)])
     title = "Where the step goes, from peak to MFU"
     sections = [
         PageSection("Memory by stage", (), "memory", MEMORY_ABOUT, memory, folded=True),
-        PageSection(title, [f"{both_mfu_text(estimate.throughput)}."], "step", STEP_ABOUT, step, folded=True),
+        PageSection(title, [f"{say.both_mfu_text(estimate.throughput)}."], "step", STEP_ABOUT, step, folded=True),
         *(_explanation_sections(explained) if explained is not None else ()),
         *_timeline_sections(estimate, figures),
         *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
-        PageSection("Speed", table=Table(["figure", "value"], speed_rows(estimate, shown))),
+        PageSection("Speed", table=Table(["figure", "value"], single.speed_rows(estimate, shown))),
     ]
-    answer = verdict_sentence(estimate, colour=False)
-    speed = [] if estimate.verdict == "refused" else [f"{speed_sentence(estimate, shown)}"]
-    lead = " ".join(f"{line}." for line in (answer, *speed, sharded_layout_text(layout), *need_lines(estimate)))
-    lead = " ".join([lead, *caution_lines(estimate)])
-    notes = [*estimate_footer(estimate, replace(shown, verbosity=1)), *answer_sources(estimate, shown)]
-    return page_html(shown, estimate_question(estimate), lead, sections, figures, notes=notes)
+    answer = say.verdict_sentence(estimate, colour=False)
+    speed = [] if estimate.verdict == "refused" else [f"{single.speed_sentence(estimate, shown)}"]
+    lead = " ".join(f"{line}." for line in (answer, *speed, say.sharded_layout_text(layout), *say.need_lines(estimate)))
+    lead = " ".join([lead, *say.caution_lines(estimate)])
+    notes = [*single.estimate_footer(estimate, replace(shown, verbosity=1)), *answer_sources(estimate, shown)]
+    return page_html(shown, single.estimate_question(estimate), lead, sections, figures, notes=notes)
 
 
 def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     """Return the page of a ranking. Raises UnsupportedError without plotly."""
-    title, whole = ranking_question(ranking), replace(shown, verbosity=1, colour=False)
+    title, whole = ranks.ranking_question(ranking), replace(shown, verbosity=1, colour=False)
     estimates = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not estimates:
-        lead, *notes = [*miss_lines(ranking, whole), *ranking_footer(ranking, whole)]
+        lead, *notes = [*ranks.miss_lines(ranking, whole), *ranks.ranking_footer(ranking, whole)]
         return page_html(shown, title, lead, (), {}, notes=notes)
     dots, panels = _dots(ranking, estimates, shown)
     curves = dict(_ranking_curves(ranking, estimates[0], shown))
     points = _priced(curves, shown)
     usable = estimates[0].memory.capacity_bytes
-    figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
+    figures: dict[str, PlotlyFigure] = {"pareto": draw.pareto_figure(dots, usable)}
     curves = {name: curve for name, curve in curves.items() if any(e for _, e in points[name])}
-    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+    figures |= {name: draw.curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
     how = "Press a number to see its panels; press a heading to sort."
     about = "Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity."
     choose = (
         f'<p><label>Layout <input id="choose" type="number" min="1" max="{len(panels)}" value="1"></label> of '
-        f"{grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
+        f"{say.grouped(len(panels))}: those of the table first, then from the fastest.</p>{panel_boxes()}"
     )
-    remedies = _cells_table(*remedies_cells(ranking))
-    table = columns_table(ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %"))
+    remedies = Table(*ranks.remedies_cells(ranking))
+    table = columns_table(
+        ranks.ranking_columns(estimates, whole), range(len(estimates)), ("#", "tokens/s", "GiB", "fit %")
+    )
     sections = [
         PageSection("Layouts", [how], table=table),
         PageSection("Speed against memory", [_drawn(len(panels), ranking)], "pareto", about),
@@ -198,10 +142,12 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
         *([PageSection("What would help", table=remedies)] if ranking.remedies else []),
         *_curve_sections(curves, points, "the best layout of each; where none is likely enough to fit there is a gap"),
     ]
-    lead = "; ".join(miss_lines(ranking, whole))
+    lead = "; ".join(ranks.miss_lines(ranking, whole))
     if ranking.estimates:
-        lead = " ".join([fastest_line(estimates[0], shown), *caution_lines(estimates[0]), *equal_lines(ranking)])
-    notes = [*ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
+        lead = " ".join(
+            [ranks.fastest_line(estimates[0], shown), *say.caution_lines(estimates[0]), *ranks.equal_lines(ranking)]
+        )
+    notes = [*ranks.ranking_footer(ranking, whole), *answer_sources(estimates[0], shown)]
     return page_html(shown, title, lead, sections, figures, layouts=panels, notes=notes)
 
 
@@ -209,26 +155,19 @@ def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
     """Yield the causes, the changes that help, the longest sequence."""
     yield PageSection("Why", lines=[f"{cause}." for cause in explanation.causes])
     if explanation.changes:
-        yield PageSection(changes_title(explanation), table=_cells_table(*changes_cells(explanation)))
-    yield PageSection("How long a sequence may be", [longest_text(explanation)])
-
-
-def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a terminal's table, whose first column is text, for a page."""
-    return Table([header.replace("\n", " ") for header in headers], rows)
+        yield PageSection(single.changes_title(explanation), table=Table(*single.changes_cells(explanation)))
+    yield PageSection("How long a sequence may be", [single.longest_text(explanation)])
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
     """Return a sentence on how many of the layouts that fit are drawn, and which."""
     feasible = ranking.counts.feasible
-    which = f"All {grouped(feasible)} layouts that fit"
+    which = f"All {say.grouped(feasible)} layouts that fit"
     if not feasible:
         which = "Nothing fits: what is drawn comes nearest"
     elif dots < feasible:
-        which = (
-            f"{grouped(dots)} of {grouped(feasible)} layouts that fit: all that no other beats in both, the fastest of "
-            "each split, and of the others an even share by speed"
-        )
+        drawn = "all that no other beats in both, the fastest of each split, and of the others an even share by speed"
+        which = f"{say.grouped(dots)} of {say.grouped(feasible)} layouts that fit: {drawn}"
     return f"{which}; press a dot to see its panels."
 
 
@@ -247,9 +186,9 @@ def _dots(
     for name, priced in ((first, estimates), ("fits", others), ("risky", risky)):
         groups[name] = []
         for estimate in priced:
-            groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
-            panels.append(_panel(estimate, texts_of(estimate, verdict_sentence(estimate, colour=False))))
-    tokens = cluster_speed(estimates[0]) * estimates[0].throughput.step_seconds
+            groups[name].append(Dot(len(panels), estimate.memory.device_bytes, say.cluster_speed(estimate)))
+            panels.append(_panel(estimate, texts_of(estimate, say.verdict_sentence(estimate, colour=False))))
+    tokens = say.cluster_speed(estimates[0]) * estimates[0].throughput.step_seconds
     for drawn in feasible.others:
         if (drawn.layout, tuple(drawn.query.chosen)) not in known:
             groups["fits"].append(Dot(len(panels), drawn.device_bytes, tokens / drawn.step_seconds))
@@ -260,12 +199,12 @@ def _dots(
 
 def _panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the panel of one layout: texts, and the figures of its memory and of its step."""
-    return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
+    return {**texts, "memory": draw.memory_figure(estimate), "step": draw.step_figure(estimate)}
 
 
 def _panel_texts(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
     command = estimate_command(estimate, has_experts=has_experts)
-    return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
+    return {"title": say.sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
 
 def _has_experts(shown: Presentation) -> bool:
@@ -315,7 +254,11 @@ def _figure_cells(estimate: Estimate | None) -> list[str]:
     """Return speed, memory and layout; dashes where there is no estimate."""
     if estimate is None:
         return ["-", "-", "-"]
-    return [grouped(cluster_speed(estimate)), gib(estimate.memory.device_bytes), layout_text(estimate.layout)]
+    return [
+        say.grouped(say.cluster_speed(estimate)),
+        say.gib(estimate.memory.device_bytes),
+        say.layout_text(estimate.layout),
+    ]
 
 
 def _curve_sections(curves: Mapping[str, Curve], points: Mapping[str, Points], whose: str) -> Iterator[PageSection]:
@@ -333,14 +276,14 @@ def _timeline_sections(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> 
         return
     ranks = estimate.layout.pipeline_parallel
     passes = timeline(estimate, 3 * ranks)
-    figures |= {"timeline": timeline_figure(passes), "memory-over-step": memory_over_step_figure(passes)}
+    figures |= {"timeline": draw.timeline_figure(passes), "memory-over-step": draw.memory_over_step_figure(passes)}
     count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in passes.passes.events[0])
     every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
     drawn = "all" if count == every else f"the first {count}"
-    text = f"Forward and backward passes of {drawn} of {grouped(every)} micro batches, then the pipeline drains."
+    text = f"Forward and backward passes of {drawn} of {say.grouped(every)} micro batches, then the pipeline drains."
     about = "Bars by pipeline rank: when each forward and backward pass starts and ends."
     yield PageSection("Pipeline timeline", [text], "timeline", about)
-    which = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
+    which = f" of the first {draw.MOST_RANKS} ranks" if ranks > draw.MOST_RANKS else ""
     text = f"What devices{which} need while these passes run; the line is what a framework can use."
     about = "Lines by pipeline rank: GiB that a device needs over the seconds of a step."
     yield PageSection("Memory over the step", [text], "memory-over-step", about)
@@ -396,7 +339,7 @@ class Knob:
 
     def text(self, value: Any) -> str:
         """Return the text of a value beside the slider."""
-        return grouped(value) if isinstance(value, int) else str(value)
+        return say.grouped(value) if isinstance(value, int) else str(value)
 
 
 Cells = dict[tuple[Any, ...], Estimate | None]
@@ -421,9 +364,9 @@ def sliders_page(ranking: Ranking, shown: Presentation) -> str:
         PageSection("Knobs", html=f'<div class="knobs">{"".join(_sliders(knobs))}</div>{panel_boxes()}'),
         PageSection("Every position", [every], table=table, folded=True),
     ]
-    lead = "Nothing fits as it was asked: turn the knobs." if best is None else fastest_line(best, detailed)
-    notes = [*ranking_footer(ranking, detailed), *(answer_sources(best, shown) if best is not None else ())]
-    return page_html(shown, ranking_question(ranking), lead, sections, {}, layouts=panels, notes=notes)
+    lead = "Nothing fits as it was asked: turn the knobs." if best is None else ranks.fastest_line(best, detailed)
+    notes = [*ranks.ranking_footer(ranking, detailed), *(answer_sources(best, shown) if best is not None else ())]
+    return page_html(shown, ranks.ranking_question(ranking), lead, sections, {}, layouts=panels, notes=notes)
 
 
 def knobs_of(ranking: Ranking) -> Iterator[Knob]:
@@ -467,7 +410,7 @@ def _cell(
     if estimate is None:
         position = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": position, "command": ""}
-    verdict = f"{speed_sentence(estimate, shown)}; {verdict_sentence(estimate, colour=False)}"
+    verdict = f"{single.speed_sentence(estimate, shown)}; {say.verdict_sentence(estimate, colour=False)}"
     return _panel(estimate, _panel_texts(estimate, verdict, has_experts=_has_experts(shown)))
 
 
@@ -498,56 +441,61 @@ def plan_page(plan: Plan, shown: Presentation) -> str:
     lead, *others = plan_answer(plan)
     sections = [PageSection("What to know of it", lines=others)] if others else []
     if plan.priced:
-        figures["offers"] = plan_figure(plan.priced, plan.deadline_days, plan.budget)
+        figures["offers"] = draw.plan_figure(plan.priced, plan.deadline_days, plan.budget)
         text = "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
         about = "Scatter of choices by offer: days against cost with 90 % intervals; lines at the limits."
         table = columns_table(plan_columns(plan), first=("offer", "nodes", "days", "cost", "in time", "in budget"))
         sections.append(PageSection("Days and cost", text=[text], figure="offers", about=about, table=table))
     if out := list(left_out_lines(plan)):
         sections.append(PageSection("Left out", lines=out))
-    notes = [*availability_lines(plan.availability), *defaults_line(shown.defaults), *foundation_lines(plan)]
+    notes = [*availability_lines(plan.availability), *single.defaults_line(shown.defaults), *foundation_lines(plan)]
     notes += sources("model", load_model(plan.model))
     for hardware in dict.fromkeys(offer.hardware for offer in plan.offers):
         notes += sources("hardware", load_hardware(hardware))
-    title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
+    title = f"{plan.model}: where to train {say.count_text(plan.train_tokens)} tokens"
     return page_html(shown, title, lead, sections, figures, notes=notes)
 
 
 def compare_page(comparison: Comparison, shown: Presentation) -> str:
     """Return the page of a comparison, with its scenarios' sources."""
-    unit, per_second = comparison_unit(comparison)
+    unit, per_second = compare.comparison_unit(comparison)
     figures = {
-        "memory": change_figure(comparison.memory, 1.0 / GIB, "GiB"),
-        "step": change_figure(comparison.step, per_second, unit),
+        "memory": draw.change_figure(comparison.memory, 1.0 / GIB, "GiB"),
+        "step": draw.change_figure(comparison.step, per_second, unit),
     }
     both = zip("AB", comparison.names, (comparison.first, comparison.second), strict=True)
-    inputs = Table(INPUTS, input_rows(comparison), frozenset({0, 1, 2}))
-    idle = list(idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."]
+    inputs = Table(compare.INPUTS, compare.input_rows(comparison), frozenset({0, 1, 2}))
+    idle = list(compare.idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."]
     title = "Inputs that differ, and what each does to A alone"
-    seconds = part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
+    seconds = compare.part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
     sections = [
-        PageSection("Figures", table=Table(FIGURES, figure_rows(comparison, colour=False))),
-        PageSection("A and B", lines=[f"{letter}: {name} - {priced_text(priced)}" for letter, name, priced in both]),
+        PageSection("Figures", table=Table(compare.FIGURES, compare.figure_rows(comparison, colour=False))),
+        PageSection(
+            "A and B", lines=[f"{letter}: {name} - {compare.priced_text(priced)}" for letter, name, priced in both]
+        ),
     ]
-    notes = (*compare_notes(comparison, shown), *spec_sources(shown.scenarios))
-    if broken := refused_rules(comparison):
+    notes = (*compare.compare_notes(comparison, shown), *spec_sources(shown.scenarios))
+    if broken := compare.refused_rules(comparison):
         rules = [f"{each.rule}: {each.message}; {each.fix}" for each in broken]
         sections.append(PageSection("Rules broken", lines=rules))
-        return page_html(shown, "A against B", headline(comparison), sections, {}, notes=notes)
+        return page_html(shown, "A against B", compare.headline(comparison), sections, {}, notes=notes)
     sections += [
         PageSection(title, text=idle, table=inputs if inputs.rows else None),
         _parts(
-            "Memory of the fullest device, from A to B", "memory", comparison.memory, part_rows(comparison.memory, gib)
+            "Memory of the fullest device, from A to B",
+            "memory",
+            comparison.memory,
+            compare.part_rows(comparison.memory, say.gib),
         ),
         _parts(f"Time of one step, {unit}, from A to B", "step", comparison.step, seconds),
     ]
-    return page_html(shown, "A against B", headline(comparison), sections, figures, notes=notes)
+    return page_html(shown, "A against B", compare.headline(comparison), sections, figures, notes=notes)
 
 
 def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Sequence[Sequence[str]]) -> PageSection:
     changed = sum(part.first != part.second for part in parts)
     about = f"Waterfall from A over {changed} parts that differ to B, as in the table."
-    return PageSection(title, figure=figure, about=about, table=Table(PARTS, rows), folded=True)
+    return PageSection(title, figure=figure, about=about, table=Table(compare.PARTS, rows), folded=True)
 
 
 _MOST_DRAWN = 12
@@ -561,13 +509,13 @@ def check_page(checks: Checks, shown: Presentation) -> str:
     sections = [PageSection("Verdicts", table=Table(HEADERS, summary_rows(results), frozenset(TEXTS)))]
     priced = [(r, r.estimate) for r in results if r.estimate is not None and r.outcome != "refused"]
     if priced and len(results) <= _MOST_DRAWN:
-        figures["recipes"] = verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
+        figures["recipes"] = draw.verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
         about = (
             "Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; grey where the "
             "verdict is open."
         )
         sections.append(PageSection("Need against what is usable", figure="recipes", about=about))
-    needs = {id(result): memory_figure(estimate) for result, estimate in priced[: _MOST_FIGURES * bool(figures)]}
+    needs = {id(result): draw.memory_figure(estimate) for result, estimate in priced[: _MOST_FIGURES * bool(figures)]}
     for number, result in enumerate(results):
         name = f"recipe-{number}" if id(result) in needs else ""
         if name:
@@ -577,7 +525,7 @@ def check_page(checks: Checks, shown: Presentation) -> str:
         lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
         sections.append(PageSection("Since the baseline", lines=lines))
     hardware = dict.fromkeys(result.estimate.hardware for result in results if result.estimate is not None)
-    known = dict.fromkeys(f"{estimate.hardware}: {status_line(estimate)}" for _, estimate in priced)
+    known = dict.fromkeys(f"{estimate.hardware}: {single.status_line(estimate)}" for _, estimate in priced)
     notes = [*known, *spec_sources(result.case.scenario for result, _ in priced if result.case is not None)]
     title = f"Recipes on {', '.join(hardware) or 'no hardware'}"
     return page_html(shown, title, f"{tally(checks.results)}.", sections, figures, notes=notes)
@@ -621,7 +569,7 @@ def accuracy_page(judged: Sequence[JudgedRun], shown: Presentation) -> str:
             measured = [
                 Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
             ]
-            figures[kind] = error_figure(measured, _ERROR_UNITS[kind])
+            figures[kind] = draw.error_figure(measured, _ERROR_UNITS[kind])
             sections.append(PageSection(_error_title(kind), text=[text], figure=kind, about=about))
     sections += map(_section, chain(class_sections(judged), row_sections(judged)))
     by_source: dict[str, list[str]] = {}
@@ -652,7 +600,7 @@ def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
             if (relative := getattr(error, when.replace(" ", "_"))) is not None
         ]
         if rows:
-            figures[kind] = error_figure(rows, "row", linear=True)
+            figures[kind] = draw.error_figure(rows, "row", linear=True)
             about = "Scatter: error of each row in per cent."
             sections.append(PageSection(_error_title(kind), figure=kind, about=about))
     sections += map(_section, own_sections(errors))
@@ -662,14 +610,11 @@ def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
 
 def _section(part: Section) -> PageSection:
     """Return a part of the report as a section; long tables are folded away."""
-    table = None
-    if part.headers and part.rows:
-        headers = [header.replace("\n", " ") for header in part.headers]
-        table = Table(headers, part.rows, frozenset(part.text_columns))
+    is_table = part.headers and part.rows
     return PageSection(
         part.title,
         text=part.lines,
-        table=table,
+        table=Table(part.headers, part.rows, frozenset(part.text_columns)) if is_table else None,
         folded=len(part.rows) > _LONG,
         wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),
     )

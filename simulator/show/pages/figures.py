@@ -204,15 +204,11 @@ def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> P
     if others:
         changes.append(("others", scale * sum(part.second - part.first for part in others)))
     levels = [("A", totals[0]), *changes, ("B", totals[1])]
-    xaxis = _axis(unit, range=[0, 1.15 * _highest([value for _, value in levels])], rangemode="tozero")
+    highest = max(*accumulate(value for _, value in levels[:-1]), totals[1]) or 1.0
+    xaxis = _axis(unit, range=[0, 1.15 * highest], rangemode="tozero")
     rows = [(name, round(value, 4), f"{value:+.3g}") for name, value in levels]
     ends, hover = (f"{totals[0]:.4g}", f"{totals[1]:.4g}"), f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>"
     return _waterfall(rows, ends, ("increasing", "decreasing"), hover, xaxis)
-
-
-def _highest(values: Sequence[float]) -> float:
-    """Return the highest level of a waterfall of a start, its changes and an end."""
-    return max(*accumulate(values[:-1]), values[-1]) or 1.0
 
 
 def verdict_figure(named: Sequence[tuple[str, str, Estimate]]) -> PlotlyFigure:
@@ -318,8 +314,7 @@ _PASSES = {
 def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
     """Draw the memory of the first pipeline ranks' devices over a step; its peak is that of the estimate."""
     data = []
-    stages = timeline.estimate.memory.stages
-    for rank, stage in enumerate(stages[:MOST_RANKS]):
+    for rank, stage in enumerate(timeline.estimate.memory.stages[:MOST_RANKS]):
         points = list(timeline.bytes_alive(rank))
         outside = stage.device_bytes - stage.allocated_bytes
         at = [round(seconds, 4) for seconds, _ in points], [_gib(alive + outside) for _, alive in points]

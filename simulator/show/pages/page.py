@@ -141,7 +141,7 @@ def _table(table: Table, caption: str, wide: frozenset[int]) -> str:
     ]
     heads = "".join(
         f'<th scope="col" class="{side[column]}"><button type="button">{escape(header)}</button></th>'
-        for column, header in enumerate(table.headers)
+        for column, header in enumerate(header.replace("\n", " ") for header in table.headers)
     )
     body = "".join(_row(table, number, side) for number in range(len(table.rows)))
     return (

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.fields import FieldInfo
 
 from simulator.answers.run import TrainingRun, question_object
-from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, LengthsEstimate, Verdict, Violation
+from simulator.cost.pricing.estimate import Estimate, Interval, LengthsEstimate, Provenance, Verdict, Violation
 from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import TERA
@@ -126,32 +126,6 @@ class ThroughputEstimateJson(Shown):
     stages: list[StageTimeJson]
 
 
-class ContributionJson(Shown):
-    figure: Literal["memory", "time"]
-    name: str
-    half_width: float
-    because: str
-
-
-class NextMeasurementJson(Shown):
-    run: str
-    half_width: float
-
-
-class ProvenanceJson(Shown):
-    calibration: str
-    status: Coverage
-    notes: list[str]
-    device: Coverage
-    stack: Coverage
-    layout: Coverage
-    contributions: list[ContributionJson]
-    next_measurement: NextMeasurementJson | None
-    assumed_peak: str
-    cautions: list[str]
-    release: str
-
-
 class AssumedSwitchJson(Shown):
     switch: str
     value: str
@@ -223,7 +197,7 @@ class EstimateJson(AnswerJson):
     memory: MemoryEstimateJson
     throughput: ThroughputEstimateJson
     violations: list[Violation]
-    provenance: ProvenanceJson
+    provenance: Provenance
     assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
     open: OpenRangeJson | None
     question: QuestionJson

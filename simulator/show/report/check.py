@@ -30,22 +30,9 @@ from simulator.question.origin import Origin, OriginKind, Place
 from simulator.question.question import Question
 from simulator.recipes.check.repository import CHANGED, rule_titles
 from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, UNMATCHED, Changed, Checked, Checks
+from simulator.show.report import text as say
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, heading, joined, narrow_line
-from simulator.show.report.text import (
-    amount,
-    cluster_speed,
-    dumps,
-    gib,
-    grouped,
-    in_colour,
-    largest_parts,
-    layout_text,
-    length_lines,
-    margin_text,
-    percent,
-    words,
-)
 from simulator.tabular import replaced
 
 _MANY = 12
@@ -103,7 +90,7 @@ def _reasons(results: Sequence[Checked], shown: Presentation) -> str:
     reasons = [one_line(why) for (_, why), _ in rows]
     columns = [
         Column("recipes", tuple(str(len(group)) for _, group in rows)),
-        Column("verdict", tuple(words(outcome) for (outcome, _), _ in rows), is_text=True),
+        Column("verdict", tuple(say.words(outcome) for (outcome, _), _ in rows), is_text=True),
         Column("reason", tuple(r if len(r) <= most else f"{r[: most - 3].rstrip()}..." for r in reasons), is_text=True),
     ]
     if named:
@@ -175,38 +162,40 @@ def summary_rows(results: Sequence[Checked], *, colour: bool = False) -> list[li
 
 
 def _row(result: Checked, *, colour: bool) -> list[str]:
-    verdict = words(result.outcome) + ("" if result.passed or result.outcome != "fits" else ", but fails")
-    verdict = in_colour(verdict, result.outcome if result.passed else "refused", colour=colour)
+    verdict = say.words(result.outcome) + ("" if result.passed or result.outcome != "fits" else ", but fails")
+    verdict = say.in_colour(verdict, result.outcome if result.passed else "refused", colour=colour)
     rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
     name, estimate = one_line(result.name), result.estimate
     if estimate is None:
         return [name, verdict, *[""] * 7, rules]
     memory, on = estimate.memory, one_line(f"{estimate.devices} x {estimate.hardware}")
     if result.outcome == "refused":
-        return [name, verdict, "", "", gib(memory.capacity_bytes), "", on, "", "", rules]
+        return [name, verdict, "", "", say.gib(memory.capacity_bytes), "", on, "", "", rules]
     return [
         name,
         verdict,
-        gib(memory.device_bytes),
-        grouped(cluster_speed(estimate)),
-        gib(memory.capacity_bytes),
-        margin_text(memory.headroom_bytes),
+        say.gib(memory.device_bytes),
+        say.grouped(say.cluster_speed(estimate)),
+        say.gib(memory.capacity_bytes),
+        say.margin_text(memory.headroom_bytes),
         on,
         str(memory.binding_stage),
-        amount(estimate.throughput.step_seconds),
+        say.amount(estimate.throughput.step_seconds),
         rules,
     ]
 
 
 def verdict_line(result: Checked) -> str:
     """Return the verdict with its margin, or the first reason for having none."""
-    verdict = words(result.outcome)
+    verdict = say.words(result.outcome)
     if result.estimate is None or result.outcome == "refused":
         more = f" (and {len(result.reasons) - 1} more)" if len(result.reasons) > 1 else ""
         return f"{verdict}: {_below(result, result.reasons[0])}{more}" if result.reasons else verdict
     memory = result.estimate.memory
-    size = f"needs {gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB"
-    line = f"{verdict}: {size}, {margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
+    size = f"needs {say.gib(memory.device_bytes)} of {say.gib(memory.capacity_bytes)} GiB"
+    line = (
+        f"{verdict}: {size}, {say.margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
+    )
     return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
 
 
@@ -222,11 +211,11 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
-        yield from length_lines(estimate)
+        yield from say.length_lines(estimate)
         yield from range_line(result)
     # A refused layout has no figures: no run can have it.
     if estimate is not None and result.outcome != "refused":
-        parts = largest_parts(estimate.memory.parts_bytes)
+        parts = say.largest_parts(estimate.memory.parts_bytes)
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
         yield from _peak_lines(result)
     if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
@@ -250,8 +239,8 @@ def range_line(result: Checked) -> Iterator[str]:
     memory, step = estimate.memory.interval_bytes, estimate.throughput.interval_seconds
     ranges = "no interval: priced without a calibration"
     if memory is not None and step is not None:
-        seconds = f"{amount(step.low)} to {amount(step.high)} s a step"
-        ranges = f"90 % intervals: {gib(memory.low)} to {gib(memory.high)} GiB, {seconds}"
+        seconds = f"{say.amount(step.low)} to {say.amount(step.high)} s a step"
+        ranges = f"90 % intervals: {say.gib(memory.low)} to {say.gib(memory.high)} GiB, {seconds}"
     yield f"{ranges}; known: {known_text(estimate)}"
 
 
@@ -265,7 +254,7 @@ def change_lines(result: Checked) -> Iterator[str]:
         verb = "may" if change.estimate.memory.undecided else "would"
         batch, before = change.estimate.global_batch_size, estimate.global_batch_size
         more = "" if batch == before else f", batch {before} -> {batch}"
-        margin = margin_text(change.estimate.memory.headroom_bytes)
+        margin = say.margin_text(change.estimate.memory.headroom_bytes)
         yield f"{verb} {passes}: {change.text} ({_speed_text(change.speed_ratio)}, {margin}{more})"
 
 
@@ -280,7 +269,7 @@ def room_line(result: Checked) -> Iterator[str]:
 
 def where_text(estimate: Estimate) -> str:
     """Return what was priced on what, on one line."""
-    parts = [layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
+    parts = [say.layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
     parts += ["SP"] if estimate.layout.sequence_parallel else []
     parts.append(f"ZeRO {estimate.layout.zero_stage}")
     parts += [f"LoRA {estimate.lora_rank}"] if estimate.lora_rank else []
@@ -293,19 +282,19 @@ def _peak_lines(result: Checked) -> Iterator[str]:
     if peaks is None:
         return
     passes, step = peaks.passes, peaks.optimizer_step
-    line = f"peaks, GiB: forward and backward {gib(passes.device_bytes)} (stage {passes.stage})"
-    yield f"{line}, optimizer step {gib(step.device_bytes)} (stage {step.stage})"
+    line = f"peaks, GiB: forward and backward {say.gib(passes.device_bytes)} (stage {passes.stage})"
+    yield f"{line}, optimizer step {say.gib(step.device_bytes)} (stage {step.stage})"
     if plain is not None:
-        memory = plain.memory
-        need = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB, {margin_text(memory.headroom_bytes)}"
-        yield f"without offloading: {words(plain.verdict)}, needs {need}"
+        need = f"{say.gib(plain.memory.device_bytes)} of {say.gib(plain.memory.capacity_bytes)} GiB"
+        margin = say.margin_text(plain.memory.headroom_bytes)
+        yield f"without offloading: {say.words(plain.verdict)}, needs {need}, {margin}"
 
 
 def _speed_text(ratio: float) -> str:
     """Return a ratio of speeds per device as a gain or a loss."""
     if abs(ratio - 1) < 5e-4:
         return "same speed"
-    return f"{percent(abs(ratio - 1))} % {'faster' if ratio > 1 else 'slower'} per device"
+    return f"{say.percent(abs(ratio - 1))} % {'faster' if ratio > 1 else 'slower'} per device"
 
 
 def changed_line(change: Changed) -> str:
@@ -314,10 +303,10 @@ def changed_line(change: Changed) -> str:
     if after is None:
         return f"removed: {change.name}: in the baseline only"
     if before is None:
-        return f"{words(change.kind)}: {change.name}: {words(after.outcome)}, not in the baseline"
-    text = f"{words(change.kind)}: {change.name}: {words(before.outcome)}"
+        return f"{say.words(change.kind)}: {change.name}: {say.words(after.outcome)}, not in the baseline"
+    text = f"{say.words(change.kind)}: {change.name}: {say.words(before.outcome)}"
     if before.outcome != after.outcome:
-        text += f" -> {words(after.outcome)}"
+        text += f" -> {say.words(after.outcome)}"
     for label, ratio in (("memory", change.memory_ratio), ("step time", change.time_ratio)):
         if ratio is not None and abs(ratio - 1) >= 5e-4:
             text += f", {label} {100 * (ratio - 1):+.1f} %"
@@ -332,8 +321,8 @@ def tally(results: Sequence[Checked]) -> str:
     counts = Counter(result.outcome for result in results)
 
     def counted(outcomes: Iterable[CheckOutcome]) -> str:
-        plurals = {outcome: _PLURALS.get(outcome, words(outcome)) for outcome in outcomes}
-        names = ((counts[o], plural if counts[o] > 1 else words(o)) for o, plural in plurals.items() if counts[o])
+        plurals = {outcome: _PLURALS.get(outcome, say.words(outcome)) for outcome in outcomes}
+        names = ((counts[o], plural if counts[o] > 1 else say.words(o)) for o, plural in plurals.items() if counts[o])
         return ", ".join(f"{count} {name}" for count, name in names)
 
     unjudged = sum(counts[outcome] for outcome in NOT_JUDGED)
@@ -432,7 +421,7 @@ def origins_text(results: Sequence[Checked]) -> str:
         columns = [Column(head, tuple(row[n] for row in rows), is_text=True) for n, head in enumerate(_ORIGINS)]
         table = Presentation().columns(columns) if rows else ""
         missing = [f"not known: {_below(result, reason)}" for reason in result.reasons if case is None]
-        heading_line = f"{one_line(result.name)}: {words(result.outcome)}"
+        heading_line = f"{one_line(result.name)}: {say.words(result.outcome)}"
         blocks.append("\n".join(line for line in (heading_line, table, *map(one_line, missing)) if line))
     return "\n\n".join(blocks) + "\n"
 
@@ -498,7 +487,7 @@ def check_sarif(checks: Checks, _shown: Presentation) -> str:
         item["ruleIndex"] = list(ids).index(item["ruleId"])
     driver = {"name": "simulate", "version": __version__, "semanticVersion": __version__, "rules": rules}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
+    return say.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
 
 
 _PAGE = "docs/check.md"

@@ -17,24 +17,9 @@ from pathlib import Path
 
 from simulator.answers.compare import Comparison, InputDifference, PartDifference
 from simulator.cost.pricing.estimate import Estimate, Interval, Violation
+from simulator.show.report import text as say
 from simulator.show.report.estimate import brief_layout, provenance_lines, rules_block
 from simulator.show.report.presentation import Presentation, joined
-from simulator.show.report.text import (
-    amount,
-    cluster_speed,
-    devices_text,
-    fit_text,
-    gib,
-    grouped,
-    mfu_text,
-    open_lines,
-    percent,
-    ranged,
-    sharded_layout_text,
-    step_unit,
-    verdict_text,
-    words,
-)
 
 FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), ("part", "A", "B", "B less A")
 """Headers of the tables."""
@@ -60,7 +45,7 @@ def compare_table(comparison: Comparison, shown: Presentation) -> str:
         causes = comparison.causes if full else comparison.causes[:_MOST_CAUSES]
         blocks.append(shown.titled("What B needs more, and why", shown.prose(f"{cause}." for cause in causes)))
     unit, per_second = comparison_unit(comparison)
-    memory, step = part_rows(comparison.memory, gib), part_rows(comparison.step, _seconds)
+    memory, step = part_rows(comparison.memory, say.gib), part_rows(comparison.step, _seconds)
     if full:
         rows = part_rows(comparison.step, lambda value: _seconds(value * per_second))
         blocks.append(shown.titled("Memory of the fullest device, GiB", shown.grid(PARTS, memory)))
@@ -82,7 +67,7 @@ def compare_table(comparison: Comparison, shown: Presentation) -> str:
 
 def comparison_unit(comparison: Comparison) -> tuple[str, float]:
     """Return the unit of both steps, and how many of it a second has."""
-    return step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
+    return say.step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
 
 
 def refused_rules(comparison: Comparison) -> list[Violation]:
@@ -99,18 +84,18 @@ def refused_rules(comparison: Comparison) -> list[Violation]:
 def headline(comparison: Comparison) -> str:
     """Return the difference of B from A in words."""
     a, b = comparison.first, comparison.second
-    first, second = (verdict_text(priced.verdict, colour=False) for priced in (a, b))
+    first, second = (say.verdict_text(priced.verdict, colour=False) for priced in (a, b))
     ends = f"both: {first}" if first == second else f"A: {first}, B: {second}"
     if broken := refused_rules(comparison):
         return f"{ends[0].upper()}{ends[1:]}: {broken[0].message}."
-    speeds = cluster_speed(a), cluster_speed(b)
+    speeds = say.cluster_speed(a), say.cluster_speed(b)
     ratio = speeds[1] / speeds[0] - 1.0 if speeds[0] > 0 else 0.0
-    faster = f"{percent(abs(ratio))} % {'faster' if ratio > 0 else 'slower'}" if ratio else "as fast"
+    faster = f"{say.percent(abs(ratio))} % {'faster' if ratio > 0 else 'slower'}" if ratio else "as fast"
     if width := comparison.step_half_width:
         low, high = (100.0 * ((1.0 + ratio) * math.exp(sign * width) - 1.0) for sign in (-1, 1))
         faster += f" ({low:+.1f} to {high:+.1f} %)"
     memory = b.memory.device_bytes - a.memory.device_bytes
-    needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
+    needs = f"{say.gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
     verb = "may be" if comparison.step_half_width and comparison.differ is False else "is"
     return f"B {verb} {faster} and needs {needs}; {ends}."
 
@@ -120,7 +105,7 @@ def _not_said(comparison: Comparison, *, full: bool) -> Iterator[str]:
     first, second = (
         tuple(lines if full or priced.verdict == "depends" else (line.partition("; most:")[0] for line in lines))
         for priced in (comparison.first, comparison.second)
-        for lines in (open_lines(priced, full=full),)
+        for lines in (say.open_lines(priced, full=full),)
     )
     for name, lines in (("A and B", first),) if first == second else (("A", first), ("B", second)):
         yield from (f"{name}, {line}" for line in lines)
@@ -137,13 +122,13 @@ def _sides(comparison: Comparison, *, full: bool) -> Iterator[str]:
 
 
 def _where(priced: Estimate) -> str:
-    where = f"{priced.model} on {devices_text(priced.devices)} of {priced.hardware}"
+    where = f"{priced.model} on {say.counted(priced.devices, 'device')} of {priced.hardware}"
     return f"{where}, {priced.precision}, {priced.framework}"
 
 
 def priced_text(priced: Estimate) -> str:
     """Return what was priced on one line."""
-    return f"{_where(priced)}: {sharded_layout_text(priced.layout)}"
+    return f"{_where(priced)}: {say.sharded_layout_text(priced.layout)}"
 
 
 def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> list[list[str]]:
@@ -160,13 +145,13 @@ def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> l
     def in_unit(value: float) -> str:
         return _seconds(value * per_second)
 
-    rows = [row("verdict", lambda e: verdict_text(e.verdict, colour=colour))]
+    rows = [row("verdict", lambda e: say.verdict_text(e.verdict, colour=colour))]
     if full:
         rows += [
-            row("memory GiB", lambda e: gib(e.memory.device_bytes)),
-            row("90 % interval GiB", lambda e: ends(e.memory.interval_bytes, gib)),
-            row("usable GiB", lambda e: gib(e.memory.capacity_bytes)),
-            row("probability to fit %", fit_text),
+            row("memory GiB", lambda e: say.gib(e.memory.device_bytes)),
+            row("90 % interval GiB", lambda e: ends(e.memory.interval_bytes, say.gib)),
+            row("usable GiB", lambda e: say.gib(e.memory.capacity_bytes)),
+            row("probability to fit %", say.fit_text),
             row(f"step {unit}", lambda e: in_unit(e.throughput.step_seconds)),
             row(f"90 % interval {unit}", lambda e: ends(e.throughput.interval_seconds, in_unit)),
         ]
@@ -174,15 +159,15 @@ def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> l
 
         def step(priced: Estimate) -> str:
             speed = priced.throughput
-            return ranged(speed.step_seconds, speed.interval_seconds, lambda value: amount(value * per_second))
+            return say.ranged(speed.step_seconds, speed.interval_seconds, lambda value: say.amount(value * per_second))
 
         rows += [
-            row("GiB (90 %)", lambda e: ranged(e.memory.device_bytes, e.memory.interval_bytes, gib)),
-            row("fit %", fit_text),
+            row("GiB (90 %)", lambda e: say.ranged(e.memory.device_bytes, e.memory.interval_bytes, say.gib)),
+            row("fit %", say.fit_text),
             row(f"step {unit} (90 %)", step),
         ]
-    tokens = row("tokens/s", lambda e: grouped(cluster_speed(e)))
-    mfu = row("MFU % (causal)", lambda e: f"{mfu_text(e.throughput.mfu)} ({mfu_text(e.throughput.causal_mfu)})")
+    tokens = row("tokens/s", lambda e: say.grouped(say.cluster_speed(e)))
+    mfu = row("MFU % (causal)", lambda e: f"{say.mfu_text(e.throughput.mfu)} ({say.mfu_text(e.throughput.causal_mfu)})")
     return [*rows, tokens, mfu]
 
 
@@ -201,10 +186,10 @@ def input_rows(comparison: Comparison) -> list[list[str]]:
     """Return the inputs that differ: name, both values, and the effect of B's alone on A."""
     return [
         [
-            words(differing.name),
+            say.words(differing.name),
             _short(differing.first),
             _short(differing.second),
-            "only with others" if differing.memory_bytes is None else _signed(differing.memory_bytes, gib),
+            "only with others" if differing.memory_bytes is None else _signed(differing.memory_bytes, say.gib),
             "" if differing.step_seconds is None else _signed(differing.step_seconds, _seconds),
         ]
         for differing in comparison.inputs
@@ -215,7 +200,7 @@ def input_rows(comparison: Comparison) -> list[list[str]]:
 def idle_lines(comparison: Comparison) -> Iterator[str]:
     """Yield the inputs that differ and have no effect on A alone."""
     idle = [
-        f"{words(differing.name)} ({_short(differing.first)}, {_short(differing.second)})"
+        f"{say.words(differing.name)} ({_short(differing.first)}, {_short(differing.second)})"
         for differing in filter(_is_idle, comparison.inputs)
     ]
     if idle:
@@ -226,7 +211,7 @@ def _is_idle(differing: InputDifference) -> bool:
     """Tell whether an input changes no figure that is shown."""
     if differing.memory_bytes is None or differing.step_seconds is None:
         return False
-    return not (gib(abs(differing.memory_bytes)) + _seconds(abs(differing.step_seconds))).strip("0.")
+    return not (say.gib(abs(differing.memory_bytes)) + _seconds(abs(differing.step_seconds))).strip("0.")
 
 
 def _short(text: str) -> str:
@@ -235,7 +220,7 @@ def _short(text: str) -> str:
 
 def part_rows(parts: Sequence[PartDifference], text: Callable[[float], str]) -> list[list[str]]:
     """Return parts in both and their difference, the largest difference first, and the total."""
-    ordered = [(words(p.name), p.first, p.second) for p in sorted(parts, key=lambda p: -abs(p.second - p.first))]
+    ordered = [(say.words(p.name), p.first, p.second) for p in sorted(parts, key=lambda p: -abs(p.second - p.first))]
     total = ("total", sum(part.first for part in parts), sum(part.second for part in parts))
     return [[name, text(a), text(b), _signed(b - a, text)] for name, a, b in [*ordered, total]]
 

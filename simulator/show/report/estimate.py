@@ -20,42 +20,9 @@ from simulator.question.frameworks.stacks import DEFAULT, PROFILES, profile_of
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.units import GIB, to_gib
 from simulator.search.alternatives import MIN_CHANGE
-from simulator.show.report.presentation import (
-    BETWEEN,
-    PROSE_WIDTH,
-    Column,
-    Presentation,
-    cost_text,
-    days_text,
-    fitting,
-    joined,
-    narrow_line,
-)
-from simulator.show.report.text import (
-    about_lines,
-    amount,
-    batch_text,
-    both_mfu_text,
-    cluster_speed,
-    count_text,
-    cut_text,
-    devices_text,
-    fit_text,
-    gib,
-    grouped,
-    is_even,
-    layout_text,
-    mfu_text,
-    milliseconds,
-    percent,
-    recompute_text,
-    settings_text,
-    short_lists,
-    significant,
-    step_unit,
-    teraflops,
-    words,
-)
+from simulator.show.report import presentation as tables
+from simulator.show.report import text as say
+from simulator.show.report.presentation import Column, Presentation
 
 if TYPE_CHECKING:
     from simulator.answers.explain import Explanation
@@ -72,7 +39,7 @@ _NEXT_OF_EXPLANATION = "-v: all ranks and changes, why the ranges. Next: simulat
 def estimate_table(estimate: Estimate, shown: Presentation) -> str:
     """Return the estimate for people."""
     refused, verbose = estimate.verdict == "refused", shown.verbosity > 0
-    sentences = [*about_lines(estimate, colour=shown.colour, full=shown.full)]
+    sentences = [*say.about_lines(estimate, colour=shown.colour, full=shown.full)]
     if not refused:
         sentences.append(f"speed: {speed_sentence(estimate, shown)}")
     blocks = [f"{shown.question_block(estimate_question(estimate))}\n{shown.prose(sentences)}"]
@@ -90,7 +57,7 @@ def estimate_table(estimate: Estimate, shown: Presentation) -> str:
         blocks += [*([] if explained else [launch_block(switch_rows(estimate), shown)]), shown.prose(lines)]
     if shown.explanation is not None:
         blocks += explanation_blocks(shown.explanation, shown)
-    return joined(blocks)
+    return tables.joined(blocks)
 
 
 def _memory(estimate: Estimate, shown: Presentation) -> Iterator[str]:
@@ -98,8 +65,8 @@ def _memory(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     if not every:
         return
     stages = every if shown.full else fullest_stages(estimate, _MOST_STAGES)
-    fits, left_out = fitting(memory_columns(estimate, stages, after_step=verbose), shown.line)
-    narrow = [shown.prose(narrow_line(left_out))] if verbose and left_out else []
+    fits, left_out = tables.fitting(memory_columns(estimate, stages, after_step=verbose), shown.line)
+    narrow = [shown.prose(tables.narrow_line(left_out))] if verbose and left_out else []
     title = "Memory by stage, GiB" + (f" ({len(stages)} of {len(every)})" if len(stages) < len(every) else "")
     yield shown.titled(title, "\n".join([shown.columns(fits), *narrow]))
 
@@ -114,23 +81,23 @@ def memory_columns(estimate: Estimate, stages: Sequence[StageMemory], *, after_s
     largest = {name: max(stage.parts_bytes[name] for stage in stages) for name in stages[0].parts_bytes}
     for name, size in largest.items():
         if size:
-            cells = tuple(gib(stage.parts_bytes[name]) for stage in stages)
+            cells = tuple(say.gib(stage.parts_bytes[name]) for stage in stages)
             spare = 6 + sum(other > size for other in largest.values())
             columns.append(Column(name.replace("_", "\n"), cells, spare=spare))
     if after_step:
-        columns.append(column("after\nstep", lambda s: gib(s.state_bytes), 50))
+        columns.append(column("after\nstep", lambda s: say.gib(s.state_bytes), 50))
     shares = tuple(stage.device_bytes / estimate.memory.capacity_bytes for stage in stages)
     return [
         *columns,
-        column("allocated", lambda s: gib(s.allocated_bytes), 30),
-        column("reserved", lambda s: gib(s.reserved_bytes), 40),
-        column("device", lambda s: gib(s.device_bytes))._replace(bars=shares),
+        column("allocated", lambda s: say.gib(s.allocated_bytes), 30),
+        column("reserved", lambda s: say.gib(s.reserved_bytes), 40),
+        column("device", lambda s: say.gib(s.device_bytes))._replace(bars=shares),
         column("peak at", lambda s: s.moment, 5, is_text=True),
     ]
 
 
 def _outside(estimate: Estimate, shown: Presentation) -> Iterator[str]:
-    rows = [[words(name), gib(size)] for name, size in estimate.memory.outside_parts_bytes.items() if size]
+    rows = [[say.words(name), say.gib(size)] for name, size in estimate.memory.outside_parts_bytes.items() if size]
     if rows:
         title = f"Outside the allocator on stage {estimate.memory.binding_stage}, GiB"
         yield shown.titled(title, shown.grid(["part", "GiB"], rows))
@@ -141,11 +108,11 @@ def _time(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     parts = {name: seconds for name, seconds in estimate.throughput.parts_seconds.items() if seconds}
     if not parts or total <= 0:
         return
-    unit, per_second = step_unit(total)
+    unit, per_second = say.step_unit(total)
 
     def row(name: str, seconds: float) -> list[str]:
-        text = milliseconds(seconds) if unit == "ms" else f"{seconds * per_second:.3f}"
-        return [words(name), text, percent(seconds / total)]
+        text = say.milliseconds(seconds) if unit == "ms" else f"{seconds * per_second:.3f}"
+        return [say.words(name), text, say.percent(seconds / total)]
 
     rows = [*(row(name, seconds) for name, seconds in parts.items()), row("step", total)]
     yield shown.titled("Time of one step", shown.grid(["part", unit, "share %"], rows))
@@ -155,7 +122,9 @@ def _time_sentence(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     """Yield the parts of a step, the longest first."""
     total = estimate.throughput.step_seconds
     parts = sorted(estimate.throughput.parts_seconds.items(), key=lambda part: -part[1])
-    shares = [f"{words(name)} {percent(seconds / total)} %" for name, seconds in parts if seconds >= _SMALL * total]
+    shares = [
+        f"{say.words(name)} {say.percent(seconds / total)} %" for name, seconds in parts if seconds >= _SMALL * total
+    ]
     if shares:
         yield shown.prose([f"Time of a step: {', '.join(shares)}."])
 
@@ -163,24 +132,24 @@ def _time_sentence(estimate: Estimate, shown: Presentation) -> Iterator[str]:
 def speed_rows(estimate: Estimate, shown: Presentation) -> list[list[str]]:
     """Return name and value of each figure of the speed."""
     speed = estimate.throughput
-    unit, per_second = step_unit(speed.step_seconds)
+    unit, per_second = say.step_unit(speed.step_seconds)
     rows = [
-        ["TFLOPS/device", teraflops(speed.flops_per_second_per_device)],
-        ["TFLOPS/device with recomputation", teraflops(speed.hardware_flops_per_second_per_device)],
-        ["MFU %", mfu_text(speed.mfu)],
-        ["MFU %, causal attention", mfu_text(speed.causal_mfu)],
-        ["tokens/s/device", amount(speed.tokens_per_second_per_device)],
-        ["tokens/s", grouped(cluster_speed(estimate))],
-        [f"step {unit}", amount(speed.step_seconds * per_second)],
-        ["pipeline bubble %", percent(speed.bubble_fraction)],
+        ["TFLOPS/device", say.teraflops(speed.flops_per_second_per_device)],
+        ["TFLOPS/device with recomputation", say.teraflops(speed.hardware_flops_per_second_per_device)],
+        ["MFU %", say.mfu_text(speed.mfu)],
+        ["MFU %, causal attention", say.mfu_text(speed.causal_mfu)],
+        ["tokens/s/device", say.amount(speed.tokens_per_second_per_device)],
+        ["tokens/s", say.grouped(say.cluster_speed(estimate))],
+        [f"step {unit}", say.amount(speed.step_seconds * per_second)],
+        ["pipeline bubble %", say.percent(speed.bubble_fraction)],
     ]
     if (interval := speed.interval_seconds) is not None:
-        low, high = amount(interval.low * per_second), amount(interval.high * per_second)
+        low, high = say.amount(interval.low * per_second), say.amount(interval.high * per_second)
         rows.insert(-1, [f"step {unit}, 90 % interval", f"{low} to {high}"])
     if (run := shown.run_of(estimate)) is not None:
-        rows.append([f"days for {count_text(run.tokens)} tokens", days_text(run)])
-        rows.append(["device hours", grouped(run.device_hours)])
-        rows += [["cost", cost_text(run)]] if run.cost is not None else []
+        rows.append([f"days for {say.count_text(run.tokens)} tokens", tables.days_text(run)])
+        rows.append(["device hours", say.grouped(run.device_hours)])
+        rows += [["cost", tables.cost_text(run)]] if run.cost is not None else []
     return rows
 
 
@@ -209,14 +178,14 @@ def explain_table(explanation: Explanation, shown: Presentation) -> str:
     """Return an explanation for people."""
     estimate = explanation.estimate
     outcome, full = explanation.outcome or "", shown.full
-    about = shown.prose(about_lines(estimate, colour=shown.colour, full=full, outcome=outcome))
+    about = shown.prose(say.about_lines(estimate, colour=shown.colour, full=full, outcome=outcome))
     about += f"\n{shown.sentences(explanation.bounds)}" if explanation.bounds else ""
     question = shown.question_block(estimate_question(estimate))
     blocks = [f"{question}\n{about}", *explanation_blocks(explanation, shown)]
     if shown.verbosity >= 0:
         rests_on = [*provenance_lines(estimate, shown)] if shown.full else [basis_line(estimate), _NEXT_OF_EXPLANATION]
         blocks[-1] += "\n" + shown.prose([*_contributions(estimate, full=shown.full), *rests_on])
-    return joined(blocks)
+    return tables.joined(blocks)
 
 
 def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterator[str]:
@@ -273,7 +242,7 @@ def _bars(estimate: Estimate, shown: Presentation) -> str:
     stages = estimate.memory.stages if shown.full else fullest_stages(estimate, _MOST_RANKS)
     fractions = [stage.device_bytes / (stage.capacity_bytes or estimate.memory.capacity_bytes) for stage in stages]
     rows = [
-        [str(stage.stage), gib(stage.device_bytes), percent(fraction)]
+        [str(stage.stage), say.gib(stage.device_bytes), say.percent(fraction)]
         for stage, fraction in zip(stages, fractions, strict=True)
     ]
     if shown.style == "html":
@@ -296,11 +265,11 @@ def changes_cells(explanation: Explanation) -> tuple[list[str], list[list[str]]]
     """Return headers and rows of the changes that help."""
     rows = [
         [
-            short_lists(change.text),
-            gib(change.estimate.memory.device_bytes),
-            fit_text(change.estimate),
+            say.short_lists(change.text),
+            say.gib(change.estimate.memory.device_bytes),
+            say.fit_text(change.estimate),
             f"{100 * (change.speed_ratio - 1):+.1f}",
-            grouped(cluster_speed(change.estimate)),
+            say.grouped(say.cluster_speed(change.estimate)),
         ]
         for change in explanation.changes
     ]
@@ -309,7 +278,7 @@ def changes_cells(explanation: Explanation) -> tuple[list[str], list[list[str]]]
 
 def longest_text(explanation: Explanation) -> str:
     """Return a sentence on the longest sequence."""
-    longest = "none" if explanation.longest_sequence is None else f"{grouped(explanation.longest_sequence)} tokens"
+    longest = "none" if explanation.longest_sequence is None else f"{say.grouped(explanation.longest_sequence)} tokens"
     return f"Longest sequence that fits with this layout: {longest}."
 
 
@@ -325,7 +294,7 @@ def brief_layout(layout: Layout, framework: str) -> str:
     sizes = {name: getattr(layout, name) for name in _SIZES}
     labels = (f"{BY_NAME[name].label}{size}" for name, size in sizes.items() if name in _ALWAYS or size > 1)
     parts = [" ".join(labels), f"micro batch {layout.micro_batch_size}"]
-    parts.append("no recompute" if layout.recompute == "none" else f"recompute {recompute_text(layout)}")
+    parts.append("no recompute" if layout.recompute == "none" else f"recompute {say.recompute_text(layout)}")
     if layout.zero_stage != PROFILES[framework].zero_stage_on(layout.devices):
         parts.append(f"ZeRO {layout.zero_stage}")
     if layout.sequence_parallel != (layout.tensor_parallel > 1):
@@ -334,8 +303,8 @@ def brief_layout(layout: Layout, framework: str) -> str:
         parts.append(f"schedule {layout.schedule}")
     if layout.offload != "none":
         parts.append(f"offload {layout.offload}")
-    if not is_even(layout.stage_layers):
-        parts.append(f"layers {cut_text(layout)}")
+    if not say.is_even(layout.stage_layers):
+        parts.append(f"layers {say.cut_text(layout)}")
     return ", ".join(parts)
 
 
@@ -344,34 +313,35 @@ def half_width_text(value: float, interval: Interval | None) -> str:
     return "-" if interval is None or value <= 0 else f"{50.0 * (interval.high - interval.low) / value:.0f}"
 
 
-def surer_word(first: Estimate, surer: Estimate) -> str:
-    """Return in what a row is surer than the first: in its speed, or alone in that it fits."""
-    reaches = (
+def surer_text(first: Estimate, surer: Estimate, name: str) -> str:
+    """Return the clause on what is surer than the first: in its speed, or alone in that it fits."""
+    known, other = (
         math.inf if (ends := each.throughput.interval_seconds) is None else ends.high / each.throughput.step_seconds
         for each in (first, surer)
     )
-    known, other = reaches
-    return "surer" if other <= known else "likelier to fit"
+    width = half_width_text(surer.throughput.step_seconds, surer.throughput.interval_seconds)
+    word = "surer" if other <= known else "likelier to fit"
+    return f"; {word}: {name} (± {width} %, fits {say.fit_text(surer)} %)"
 
 
 def speed_sentence(estimate: Estimate, shown: Presentation) -> str:
     """Return the speed of an estimate, and for given tokens the duration."""
     speed = estimate.throughput
-    unit, per_second = step_unit(speed.step_seconds)
+    unit, per_second = say.step_unit(speed.step_seconds)
     known, reach = half_width_text(speed.step_seconds, speed.interval_seconds), ""
     of_speed = f" (± {known} %)" if known != "-" else ""
     if (ends := speed.interval_seconds) and estimate.lengths and estimate.lengths.shortest_step_seconds is not None:
         of_speed = " of full samples"
-        low, high = amount(ends.low * per_second), amount(ends.high * per_second)
+        low, high = say.amount(ends.low * per_second), say.amount(ends.high * per_second)
         reach = f" ({low} to {high}, from samples of one token to full ones)"
     parts = [
-        f"{grouped(cluster_speed(estimate))} tokens/s{of_speed}",
-        both_mfu_text(speed),
-        f"{amount(speed.step_seconds * per_second)} {unit} a step{reach}",
+        f"{say.grouped(say.cluster_speed(estimate))} tokens/s{of_speed}",
+        say.both_mfu_text(speed),
+        f"{say.amount(speed.step_seconds * per_second)} {unit} a step{reach}",
     ]
     if (run := shown.run_of(estimate)) is not None:
-        parts.append(f"{days_text(run)} days for {count_text(run.tokens)} tokens")
-        parts += [f"cost {cost_text(run)}"] if run.cost is not None else []
+        parts.append(f"{tables.days_text(run)} days for {say.count_text(run.tokens)} tokens")
+        parts += [f"cost {tables.cost_text(run)}"] if run.cost is not None else []
     return ", ".join(parts)
 
 
@@ -414,8 +384,8 @@ _SWITCHED = {"true": "on", "false": "off"}
 def rules_block(broken: Sequence[Violation], header: str, shown: Presentation) -> str:
     """Return what rules say, under a header, with a fix each."""
     rows = [[violation.rule, violation.message, violation.fix] for violation in broken]
-    beside = max(len(row[0]) for row in rows) + 2 * BETWEEN
-    room = 2 * PROSE_WIDTH if shown.width is None else max(shown.width - beside, 2 * _NARROWEST)
+    beside = max(len(row[0]) for row in rows) + 2 * tables.BETWEEN
+    room = 2 * tables.PROSE_WIDTH if shown.width is None else max(shown.width - beside, 2 * _NARROWEST)
     whole = sum(max(len(row[column]) for row in rows) for column in (1, 2))
     fix = max(2 * room // 5, *(len(word) for row in rows for word in row[2].split()))  # an option stays whole
     lengths = {} if whole <= room else {header: max(room - fix, _NARROWEST), "fix": fix}
@@ -429,10 +399,10 @@ def adapters_text(rank: object, options: Mapping[str, str]) -> str:
 
 def estimate_question(estimate: Estimate) -> str:
     """Return the question, on one line."""
-    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
+    text = f"{estimate.model} on {say.counted(estimate.devices, 'device')} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", {adapters_text(estimate.lora_rank, estimate.question.options)}"
-    batch = batch_text(estimate.global_batch_size, estimate.seq_length, estimate.lengths)
+    batch = say.batch_text(estimate.global_batch_size, estimate.seq_length, estimate.lengths)
     return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework, estimate.provenance.release)}"
 
 
@@ -448,7 +418,7 @@ def stack_name(stack: str, framework: str) -> str:
 
 def defaults_line(settings: Mapping[str, object]) -> Iterator[str]:
     """Yield the line on options that were left to their default."""
-    text = settings_text(settings)
+    text = say.settings_text(settings)
     if text:
         yield f"Defaults used: {text}."
 
@@ -517,12 +487,12 @@ def trace_text(timeline: Timeline) -> str:
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
-            "layout": layout_text(estimate.layout),
+            "layout": say.layout_text(estimate.layout),
             "model": estimate.model,
             "hardware": estimate.hardware,
-            "step_time_s": significant(estimate.throughput.step_seconds),
-            "timeline_s": significant(timeline.seconds),
-            "difference": significant(timeline.difference),
+            "step_time_s": say.significant(estimate.throughput.step_seconds),
+            "timeline_s": say.significant(timeline.seconds),
+            "difference": say.significant(timeline.difference),
         },
         "traceEvents": [*_names(timeline), *_passes(timeline), *_after(timeline)],
     }
@@ -540,7 +510,7 @@ def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
 def _passes(timeline: Timeline) -> Iterator[dict[str, Any]]:
     sending = timeline.send_seconds
     for event in (event for events in timeline.passes.events for event in events):
-        kind, start, end = words(event.ran.kind), event.start_seconds, event.end_seconds
+        kind, start, end = say.words(event.ran.kind), event.start_seconds, event.end_seconds
         pass_of = {"args": {"micro_batch": event.ran.micro_batch, "chunk": event.ran.chunk}}
         yield {**_slice((_RANKS, event.rank), kind, start, end - start), **pass_of}
         if sending > 0 and event.sent:
@@ -557,7 +527,7 @@ def _after(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Yield what follows the passes on every rank, then the bytes alive there, at every change."""
     start, ranks = timeline.passes.makespan_seconds, range(len(timeline.passes.events))
     for pass_ in timeline.after:
-        yield from (_slice((_RANKS, rank), words(pass_.name), start, pass_.seconds) for rank in ranks)
+        yield from (_slice((_RANKS, rank), say.words(pass_.name), start, pass_.seconds) for rank in ranks)
         start += pass_.seconds
     for rank in ranks:
         for at, alive in timeline.bytes_alive(rank):

@@ -31,7 +31,7 @@ from simulator.lab.runner.engine import Launcher, shell_line
 from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import GIGA, MEGA, to_mib
 from simulator.show.report.presentation import Presentation, joined
-from simulator.show.report.text import amount, devices_text, gib, in_colour, milliseconds, percent, sharded_layout_text
+from simulator.show.report.text import amount, counted, gib, in_colour, milliseconds, percent, sharded_layout_text
 
 _LONGEST_OUTCOME = 48
 _WIDE = 0.2
@@ -59,7 +59,7 @@ def validate_table(validation: Validation, shown: Presentation) -> str:
     comparisons = campaign.comparisons
     first = comparisons[0].estimate
     title = (
-        f"{first.model} on {devices_text(first.devices)} of {first.hardware}: {first.precision}, sequence "
+        f"{first.model} on {counted(first.devices, 'device')} of {first.hardware}: {first.precision}, sequence "
         f"{first.seq_length}, global batch {first.global_batch_size}, {first.framework}"
     )
     blocks = [title, _summary(comparisons, shown)]
@@ -323,8 +323,8 @@ def trace_table(comparison: TraceComparison, shown: Presentation) -> str:
     """Return the comparison of a traced stage for people."""
     estimate, traced, predicted = comparison.estimate, comparison.traced, comparison.predicted
     question = (
-        f"{estimate.model} on {devices_text(estimate.devices)}: {estimate.precision}, sequence {estimate.seq_length}, "
-        f"global batch {estimate.global_batch_size}, torch"
+        f"{estimate.model} on {counted(estimate.devices, 'device')}: {estimate.precision}, sequence "
+        f"{estimate.seq_length}, global batch {estimate.global_batch_size}, torch"
     )
     answer = (
         f"stage {traced.stage} of {estimate.layout.pipeline_parallel} ({predicted.layers} layers): "

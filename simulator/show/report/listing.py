@@ -261,8 +261,7 @@ def listing_table(listing: SpecListing, shown: Presentation) -> str:
     """
     columns = listing_columns(listing)
     plain, left_out = fitting([column for name, column in columns.items() if name not in _PROSE], shown.line)
-    prose = [column for name, column in columns.items() if name in _PROSE]
-    table = _with_prose(plain, prose, shown)
+    table = _with_prose(plain, [column for name, column in columns.items() if name in _PROSE], shown)
     notes = [line for note in (*narrow_line(left_out), *listing.notes) for line in _lines(note, shown.line)]
     return joined((listing.title, table, "\n".join(notes)) if shown.verbosity >= 0 else (table,))
 

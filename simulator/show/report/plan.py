@@ -15,62 +15,28 @@ from simulator.answers.plan import Availability, Choice, LimitCheck, Plan
 from simulator.answers.sweep import Sweep
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import MEGA
-from simulator.show.report.estimate import (
-    brief_layout,
-    defaults_line,
-    half_width_text,
-    peak_line,
-    stack_name,
-    status_line,
-    surer_word,
-)
-from simulator.show.report.presentation import (
-    Column,
-    Presentation,
-    cost_text,
-    days_text,
-    filled,
-    fitting,
-    heading,
-    joined,
-    narrow_line,
-)
-from simulator.show.report.text import (
-    amount,
-    caution_lines,
-    cluster_speed,
-    count_text,
-    devices_text,
-    fit_text,
-    gib,
-    grouped,
-    host_text,
-    layout_text,
-    need_text,
-    percent,
-    probability_text,
-    significant,
-    step_unit,
-    table_csv,
-)
+from simulator.show.report import estimate as single
+from simulator.show.report import presentation as tables
+from simulator.show.report import text as say
+from simulator.show.report.presentation import Column, Presentation
 
 
 def plan_table(plan: Plan, shown: Presentation) -> str:
     """Return the plan for people."""
-    best, answer = plan.best, (filled(line, shown.line) for line in plan_answer(plan))
+    best, answer = plan.best, (tables.filled(line, shown.line) for line in plan_answer(plan))
     if shown.verbosity < 0:
         blocks = [shown.sentences([next(answer)])]
     else:
         command = [] if best is None else [_command(f"Part by part: {plan.command(best)}", shown.line)]
-        blocks = [heading(_question(plan), shown.style), shown.sentences([*answer, *command])]
+        blocks = [tables.heading(_question(plan), shown.style), shown.sentences([*answer, *command])]
     left_out: list[Column] = []
     if plan.priced:
-        fits, left_out = fitting(list(plan_columns(plan)), shown.line)
+        fits, left_out = tables.fitting(list(plan_columns(plan)), shown.line)
         blocks.append(shown.columns(fits))
     if shown.verbosity >= 0:
-        narrow = narrow_line(left_out) if shown.verbosity > 0 else ()
+        narrow = tables.narrow_line(left_out) if shown.verbosity > 0 else ()
         blocks.append(shown.prose([*narrow, *_footer(plan, shown)]))
-    return joined(blocks)
+    return tables.joined(blocks)
 
 
 def _command(text: str, width: int | None) -> str:
@@ -83,10 +49,10 @@ def _command(text: str, width: int | None) -> str:
 
 
 def _question(plan: Plan) -> str:
-    text = f"{plan.model}, {count_text(plan.train_tokens)} tokens"
+    text = f"{plan.model}, {say.count_text(plan.train_tokens)} tokens"
     if plan.deadline_days is not None:
         text += f", in {plan.deadline_days:g} days"
-    return text if plan.budget is None else f"{text}, for {grouped(plan.budget)}"
+    return text if plan.budget is None else f"{text}, for {say.grouped(plan.budget)}"
 
 
 def plan_answer(plan: Plan) -> Iterator[str]:
@@ -98,15 +64,15 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {_with_run(best)}."
         if best.estimate is not None:
-            figures = f"{need_text(best.estimate)}, {grouped(cluster_speed(best.estimate))} tokens/s"
-            yield f"Its layout: {brief_layout(best.estimate.layout, best.estimate.framework)}: {figures}."
-            yield from caution_lines(best.estimate)
-            yield status_line(best.estimate)
-            if (host := host_text(best.estimate.memory)) is not None:
+            figures = f"{say.need_text(best.estimate)}, {say.grouped(say.cluster_speed(best.estimate))} tokens/s"
+            yield f"Its layout: {single.brief_layout(best.estimate.layout, best.estimate.framework)}: {figures}."
+            yield from say.caution_lines(best.estimate)
+            yield single.status_line(best.estimate)
+            if (host := say.host_text(best.estimate.memory)) is not None:
                 yield f"H{host.removeprefix('h')}."
         if (sooner := plan.sooner) is not None and sooner.run is not None and best.run is not None:
             share = sooner.run.days / best.run.days
-            days = "half" if abs(share - 0.5) < _ABOUT_HALF else f"{percent(share)} % of"
+            days = "half" if abs(share - 0.5) < _ABOUT_HALF else f"{say.percent(share)} % of"
             yield f"About the same cost, {days} the days: {_with_run(sooner)}."
         yield from _equal_line(plan)
         yield from _measured_lines(plan, best)
@@ -118,7 +84,7 @@ def plan_answer(plan: Plan) -> Iterator[str]:
             else:
                 maybe = fewest.in_time is not None and fewest.in_time.answer == "maybe"
                 chance = f" with probability {limit_text(fewest.in_time).removeprefix('maybe ')}" if maybe else ""
-                yield f"{offer.hardware}: in time from {_nodes(fewest)} on{chance}."
+                yield f"{offer.hardware}: in time from {say.counted(fewest.nodes, 'node')} on{chance}."
 
 
 _ABOUT_HALF = 0.05
@@ -130,12 +96,10 @@ def _equal_line(plan: Plan) -> Iterator[str]:
         return
     best, surer = plan.best, plan.surer
     figure = "As soon" if best is None or best.run is None or best.run.cost is None else "As cheap"
-    text = f"{figure} within what is known: {', '.join(f'{_nodes(c)} of {c.hardware}' for c in plan.equal)}"
+    equal = ", ".join(f"{say.counted(c.nodes, 'node')} of {c.hardware}" for c in plan.equal)
+    text = f"{figure} within what is known: {equal}"
     if best is not None and best.estimate is not None and surer is not None and surer.estimate is not None:
-        speed = surer.estimate.throughput
-        known = half_width_text(speed.step_seconds, speed.interval_seconds)
-        word = surer_word(best.estimate, surer.estimate)
-        text += f"; {word}: {_choice_text(surer)} (± {known} %, fits {fit_text(surer.estimate)} %)"
+        text += single.surer_text(best.estimate, surer.estimate, _choice_text(surer))
     yield f"{text}."
 
 
@@ -161,19 +125,16 @@ def _unmeasured(choice: Choice) -> str:
 
 
 def _choice_text(choice: Choice) -> str:
-    return f"{_nodes(choice)} of {choice.hardware} ({devices_text(choice.devices)}), {choice.precision}"
-
-
-def _nodes(choice: Choice) -> str:
-    return f"{grouped(choice.nodes)} node{'' if choice.nodes == 1 else 's'}"
+    nodes, devices = say.counted(choice.nodes, "node"), say.counted(choice.devices, "device")
+    return f"{nodes} of {choice.hardware} ({devices}), {choice.precision}"
 
 
 def _with_run(choice: Choice) -> str:
     """Return a choice with its days and cost, and whether they keep the limits."""
     words = []
     if choice.run is not None:
-        words.append(f"{days_text(choice.run)} days")
-        words += [f"cost {cost_text(choice.run)}"] if choice.run.cost is not None else []
+        words.append(f"{tables.days_text(choice.run)} days")
+        words += [f"cost {tables.cost_text(choice.run)}"] if choice.run.cost is not None else []
     limits = (("in time", choice.in_time), ("in budget", choice.in_budget))
     words += [f"{name}: {limit_text(limit)}" for name, limit in limits if limit is not None]
     return f"{_choice_text(choice)}: {', '.join(words)}"
@@ -185,7 +146,7 @@ def limit_text(check: LimitCheck | None) -> str:
         return "-"
     if check.answer != "maybe" or check.probability is None:
         return check.answer
-    return f"maybe {probability_text(check.probability)} %"
+    return f"maybe {say.probability_text(check.probability)} %"
 
 
 def plan_columns(plan: Plan) -> Iterator[Column]:
@@ -198,23 +159,23 @@ def plan_columns(plan: Plan) -> Iterator[Column]:
         return lambda choice: "-" if choice.estimate is None else cell(choice.estimate)
 
     slowest = max(c.estimate.throughput.step_seconds for c in plan.priced if c.estimate is not None)
-    unit, per_second = step_unit(slowest)
+    unit, per_second = say.step_unit(slowest)
     yield column("offer", lambda c: c.hardware, is_text=True)
     yield column("device\nknown", of(lambda e: e.provenance.device), 55, is_text=True)
     yield column("nodes", lambda c: str(c.nodes))
     yield column("devices", lambda c: str(c.devices), 60)
     if len({c.precision for c in plan.priced}) > 1:
         yield column("precision", lambda c: c.precision, is_text=True)
-    yield column("layout", of(lambda e: layout_text(e.layout)), 90, is_text=True)
+    yield column("layout", of(lambda e: say.layout_text(e.layout)), 90, is_text=True)
     yield column("known", of(lambda e: e.provenance.status), 12, is_text=True)
-    yield column("memory\nGiB", of(lambda e: gib(e.memory.device_bytes)), 80)
-    yield column("fit\n%", of(fit_text), 70)
-    yield column(f"step\n{unit}", of(lambda e: amount(e.throughput.step_seconds * per_second)), 50)
+    yield column("memory\nGiB", of(lambda e: say.gib(e.memory.device_bytes)), 80)
+    yield column("fit\n%", of(say.fit_text), 70)
+    yield column(f"step\n{unit}", of(lambda e: say.amount(e.throughput.step_seconds * per_second)), 50)
     if plan.availability is not None:
-        yield column("goodput\n%", lambda c: percent(c.goodput.training) if c.goodput else "-", 40)
-    yield column("days", lambda c: days_text(c.run) if c.run else "-")
+        yield column("goodput\n%", lambda c: say.percent(c.goodput.training) if c.goodput else "-", 40)
+    yield column("days", lambda c: tables.days_text(c.run) if c.run else "-")
     if any(c.run is not None and c.run.cost is not None for c in plan.priced):
-        yield column("cost", lambda c: cost_text(c.run) if c.run else "-", 5)
+        yield column("cost", lambda c: tables.cost_text(c.run) if c.run else "-", 5)
     if plan.deadline_days is not None:
         yield column("in time", lambda c: limit_text(c.in_time), 6, is_text=True)
     if plan.budget is not None:
@@ -234,7 +195,7 @@ def _footer(plan: Plan, shown: Presentation) -> Iterator[str]:
     if any(choice.pareto for choice in plan.priced):
         yield "Pareto: no other choice is as fast and as cheap."
     yield from availability_lines(plan.availability)
-    yield from defaults_line(shown.defaults)
+    yield from single.defaults_line(shown.defaults)
     yield from foundation_lines(plan)
 
 
@@ -248,9 +209,9 @@ def foundation_lines(plan: Plan) -> Iterator[str]:
     shared: dict[str, dict[str, None]] = {}
     for choice in plan.priced:
         if (estimate := choice.estimate) is not None:
-            switches = f"Switches: {stack_name(estimate.stack, estimate.framework)}."
-            host = host_text(estimate.memory)
-            lines = [switches, status_line(estimate), *peak_line(estimate)]
+            switches = f"Switches: {single.stack_name(estimate.stack, estimate.framework)}."
+            host = say.host_text(estimate.memory)
+            lines = [switches, single.status_line(estimate), *single.peak_line(estimate)]
             lines += [] if host is None else [f"{choice.nodes} nodes, {host}."]
             for line in (*lines, *(f"Assumed: {note}" for note in estimate.provenance.notes)):
                 shared.setdefault(line, {})[choice.hardware] = None
@@ -269,15 +230,15 @@ def availability_lines(availability: Availability | None) -> Iterator[str]:
         f"Goodput: a device fails every {availability.device_mtbf_hours:,.6g} hours, a restart takes "
         f"{availability.restart_minutes:g} minutes, checkpoints {interval} with "
         f"{availability.checkpoint_bandwidth_per_device / MEGA:.0f} MB/s from a device, evaluation "
-        f"{percent(availability.evaluation_share)} % of the steps (docs/plan.md: sources)."
+        f"{say.percent(availability.evaluation_share)} % of the steps (docs/plan.md: sources)."
     )
 
 
 def plan_csv(plan: Plan, _shown: Presentation) -> str:
     """Return a plan as CSV, a row for each choice; unknown values are empty."""
     rows = plan.rows()
-    cells = ([significant(cell) if isinstance(cell, float) else cell for cell in row.values()] for row in rows)
-    return table_csv(list(rows[0]), cells)
+    cells = ([say.significant(cell) if isinstance(cell, float) else cell for cell in row.values()] for row in rows)
+    return say.table_csv(list(rows[0]), cells)
 
 
 _SAID = {
@@ -293,7 +254,7 @@ _SAID = {
 
 def sweep_table(sweep: Sweep, shown: Presentation) -> str:
     """Return the outcomes of the questions, and the file of their rows."""
-    rows = [[name, grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
+    rows = [[name, say.grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
     table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
     return f"{table}\n\nRows: {sweep.table}\n" if sweep.table else f"{table}\n"
 
@@ -303,5 +264,5 @@ def speed_line(sweep: Sweep) -> str:
     if not sweep.priced:
         return "nothing was left to price"
     speed = sweep.priced / max(sweep.elapsed_seconds, 1e-3)
-    text = f"{grouped(sweep.priced)} of {grouped(sweep.questions)} questions priced in {sweep.elapsed_seconds:.1f} s"
-    return f"{text}, {speed:.1f} a second"
+    text = f"{say.grouped(sweep.priced)} of {say.grouped(sweep.questions)} questions priced"
+    return f"{text} in {sweep.elapsed_seconds:.1f} s, {speed:.1f} a second"

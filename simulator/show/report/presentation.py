@@ -192,8 +192,7 @@ class Column(NamedTuple):
     @property
     def width(self) -> int:
         """Characters of the widest line."""
-        lines = [*self.header.split("\n"), *(_COLOUR.sub("", cell) for cell in self.cells)]
-        return max(map(len, lines))
+        return max(map(len, [*self.header.split("\n"), *(_COLOUR.sub("", cell) for cell in self.cells)]))
 
     @property
     def name(self) -> str:

@@ -19,57 +19,10 @@ from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
 from simulator.search.alternatives import MIN_CHANGE
 from simulator.search.space import FewestNodes, Ranking
-from simulator.show.report.estimate import (
-    adapters_text,
-    assumed_lines,
-    basis_line,
-    brief_layout,
-    defaults_line,
-    half_width_text,
-    launch_block,
-    provenance_lines,
-    rules_block,
-    speed_sentence,
-    stack_name,
-    surer_word,
-    switch_rows,
-    switches_text,
-)
-from simulator.show.report.presentation import (
-    Column,
-    Presentation,
-    coded,
-    cost_text,
-    days_text,
-    fitting,
-    joined,
-    joined_columns,
-    narrow_line,
-)
-from simulator.show.report.text import (
-    amount,
-    batch_text,
-    caution_lines,
-    cluster_speed,
-    counts_text,
-    cut_text,
-    devices_text,
-    elapsed_text,
-    fit_text,
-    gib,
-    grouped,
-    in_colour,
-    largest_parts,
-    layout_text,
-    margin_text,
-    mfu_text,
-    need_text,
-    percent,
-    recompute_text,
-    step_unit,
-    teraflops,
-    verdict_sentence,
-)
+from simulator.show.report import estimate as single
+from simulator.show.report import presentation as tables
+from simulator.show.report import text as say
+from simulator.show.report.presentation import Column, Presentation
 
 _NEXT = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
 _NEXT_OF_NOTHING = "-v: defaults, search, assumptions. Next: simulate explain, plan."
@@ -86,29 +39,29 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         blocks.append(shown.question_block(ranking_question(ranking)))
     if best is None:
         blocks.append(_nothing_fits(ranking, shown))
-        lines = [*_counts_line(ranking), *map(basis_line, _priced(ranking)[:1]), _NEXT_OF_NOTHING]
+        lines = [*_counts_line(ranking), *map(single.basis_line, _priced(ranking)[:1]), _NEXT_OF_NOTHING]
     else:
         if shown.verbosity >= 0:
             answer = [
                 *fewest_lines(ranking, shown),
                 fastest_line(best, shown),
-                *caution_lines(best),
+                *say.caution_lines(best),
                 *equal_lines(ranking),
             ]
             blocks.append(shown.prose([*answer, *list(_risky_lines(ranking))[:1]]))
         columns, legend = _fitted(ranking.estimates, shown)
         blocks.append("\n".join([shown.columns(columns), *([shown.prose(legend)] if legend else [])]))
-        more = f"{grouped(counts.feasible)} of {grouped(counts.evaluated)} layouts fit: --top N, --variants."
-        lines = [basis_line(best), more, _NEXT]
+        more = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit: --top N, --variants."
+        lines = [single.basis_line(best), more, _NEXT]
         if shown.verbosity >= 0:
             several = ranking.fewest is not None and len(ranking.fewest.counts) > 1
             if ranking.fewest is not None and several:
                 blocks.append(shown.grid(_COUNT_HEAD, _count_rows(ranking.fewest, best.framework), (1, 4)))
             if not several or shown.verbosity > 0:
-                blocks.append(launch_block([*switch_rows(best), *_other_rows(ranking, best)], shown))
+                blocks.append(single.launch_block([*single.switch_rows(best), *_other_rows(ranking, best)], shown))
     if shown.verbosity >= 0:
         blocks.append(shown.prose(ranking_footer(ranking, shown) if shown.verbosity > 0 else lines))
-    return joined(blocks)
+    return tables.joined(blocks)
 
 
 def ranking_question(ranking: Ranking) -> str:
@@ -117,17 +70,19 @@ def ranking_question(ranking: Ranking) -> str:
     devices, nodes = query.get("devices") or (priced[0].devices if priced else None), query.get("nodes")
     cluster = str(query.get("hardware"))
     if isinstance(nodes, int) and nodes:
-        cluster = f"{grouped(nodes)} node{'' if nodes == 1 else 's'} of {cluster}"
+        cluster = f"{say.counted(nodes, 'node')} of {cluster}"
     if isinstance(devices, int) and devices:
-        cluster += f" ({devices_text(devices)})"
+        cluster += f" ({say.counted(devices, 'device')})"
     text = f"{query.get('model')} on {cluster}: {query.get('precision')}"
     if query.get("lora_rank"):
-        text += f", {adapters_text(query['lora_rank'], ranking.question.options)}"
-    batch = batch_text(query.get("global_batch_size"), query.get("seq_length"), next((e.lengths for e in priced), None))
+        text += f", {single.adapters_text(query['lora_rank'], ranking.question.options)}"
+    batch = say.batch_text(
+        query.get("global_batch_size"), query.get("seq_length"), next((e.lengths for e in priced), None)
+    )
     framework = str(query.get("framework"))
     if query.get("stack"):
         release = next((estimate.provenance.release for estimate in priced), "")
-        framework = switches_text(str(query["stack"]), framework, release)
+        framework = single.switches_text(str(query["stack"]), framework, release)
     return f"{text}, {batch}, {framework}"
 
 
@@ -141,16 +96,16 @@ def _fitted(estimates: Sequence[Estimate], shown: Presentation) -> tuple[list[Co
     Before figures are left out, columns of sizes are joined and long texts become codes.
     """
     sizes, others = [*_size_columns(estimates)], [*_text_columns(estimates), *_figure_columns(estimates, shown)]
-    fits, left_out = fitting([*sizes, *others], shown.line)
+    fits, left_out = tables.fitting([*sizes, *others], shown.line)
     legend: list[str] = []
     for longest, close in _NARROWER:
-        short = [coded(c, c.name[0].upper(), longest) if c.is_text else (c, []) for c in others]
-        beside = [joined_columns(sizes)] if close else sizes
-        narrow, gone = fitting([*beside, *(column for column, _ in short)], shown.line)
+        short = [tables.coded(c, c.name[0].upper(), longest) if c.is_text else (c, []) for c in others]
+        beside = [tables.joined_columns(sizes)] if close else sizes
+        narrow, gone = tables.fitting([*beside, *(column for column, _ in short)], shown.line)
         if _needed(gone) < _needed(left_out):
             fits, left_out, headers = narrow, gone, {column.header for column in narrow}
             legend = [line for column, lines in short if column.header in headers for line in lines]
-    return fits, [*legend, *(narrow_line(left_out) if shown.verbosity > 0 else ())]
+    return fits, [*legend, *(tables.narrow_line(left_out) if shown.verbosity > 0 else ())]
 
 
 def ranking_columns(estimates: Sequence[Estimate], shown: Presentation) -> list[Column]:
@@ -182,7 +137,7 @@ def _size_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
 
 def _text_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
     """Yield what is recomputed, and parts of the layout that differ from their default somewhere."""
-    policies = tuple(recompute_text(e.layout) for e in estimates)
+    policies = tuple(say.recompute_text(e.layout) for e in estimates)
     yield Column("re-\ncomp.", policies, is_text=True, spare=_PLAIN if set(policies) == {"none"} else 0)
     for header, cell, plain, spare in _CHOICES:
         cells = tuple(map(cell, estimates))
@@ -205,7 +160,7 @@ _CHOICES: tuple[tuple[str, EstimateCell, EstimateCell, int], ...] = (
         0,
     ),
     ("offload", lambda e: e.layout.offload, lambda _: "none", 0),
-    ("layers by\nstage", lambda e: cut_text(e.layout), lambda _: "even", 55),
+    ("layers by\nstage", lambda e: say.cut_text(e.layout), lambda _: "even", 55),
 )
 """Header, cell, cell of the default, and order of leaving out."""
 
@@ -217,35 +172,39 @@ def _figure_columns(estimates: Sequence[Estimate], shown: Presentation) -> Itera
     def of_run(text: Callable[[TrainingRun], str]) -> EstimateCell:
         return lambda estimate: "-" if (run := shown.run_of(estimate)) is None else text(run)
 
-    unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
+    unit, per_second = say.step_unit(max(e.throughput.step_seconds for e in estimates))
     # Days, if asked for, stand for the speed.
     spare = 0 if shown.train_tokens is None else 8
-    fastest = max(map(cluster_speed, estimates)) or 1.0
-    speed = column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)
-    yield speed._replace(bars=tuple(cluster_speed(e) / fastest for e in estimates))
+    fastest = max(map(say.cluster_speed, estimates)) or 1.0
+    speed = column("tokens/s", lambda e: say.grouped(say.cluster_speed(e)), spare)
+    yield speed._replace(bars=tuple(say.cluster_speed(e) / fastest for e in estimates))
     if any(estimate.throughput.interval_seconds is not None for estimate in estimates):
-        yield column("±\n%", lambda e: half_width_text(e.throughput.step_seconds, e.throughput.interval_seconds), 40)
-    yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 85)
-    yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 80)
-    yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 20)
-    yield column("causal\nMFU %", lambda e: mfu_text(e.throughput.causal_mfu), 82)
-    yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), 60)
+        yield column(
+            "±\n%", lambda e: single.half_width_text(e.throughput.step_seconds, e.throughput.interval_seconds), 40
+        )
+    yield column("tokens/s\n/device", lambda e: say.amount(e.throughput.tokens_per_second_per_device), 85)
+    yield column("TFLOPS\n/device", lambda e: say.teraflops(e.throughput.flops_per_second_per_device), 80)
+    yield column("MFU\n%", lambda e: say.mfu_text(e.throughput.mfu), 20)
+    yield column("causal\nMFU %", lambda e: say.mfu_text(e.throughput.causal_mfu), 82)
+    yield column(f"step\n{unit}", lambda e: say.amount(e.throughput.step_seconds * per_second), 60)
     need = column("GiB", lambda e: f"{to_gib(e.memory.device_bytes):.1f}", 15)
     yield need._replace(bars=tuple(e.memory.device_bytes / e.memory.capacity_bytes for e in estimates))
     yield column("spare\nGiB", lambda e: f"{to_gib(e.memory.headroom_bytes):.1f}", 45)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
         colour = shown.colour
-        yield column("fit\n%", lambda e: in_colour(fit_text(e).replace("> ", ">"), e.verdict, colour=colour), 10)
+        yield column(
+            "fit\n%", lambda e: say.in_colour(say.fit_text(e).replace("> ", ">"), e.verdict, colour=colour), 10
+        )
     if shown.train_tokens is not None:
-        yield column("train\ndays", of_run(days_text), 2)
+        yield column("train\ndays", of_run(tables.days_text), 2)
         if shown.price_per_device_hour is not None:
-            yield column("train\ncost", of_run(cost_text), 4)
+            yield column("train\ncost", of_run(tables.cost_text), 4)
 
 
 def _nothing_fits(ranking: Ranking, shown: Presentation) -> str:
     blocks = [shown.prose(miss_lines(ranking, shown))]
     if ranking.reasons:
-        blocks.append(rules_block(ranking.reasons, "of a layout it dropped", shown))
+        blocks.append(single.rules_block(ranking.reasons, "of a layout it dropped", shown))
     if ranking.remedies:
         blocks.append(shown.grid(*remedies_cells(ranking)))
     else:
@@ -256,27 +215,25 @@ def _nothing_fits(ranking: Ranking, shown: Presentation) -> str:
 def miss_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     """Yield the margin of the nearest layout, or why there is none."""
     nearest, fewest = ranking.nearest, ranking.fewest
-    searched = "" if fewest is None else f" on up to {grouped(fewest.most_nodes)} nodes"
+    searched = "" if fewest is None else f" on up to {say.grouped(fewest.most_nodes)} nodes"
     if ranking.risky:
         likeliest = max(ranking.risky, key=lambda estimate: estimate.memory.fit_probability or 0.0)
-        yield (
-            f"Nothing is likely enough to fit{searched}: {_least_probability(ranking)} % is asked for "
-            f"(--min-fit-probability). Of the fastest that may fit, the likeliest: {layout_text(likeliest.layout)}, "
-            f"fits with {fit_text(likeliest)} %"
-        )
+        asked = f"{_least_probability(ranking)} % is asked for (--min-fit-probability). Of the fastest that may fit"
+        chance = f"{say.layout_text(likeliest.layout)}, fits with {say.fit_text(likeliest)} %"
+        yield f"Nothing is likely enough to fit{searched}: {asked}, the likeliest: {chance}"
         return
     if nearest is None:
         near = "every layout that keeps the rules is too near capacity"
         yield f"Nothing fits{searched}: {near if ranking.starved else 'no layout keeps the rules'}."
         return
-    where = "" if fewest is None else f", on {grouped(fewest.ranked_nodes)}"
-    yield f"Nothing fits{searched}. Nearest miss{where}: {layout_text(nearest.layout)}"
-    yield verdict_sentence(nearest, colour=shown.colour)
-    yield f"largest parts (GiB): {largest_parts(nearest.memory.parts_bytes)}"
+    where = "" if fewest is None else f", on {say.grouped(fewest.ranked_nodes)}"
+    yield f"Nothing fits{searched}. Nearest miss{where}: {say.layout_text(nearest.layout)}"
+    yield say.verdict_sentence(nearest, colour=shown.colour)
+    yield f"largest parts (GiB): {say.largest_parts(nearest.memory.parts_bytes)}"
 
 
 def _least_probability(ranking: Ranking) -> str:
-    return percent(float(str(ranking.query.get("min_fit_probability"))))
+    return say.percent(float(str(ranking.query.get("min_fit_probability"))))
 
 
 def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
@@ -284,9 +241,9 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             remedy.change,
-            gib(remedy.estimate.memory.device_bytes),
-            gib(remedy.estimate.memory.headroom_bytes),
-            teraflops(remedy.estimate.throughput.flops_per_second_per_device),
+            say.gib(remedy.estimate.memory.device_bytes),
+            say.gib(remedy.estimate.memory.headroom_bytes),
+            say.teraflops(remedy.estimate.throughput.flops_per_second_per_device),
         ]
         for remedy in ranking.remedies
     ]
@@ -295,11 +252,11 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
 
 def fastest_line(estimate: Estimate, shown: Presentation) -> str:
     """Return the first of a ranking in words."""
-    need = need_text(estimate)
-    layout = brief_layout(estimate.layout, estimate.framework)
+    need = say.need_text(estimate)
+    layout = single.brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
         layout += f", {dispatch} overlapped"
-    return f"Fastest: {layout}: {speed_sentence(estimate, shown)}, {need}."
+    return f"Fastest: {layout}: {single.speed_sentence(estimate, shown)}, {need}."
 
 
 def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
@@ -307,22 +264,21 @@ def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     fewest, run = ranking.fewest, shown.run_of(ranking.estimates[0])
     if fewest is None:
         return
-    counts = (fewest.nodes, fewest.fitting_nodes)
-    few, first = (f"{grouped(nodes or 0)} node{'' if nodes == 1 else 's'}" for nodes in counts)
+    few, first = (say.counted(nodes or 0, "node") for nodes in (fewest.nodes, fewest.fitting_nodes))
     if fewest.deadline_days is None or run is None:
         yield f"Fewest that fit: {few}."
         yield from _knee_line(fewest)
         return
     limit = f"{fewest.deadline_days:g} days"
     if fewest.nodes is None:
-        near = f"{grouped(fewest.ranked_nodes)} take {days_text(run)} days"
-        yield f"Nothing is in time ({limit}) on up to {grouped(fewest.most_nodes)} nodes: {near}. {first} would fit."
+        near = f"{say.grouped(fewest.ranked_nodes)} take {tables.days_text(run)} days. {first} would fit"
+        yield f"Nothing is in time ({limit}) on up to {say.grouped(fewest.most_nodes)} nodes: {near}."
         return
     from simulator.answers.plan import limit_check  # noqa: PLC0415  start-up time
     from simulator.show.report.plan import limit_text  # noqa: PLC0415  start-up time
 
     sure = limit_text(limit_check(run.days, run.days_interval, fewest.deadline_days))
-    yield f"Fewest in {limit}: {few}, {days_text(run)} days (in time: {sure}). {first} would fit."
+    yield f"Fewest in {limit}: {few}, {tables.days_text(run)} days (in time: {sure}). {first} would fit."
 
 
 def _knee_line(fewest: FewestNodes) -> Iterator[str]:
@@ -335,7 +291,7 @@ def _knee_line(fewest: FewestNodes) -> Iterator[str]:
         yield "None of the larger sizes costs less a token."
         return
     saved = 1.0 - first.tokens_per_second_per_device / knee.tokens_per_second_per_device
-    yield f"{grouped(knee.nodes)} nodes (--nodes {knee.nodes}) cost a token {percent(saved)} % less."
+    yield f"{say.grouped(knee.nodes)} nodes (--nodes {knee.nodes}) cost a token {say.percent(saved)} % less."
 
 
 _COUNT_HEAD = ("nodes", "fastest layout", "tokens/s/device", "cost a token", "")
@@ -346,9 +302,9 @@ def _count_rows(fewest: FewestNodes, framework: str) -> list[list[str]]:
     first = fewest.counts[0].tokens_per_second_per_device
     return [
         [
-            grouped(count.nodes),
-            brief_layout(count.layout, framework).split(",")[0],
-            grouped(round(count.tokens_per_second_per_device)),
+            say.grouped(count.nodes),
+            single.brief_layout(count.layout, framework).split(",")[0],
+            say.grouped(round(count.tokens_per_second_per_device)),
             f"{100.0 * (first / count.tokens_per_second_per_device - 1.0):+.0f} %",
             "knee" if count == fewest.knee else "",
         ]
@@ -366,9 +322,7 @@ def equal_lines(ranking: Ranking) -> Iterator[str]:
     text = f"As fast within what is known: row{'s' if len(ranking.equal) > 1 else ''} {rows}"
     if ranking.surer is not None:
         surer = ranking.estimates[ranking.surer]
-        known = half_width_text(surer.throughput.step_seconds, surer.throughput.interval_seconds)
-        word = surer_word(ranking.estimates[0], surer)
-        text += f"; {word}: row {ranking.surer + 1} (± {known} %, fits {fit_text(surer)} %)"
+        text += single.surer_text(ranking.estimates[0], surer, f"row {ranking.surer + 1}")
     yield f"{text}."
 
 
@@ -377,23 +331,23 @@ def ranking_footer(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     yield from _counts_line(ranking)
     yield from _risky_lines(ranking)
     for estimate in ranking.starved[: None if shown.verbosity > 0 else _STARVED_SHOWN]:
-        margin = f"{layout_text(estimate.layout)}: {margin_text(estimate.memory.headroom_bytes)}"
-        speed = teraflops(estimate.throughput.flops_per_second_per_device)
+        margin = f"{say.layout_text(estimate.layout)}: {say.margin_text(estimate.memory.headroom_bytes)}"
+        speed = say.teraflops(estimate.throughput.flops_per_second_per_device)
         yield f"Too near capacity, not recommended: {margin}, {speed} TFLOPS/device if it keeps pace."
     yield from _fp8_line(ranking, shown)
     yield from _stack_lines(ranking)
-    yield from defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
+    yield from single.defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
     yield from _space_lines(ranking, shown)
     if priced := _priced(ranking):
-        yield from assumed_lines(priced[0])
-        yield from provenance_lines(priced[0], shown)
+        yield from single.assumed_lines(priced[0])
+        yield from single.provenance_lines(priced[0], shown)
 
 
 def _counts_line(ranking: Ranking) -> Iterator[str]:
     counts = ranking.counts
-    looked_at = f"{grouped(counts.evaluated)} layouts in {elapsed_text(counts.elapsed_seconds)}"
-    rejected = counts_text(counts.rejected)
-    yield f"{looked_at}: {grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
+    looked_at = f"{say.grouped(counts.evaluated)} layouts in {say.elapsed_text(counts.elapsed_seconds)}"
+    rejected = say.counts_text(counts.rejected)
+    yield f"{looked_at}: {say.grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
@@ -401,10 +355,10 @@ def _risky_lines(ranking: Ranking) -> Iterator[str]:
     best = ranking.estimates[0].throughput.step_seconds if ranking.estimates else math.inf
     for estimate in ranking.risky:
         if estimate.throughput.step_seconds * (1.0 + _LEAST_GAIN) < best:
-            gain = percent(best / estimate.throughput.step_seconds - 1.0) if math.isfinite(best) else ""
+            gain = say.percent(best / estimate.throughput.step_seconds - 1.0) if math.isfinite(best) else ""
             faster = f"{gain} % faster, " if gain else ""
-            chance = f"fits with {fit_text(estimate)} %, {_least_probability(ranking)} % is asked for"
-            layout = brief_layout(estimate.layout, estimate.framework)
+            chance = f"fits with {say.fit_text(estimate)} %, {_least_probability(ranking)} % is asked for"
+            layout = single.brief_layout(estimate.layout, estimate.framework)
             yield f"Risky, not recommended: {layout}: {faster}{chance}."
 
 
@@ -436,7 +390,7 @@ def _fp8_line(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         text = f"fp8: best {_speed_of(best)}"
         if ranking.estimates:
             gain = _gain(best, ranking.estimates[0])
-            text += f", {percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
+            text += f", {say.percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
         if best.provenance.assumed_peak:
             text += f"; its peak is assumed: {best.provenance.assumed_peak.rstrip('.')}"
         yield f"{text}."
@@ -449,7 +403,7 @@ def _fp8_line(ranking: Ranking, shown: Presentation) -> Iterator[str]:
 def _stack_lines(ranking: Ranking) -> Iterator[str]:
     """Yield the best layout under other named stacks."""
     for stack in ranking.stacks:
-        name = stack_name(stack.stack, str(ranking.query.get("framework")))
+        name = single.stack_name(stack.stack, str(ranking.query.get("framework")))
         if stack.estimate is None:
             yield f"With {name}: nothing is likely enough to fit."
             continue
@@ -458,7 +412,8 @@ def _stack_lines(ranking: Ranking) -> Iterator[str]:
 
 
 def _speed_of(estimate: Estimate) -> str:
-    return f"{layout_text(estimate.layout)}, {teraflops(estimate.throughput.flops_per_second_per_device)} TFLOPS/device"
+    speed = say.teraflops(estimate.throughput.flops_per_second_per_device)
+    return f"{say.layout_text(estimate.layout)}, {speed} TFLOPS/device"
 
 
 def _space_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:

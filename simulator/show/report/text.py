@@ -117,9 +117,9 @@ def elapsed_text(seconds: float) -> str:
     return "under 0.01 s" if seconds < 0.01 else f"{seconds:.2f} s"
 
 
-def devices_text(count: int) -> str:
-    """Return a number of devices."""
-    return f"{grouped(count)} device{'' if count == 1 else 's'}"
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, such as devices."""
+    return f"{grouped(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def milliseconds(seconds: float) -> str:
