@@ -53,7 +53,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
-    options |= read_optimizer(arguments, "optim", "torch", own={"sgd": "sgd"}, bound=True)
+    options |= read_optimizer(arguments, "optim", "torch", bound=True)
     if stage in ("dpo", "kto"):
         # LLaMA-Factory ff6d4d1, hparams/finetuning_args.py: `use_ref_model`.
         loss = arguments.text("loss", "pref_loss") or ""
