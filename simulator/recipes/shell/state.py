@@ -341,9 +341,13 @@ class Machine:
             return {str(number): word for number, word in enumerate(parameters, start=1)}
         end = int(name) if name != "#" and len(name) <= _MOST_DIGITS else None
         causes = open_causes(parameters, end)
-        if end and all(cause.name == "@" for cause in causes):  # `"$@"` handed on: the outer script's own word
+        if name not in ("@", "*", "0") and all(cause.name == "@" for cause in causes):
+            # `"$@"` handed on: the outer script's own word, or its number of words.
             before = [item.open for item in parameters].index(True) if causes else 0
-            causes = frozenset(Cause(cause.line, str(end - before)) for cause in causes)
+            causes = frozenset(Cause(cause.line, str(end - before) if end else "#") for cause in causes)
+            handed = self.preset("#", line) if causes and name == "#" else None
+            if handed is not None and handed.text.isdecimal():
+                return text_value(str(len(parameters) - 1 + int(handed.text[:_MOST_DIGITS])), line)
         if causes or name == "#":
             return hole(f"${name}", line, causes, filled=not end) if causes else text_value(str(len(parameters)), line)
         if name == "0":
