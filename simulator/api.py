@@ -239,7 +239,8 @@ def plan(
 
     The run has `train_tokens` tokens; `deadline_days` and `budget` (in the currency of the offers) are its limits. With
     `availability`, days and cost include failures, checkpoints and evaluation. The rest is as in `rank`, without
-    hardware, size and precision, which by default is the usual one of an offer's devices; `progress` is called with the number of priced choices and of all. Raises InputError.
+    hardware, size and precision; `precisions` are by default the usual one of an offer's devices. `progress` is called
+    with the number of priced choices and of all. Raises InputError.
     """
     return plan_of(
         question_of({**inputs, "model": model}),

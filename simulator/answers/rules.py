@@ -71,7 +71,8 @@ class LaunchFacts:
         """Return the value that a line of a rule refers to, by name.
 
         `layout.X`, `model.X`, `hardware.X`, `workload.X`, `option.X` (a switch), `stated.X` (whether the recipe itself
-        turns a switch on), `flag.X` (its text, None where it is absent), `mark.X`, `replaced.X`, and properties as `recipe.X`.
+        turns a switch on), `flag.X` (its text, None where it is absent), `mark.X`, `replaced.X`, and properties as
+        `recipe.X`.
         """
         kind, _, name = subject.partition(".")
         match kind:

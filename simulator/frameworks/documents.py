@@ -164,7 +164,7 @@ def _check_toml(path: Path, text: str) -> None:
 
 def keys_of(path: Path, document: Mapping[str, Any], *, empty: bool = False) -> list[Key]:
     """Return every value of a document in order, with its line; `empty` ones (`null`) too."""
-    return _keys(str(path), document, read_text(path), 1, empty=empty)
+    return _keys(str(path), document, read_text(path), empty=empty)
 
 
 def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
@@ -180,7 +180,7 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     keys = []
     # Text made from another file has the line of the command that makes it.
     last = max((piece.line for piece in content.pieces), default=1)
-    for key in _keys(where, document, text, max(content.line, 1), max(last, 1)):
+    for key in _keys(where, document, text, (max(content.line, 1), max(last, 1))):
         values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
         keys.append(dataclasses.replace(key, values=tuple(values)))
     return keys
@@ -201,14 +201,13 @@ def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainV
 
 
 def _keys(
-    path: str, document: Mapping[str, Any], text: str, first: int, last: int | None = None, *, empty: bool = False
+    path: str, document: Mapping[str, Any], text: str, lines: tuple[int, float] = (1, math.inf), *, empty: bool = False
 ) -> list[Key]:
-    """Return every value of a document; its lines count from `first` to `last`, and `empty` ones are kept too."""
+    """Return every value of a document with its line, of the first and the last of its text; `empty` ones too."""
     finder = _Lines(text.split("\n"))
     leaves: list[Key] = []
     for keys, value in _flat(document, ()):
-        line = finder.of(keys) + first - 1
-        line = line if last is None else min(line, last)
+        line = int(min(finder.of(keys) + lines[0] - 1, lines[1]))
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, list) and all(isinstance(part, str) for part in item) for item in items):
             items = [f"[{', '.join(item)}]" for item in items]

@@ -65,7 +65,7 @@ _BOOKING = in_section(
     Option("--train-tokens", "Tokens of the whole run, such as 300B.", TOKENS),
     Option("--deadline-days", "Days that the run may take.", amount("DAYS")),
     Option("--budget", "What it may cost, in the currency of the offers.", amount()),
-    Option("--precision", "Types of matrix products to compare: bf16,fp8; by default the devices' usual.", WordSet(PRECISIONS)),
+    Option("--precision", "Types of matrix products: bf16,fp8. By default the usual one.", WordSet(PRECISIONS)),
 )
 _AVAILABILITY = in_section(
     "Availability",
