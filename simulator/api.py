@@ -228,7 +228,7 @@ def plan(
     offers: Sequence[Offer | str],
     deadline_days: float | None = None,
     budget: float | None = None,
-    precisions: Sequence[Precision] = ("bf16",),
+    precisions: Sequence[Precision] = (),
     availability: Availability | None = None,
     space: Space | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
@@ -239,7 +239,8 @@ def plan(
 
     The run has `train_tokens` tokens; `deadline_days` and `budget` (in the currency of the offers) are its limits. With
     `availability`, days and cost include failures, checkpoints and evaluation. The rest is as in `rank`, without
-    hardware, size and precision; `progress` is called with the number of priced choices and of all. Raises InputError.
+    hardware, size and precision; `precisions` are by default the usual one of an offer's devices. `progress` is called
+    with the number of priced choices and of all. Raises InputError.
     """
     return plan_of(
         question_of({**inputs, "model": model}),
@@ -375,7 +376,8 @@ def _planned(value: Mapping[str, Any]) -> Plan:
         for each in value["offers"]
     ]
     limits = {name: value[name] for name in ("train_tokens", "deadline_days", "budget", "min_fit_probability")}
-    precisions = tuple(dict.fromkeys(choice["precision"] for choice in value["choices"]))
+    asked = [{c["precision"]: None for c in value["choices"] if c["offer"] == each} for each in range(len(offers))]
+    precisions = tuple(asked[0]) if all(each == asked[0] for each in asked) else ()
     known = value["availability"]
     availability = None if known is None else Availability(**known)
     plan = plan_of(saved_question(value), offers=offers, precisions=precisions, availability=availability, **limits)

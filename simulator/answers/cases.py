@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.stacks import framework, usual_profile
+from simulator.question.frameworks.stacks import decided_by, framework, usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
@@ -25,6 +25,7 @@ from simulator.question.specs.catalogue import load_hardware, with_node_of
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
+from simulator.question.vocabulary import Precision
 from simulator.tabular import record
 
 
@@ -146,9 +147,7 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     if question.stated("seq_length") is None:
         workload["seq_length"] = min(workload["seq_length"], model.longest_sequence or workload["seq_length"])
     if question.stated("precision") is None:
-        kinds = [group.hardware for group in machines.groups] or [machines.hardware]
-        # A device without bf16, such as a V100, trains in fp16, and the others with it.
-        workload["precision"] = "bf16" if all("bf16" in kind.peak_flops_per_second for kind in kinds) else "fp16"
+        workload["precision"] = usual_precision([group.hardware for group in machines.groups] or [machines.hardware])
     lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
     profile = usual_profile(
@@ -165,6 +164,11 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
     return _with_images(question, with_lengths(scenario_on(machines, model, profile, **workload), lengths))
+
+
+def usual_precision(kinds: Iterable[HardwareSpec]) -> Precision:
+    """Return the usual precision of devices: a kind without bf16, such as a V100, trains in fp16, others beside it."""
+    return "bf16" if all("bf16" in kind.peak_flops_per_second for kind in kinds) else "fp16"
 
 
 def _with_images(question: Question, scenario: Scenario) -> Scenario:
@@ -260,6 +264,7 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
     options = _options(question, recipe, base, machines)
     adapters = workload["lora_rank"] is not None
+    options, bound = _with_open_experts(question, recipe, model, options) if adapters else (options, ())
     profile = _profile(question, machines, options, (model.name, "", workload["precision"]), adapters=adapters)
     lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.
@@ -277,7 +282,7 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(recipe, _with_virtual_stages(question, recipe, layout))
-    remarks = (*remarks, *unseen)
+    remarks = (*bound, *remarks, *unseen)
     scenario, whole = _with_whole_heads(scenario, layout)
     remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(question, recipe, scenario, layout))
     return Case(question=question, model=model, scenario=scenario, layout=layout, remarks=tuple(remarks))
@@ -377,12 +382,13 @@ def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tu
     if bare:
         no_model = ("the vocabulary is missing: the recipe gives every other size", "--model-field vocab_size=N")
     stated = question.stated("seq_length") or question.stated("lengths")
+    usual = "bf16" if question.has_groups else usual_precision([load_hardware(question.value("hardware"))])
     length, precision = stated is None, question.stated("precision") is None
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
         ("layout", recipe.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
         ("seq-length", length, f"{reason} how long a sequence is", "--seq-length N or --lengths FILE", _SEQUENCE),
-        ("precision", precision, f"{reason} its precision", "--precision bf16", _PRECISION),
+        ("precision", precision, f"{reason} its precision", f"--precision {usual}", _PRECISION),
         ("global-batch-size", batch, f"{reason} how large a step is", "--global-batch-size N", _BATCH),
     )
 
@@ -489,6 +495,27 @@ def _with_experts(question: Question, recipe: Recipe, layout: Layout, model: Mod
         return layout if by_user else replace(layout, expert_tensor_parallel=1)
     fixed = recipe.model is not None or "num_experts" in recipe.model_fields or "etp" in recipe.places or by_user
     return layout if fixed else replace(layout, expert_tensor_parallel=layout.tensor_parallel)
+
+
+def _with_open_experts(
+    question: Question, recipe: Recipe, model: ModelSpec, options: dict[str, str]
+) -> tuple[dict[str, str], tuple[Remark, ...]]:
+    """Return switches with routed experts under adapters as they need most: adapted, in 16 bits over a 4-bit base.
+
+    Which they are hangs on the release: since transformers 5 a layer's experts are one parameter, which bitsandbytes
+    leaves as it is (its issue 1849) and peft 0.19 adapts in some models alone.
+    """
+    stack = question.stated("stack")
+    stated = options.keys() | ((stack and decided_by(stack)) or frozenset())
+    wide = options.get("quantised_base") == "true" and "quantised_experts" not in stated
+    adapted = options.get("adapter_targets", "all") == "all" and "expert_adapters" not in stated
+    if not (recipe.experts_open and model.is_moe and (wide or adapted)):
+        return options, ()
+    how = " and ".join(("with adapters",) * adapted + ("in 16 bits",) * wide)
+    message = f"routed experts are priced {how}; libraries pass over those of one parameter"
+    place = recipe.places.get("quantised_base" if wide else "lora_rank")
+    remark = Remark("upper-bound", "warning", message, place, bound="experts")
+    return options | ({"quantised_experts": "false"} if wide else {}), (remark,)
 
 
 def _as_launched(recipe: Recipe, layout: Layout) -> tuple[Layout, list[Remark]]:

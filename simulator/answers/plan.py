@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from simulator.answers import ranking
+from simulator.answers.cases import usual_precision
 from simulator.answers.run import SECONDS_PER_HOUR, TrainingRun, estimate_command, run_of
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
@@ -445,7 +446,7 @@ def plan(  # noqa: PLR0913  what a plan may be asked for
     offers: Sequence[Offer | str],
     deadline_days: float | None = None,
     budget: float | None = None,
-    precisions: Sequence[Precision] = ("bf16",),
+    precisions: Sequence[Precision] = (),
     availability: Availability | None = None,
     space: Space | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
@@ -454,8 +455,9 @@ def plan(  # noqa: PLR0913  what a plan may be asked for
 ) -> Plan:
     """Price the best layout of every offer, number of nodes and precision for a whole training run.
 
-    The question has no hardware, size or precision: the offers and `precisions` say them, by `origin`. `progress` is
-    called with the number of priced choices and of all; see `simulator.plan`. Raises InputError.
+    The question has no hardware, size or precision: the offers and `precisions`, by default the usual one of each
+    offer's devices, say them, by `origin`. `progress` is called with the number of priced choices and of all; see
+    `simulator.plan`. Raises InputError.
     """
     for name in ("hardware", "nodes", "devices", "precision"):
         if name in question.inputs:
@@ -469,7 +471,7 @@ def plan(  # noqa: PLR0913  what a plan may be asked for
     model = question.value("model")
     limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
     search = _Search(question, space, min_fit_probability, origin)
-    total = sum(len(offer.nodes) for offer in known) * len(dict.fromkeys(precisions))
+    total = sum(len(offer.nodes) for offer in known) * (len(dict.fromkeys(precisions)) or 1)
     choices: list[Choice] = []
     for choice in _choices(known, precisions, search):
         choices.append(_limited(choice, known[choice.offer], limits))
@@ -494,7 +496,7 @@ def _check(tokens: int, deadline: float | None, budget: float | None, precisions
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} {value!r}: must be a number above 0")
     wrong = [precision for precision in precisions if precision not in PRECISIONS]
-    if wrong or not precisions:
+    if wrong:
         raise InputError(f"precisions {list(precisions)}: allowed are {', '.join(PRECISIONS)}")
 
 
@@ -513,7 +515,7 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], search: _
     for position, offer in enumerate(offers):
         hardware = load_hardware(offer.hardware)
         for nodes in offer.nodes:
-            for precision in dict.fromkeys(precisions):
+            for precision in dict.fromkeys(precisions or (usual_precision([hardware]),)):
                 offered = {"hardware": offer.hardware, "nodes": nodes, "precision": precision}
                 estimate, reason = _fastest(replace(search, question=search.question.changed(search.origin, **offered)))
                 yield Choice(

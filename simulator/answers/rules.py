@@ -71,8 +71,9 @@ class LaunchFacts:
     def value(self, subject: str) -> Any:
         """Return the value that a line of a rule refers to, by name.
 
-        `layout.X`, `model.X`, `workload.X`, `option.X` (a switch), `stated.X` (whether the recipe itself turns a switch
-        on), `flag.X` (its text, None where it is absent), `mark.X`, `replaced.X`, and properties as `recipe.X`.
+        `layout.X`, `model.X`, `hardware.X`, `workload.X`, `option.X` (a switch), `stated.X` (whether the recipe itself
+        turns a switch on), `flag.X` (its text, None where it is absent), `mark.X`, `replaced.X`, and properties as
+        `recipe.X`.
         """
         kind, _, name = subject.partition(".")
         match kind:
@@ -89,8 +90,9 @@ class LaunchFacts:
             case "recipe":
                 return getattr(self, name)
             case _:
-                owners = {"layout": self.layout, "model": self.scenario.model, "option": self.scenario.framework}
-                return getattr(owners.get(kind, self.scenario), name)
+                scenario = self.scenario
+                owners = {"layout": self.layout, "option": scenario.framework, "workload": scenario}
+                return getattr(owners.get(kind) or getattr(scenario, kind), name)
 
     @property
     def is_command_line(self) -> bool:

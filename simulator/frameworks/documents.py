@@ -164,7 +164,7 @@ def _check_toml(path: Path, text: str) -> None:
 
 def keys_of(path: Path, document: Mapping[str, Any], *, empty: bool = False) -> list[Key]:
     """Return every value of a document in order, with its line; `empty` ones (`null`) too."""
-    return [key for key in _keys(str(path), document, read_text(path), 1) if empty or key.content is not None]
+    return _keys(str(path), document, read_text(path), empty=empty)
 
 
 def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
@@ -180,8 +180,7 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     keys = []
     # Text made from another file has the line of the command that makes it.
     last = max((piece.line for piece in content.pieces), default=1)
-    written = _keys(where, document, text, max(content.line, 1), max(last, 1))
-    for key in (key for key in written if key.content is not None):
+    for key in _keys(where, document, text, (max(content.line, 1), max(last, 1))):
         values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
         keys.append(dataclasses.replace(key, values=tuple(values)))
     return keys
@@ -202,17 +201,17 @@ def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainV
 
 
 def _keys(
-    path: str, document: Mapping[str, Any], text: str, first_line: int, last_line: int | None = None
+    path: str, document: Mapping[str, Any], text: str, lines: tuple[int, float] = (1, math.inf), *, empty: bool = False
 ) -> list[Key]:
+    """Return every value of a document with its line, of the first and the last of its text; `empty` ones too."""
     finder = _Lines(text.split("\n"))
     leaves: list[Key] = []
     for keys, value in _flat(document, ()):
-        line = finder.of(keys) + first_line - 1
-        line = line if last_line is None else min(line, last_line)
+        line = int(min(finder.of(keys) + lines[0] - 1, lines[1]))
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, list) and all(isinstance(part, str) for part in item) for item in items):
             items = [f"[{', '.join(item)}]" for item in items]
-        if not all(isinstance(item, str | int | float | bool) for item in items) and value is not None:
+        if not all(isinstance(item, str | int | float | bool) for item in items) and (value is not None or not empty):
             continue
         leaves.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))
         if len(leaves) > _MAXIMUM_KEYS:

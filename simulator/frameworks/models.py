@@ -195,22 +195,6 @@ def _scores_bytes(run: Recipe) -> float:
     return 6.0 * run.layout.micro_batch_size * images.number * spec.encoder.sizes["a"] * float(patches) ** 2
 
 
-def bound_experts(arguments: Arguments, run: Recipe, *names: str) -> Recipe:
-    """Return the run with routed experts under adapters as they need most: adapted, and in 16 bits over a 4-bit base.
-
-    Which they are hangs on the release: since transformers 5 a layer's experts are one parameter, which bitsandbytes
-    leaves as it is (its issue 1849) and peft 0.19 adapts in some models alone. `names` are the keys to blame.
-    """
-    if run.lora_rank is None or run.model is None or not load_model(run.model).is_moe:
-        return run
-    wide = {"quantised_experts": "false"} if run.options.get("quantised_base") == "true" else {}
-    if wide or run.options.get("adapter_targets", "all") == "all":
-        bits = " and in 16 bits" if wide else ""
-        message = f"routed experts are priced with adapters{bits}; libraries pass over those of one parameter"
-        arguments.remark("upper-bound", "warning", message, *names, bound="experts")
-    return replace(run, options={**wide, **run.options})
-
-
 def seeing(model: str) -> str:
     """Return the known model with an encoder of images that a shipped decoder of text is part of; else the model."""
     return next((name for name in vision_models() if name.replace("-vl-", "-") == model), model)

@@ -169,7 +169,7 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
         return {}
     if plain in _IN_BACKWARD and framework == "torch":
         return {"optimizer": _IN_BACKWARD[plain], "step_in_backward": "true"}
-    optimizer = _optimizer(word, own or {})
+    optimizer = _optimizer(word, ({"sgd": _sgd(arguments)} if framework == "torch" else {}) | dict(own or {}))
     if optimizer is None or optimizer.name not in profile_of(framework).limits.optimizers:
         if bound:
             message = f"optimizer {word[:40]} is priced as AdamW, which keeps more than others"
@@ -180,6 +180,12 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
         return {}
     fused = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in word.lower() else {}
     return (fused if framework == "torch" else {}) | ({} if optimizer.name == _USUAL else {"optimizer": optimizer.name})
+
+
+def _sgd(arguments: Arguments) -> str:
+    """Return which SGD of torch a recipe means: one with state where a key beside its word sets a momentum."""
+    set_here = (entries[-1] for name, entries in arguments.entries.items() if name.rpartition(".")[2] == "momentum")
+    return "sgd_momentum" if any(not entry.is_off for entry in set_here) else "sgd"
 
 
 def _optimizer(word: str, own: Mapping[str, str]) -> Optimizer | None:

@@ -59,6 +59,8 @@ class Recipe:
     """What of an encoder of images is trained, as in `--images`; empty where the words do not say it."""
     unpriced_bytes: float = 0.0
     """Upper bound, in bytes per device, of a part that is not priced."""
+    experts_open: bool = False
+    """Whether the release of a library decides which routed experts have adapters, or are narrow as the rest."""
     virtual_stage_layers: int | None = None
     """Layers per virtual stage, where stated."""
     places: Mapping[str, Place] = field(default_factory=dict)

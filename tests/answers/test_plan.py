@@ -403,3 +403,22 @@ def test_a_plan_names_what_is_as_cheap_within_what_is_known_and_the_surer_one() 
             assert other.cost_interval is not None
             assert (surer is not None) is (other.cost_interval.high < run.cost_interval.high)
             assert ("surer" in lines[0]) is (surer is not None)
+
+
+def test_without_a_precision_each_offer_has_its_devices_usual_one() -> None:
+    asked: dict[str, Any] = {
+        "model": "llama3.2-1b",
+        "train_tokens": 10**9,
+        "offers": ["v100-sxm-32g:1", "a100-sxm-80g:1"],
+    }
+    found = plan(**asked)
+    assert [(choice.hardware, choice.precision) for choice in found.choices] == [
+        ("v100-sxm-32g", "fp16"),
+        ("a100-sxm-80g", "bf16"),
+    ]
+    assert all(choice.estimate is not None for choice in found.choices)
+    assert simulator.from_json(found.to_json()) == found
+    (said,) = plan(**asked | {"offers": ["v100-sxm-32g:1"], "precisions": ("bf16",)}).choices
+    assert (said.estimate, said.precision) == (None, "bf16")
+    assert said.reason is not None
+    assert "bf16" in said.reason

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from simulator.answers.cases import Case, case_of_recipe
+from simulator.answers.cases import Blocked, Case, case_of_recipe
+from simulator.answers.gates import Gates
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.question.question import question_of
+from simulator.recipes.check.judge import check_files
 from simulator.recipes.readers.read import read_recipe
 from tests.check.recipes import checked, judged, recipe, rules
 from tests.cli.running import run
@@ -149,3 +151,37 @@ def test_what_a_rule_looks_at_is_there() -> None:
             for subject in lines:
                 launch.value(subject)
         assert "{" not in rule.text(launch, rule.fix + rule.breach)
+
+
+# TransformerEngine 2, get_attention_backend: below sm80 only unfused attention is left.
+@pytest.mark.parametrize(
+    ("hardware", "word", "refused"),
+    [
+        ("v100-sxm-32g", "flash", True),
+        ("rtx-2080-ti", "flash", True),
+        ("v100-sxm-32g", "fused", True),
+        ("v100-sxm-32g", "unfused", False),
+        ("v100-sxm-32g", "auto", False),
+        ("a100-sxm-80g", "flash", False),
+    ],
+)
+def test_kernels_of_attention_are_refused_on_devices_without_them(
+    hardware: str, word: str, refused: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.sh"
+    text = MEGATRON.replace("--num-layers 30", "--num-layers 32").replace("--bf16", "--fp16")
+    file.write_text(text.format(more=f"--attention-backend {word}"), encoding="utf-8")
+    (found,) = check_files([str(file)], question_of({"hardware": hardware}), Gates())
+    assert (found.outcome == "refused") == refused
+    assert ("megatron-flash-attention" in [remark.rule for remark in found.remarks]) == refused
+    if refused:
+        assert found.reasons[0].startswith(f"{word} attention on {hardware}, ")
+        assert "\n" not in found.reasons[0]
+
+
+@pytest.mark.parametrize(("hardware", "asked"), [("v100-sxm-32g", "fp16"), ("h100-sxm-80g", "bf16")])
+def test_a_missing_precision_is_asked_for_as_the_devices_have_it(hardware: str, asked: str) -> None:
+    found = case_of_recipe(recipe(precision=None), question_of({"hardware": hardware}))
+    assert isinstance(found, Blocked)
+    (fix,) = (remark.fix for remark in found.missing if remark.rule == "unknown-precision")
+    assert fix == f"--precision {asked}"

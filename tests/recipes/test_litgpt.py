@@ -137,3 +137,17 @@ def test_pretraining_names_its_model(tmp_path: Path) -> None:
     assert adamw.estimate is not None
     assert plain.estimate is not None
     assert plain.estimate.memory.allocated_bytes < adamw.estimate.memory.allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "meant"),
+    [
+        ("optimizer: SGD\n", "sgd"),
+        ("optimizer:\n  class_path: torch.optim.SGD\n  init_args:\n    momentum: 0.9\n", "sgd_momentum"),
+        ("optimizer:\n  class_path: torch.optim.SGD\n  init_args:\n    momentum: 0\n", "sgd"),
+    ],
+)
+def test_sgd_is_torch_s_with_state_where_its_momentum_says_so(optimizer: str, meant: str, tmp_path: Path) -> None:
+    recipe = judged(tmp_path, lora().replace("optimizer:\n  class_path: torch.optim.AdamW\n", optimizer)).case
+    assert recipe is not None
+    assert recipe.scenario.framework.optimizer == meant

@@ -327,6 +327,25 @@ def test_parameters_that_are_not_known_are_any_number_of_words() -> None:
     assert not any(word.known for word in launch.arguments)
 
 
+@pytest.mark.parametrize(
+    ("call", "settings", "known"),
+    [
+        ('f "$@"', {}, None),
+        ('f "$@"', {"#": "1"}, "1"),
+        ('f 4 "$@"', {"#": "0"}, "1"),
+        ('f 4 "$@"', {"#": "1"}, "4"),
+        ('f "$@"', {"@": "4 8"}, "4"),
+    ],
+)
+def test_the_number_of_words_handed_on_is_counted_or_asked_for(
+    call: str, settings: dict[str, str], known: str | None
+) -> None:
+    text = f"f() {{ if [ $# -ge 2 ]; then TP=$1; else TP=1; fi; torchrun t.py $TP; }}; {call}"
+    (value,) = only(read(text, **settings)).arguments
+    assert (value.text if value.known else None) == known
+    assert value.known or "#" in {cause.name for cause in value.causes}
+
+
 def test_options_of_branches_make_no_more_of_a_command_that_starts_nothing() -> None:
     flags = "".join(f"case $V{n} in a) F{n}=--nnodes=1;; b) F{n}=--nnodes=2;; esac; " for n in range(6))
     assert not read(f"{flags} bench $F0 $F1 $F2 $F3 $F4 $F5").launches

@@ -129,6 +129,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         lora_rank=rank,
         options=options,
         layout=layout,
+        experts_open=bool(quantised),
     )
     late = arguments.switch("zero_stage", "distributed.defer_fsdp_grad_sync", default=True)
     whole_gradients = _unsharded_bytes(run, layout, arguments.nodes or 1) if late else 0.0

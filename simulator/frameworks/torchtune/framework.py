@@ -142,10 +142,7 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
 
 def _optimizer(arguments: Arguments) -> dict[str, str]:
     """Return the switches of the optimizer: its kind, fused or for-each steps, types of bitsandbytes' moments."""
-    momentum = arguments.has("optimizer.momentum")
-    named = read_optimizer(
-        arguments, "optimizer._component_", "torch", own={"sgd": "sgd_momentum" if momentum else "sgd"}
-    )
+    named = read_optimizer(arguments, "optimizer._component_", "torch")
     fused = arguments.switch("foreach_optimizer", "optimizer.fused")
     return {"foreach_optimizer": str(not fused).lower()} | named
 

@@ -53,7 +53,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
-    options |= read_optimizer(arguments, "optim", "torch", own={"sgd": "sgd"}, bound=True)
+    options |= read_optimizer(arguments, "optim", "torch", bound=True)
     if stage in ("dpo", "kto"):
         # LLaMA-Factory ff6d4d1, hparams/finetuning_args.py: `use_ref_model`.
         loss = arguments.text("loss", "pref_loss") or ""
@@ -66,7 +66,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)
-    run = Recipe(
+    return Recipe(
         framework="torch",
         model=model,
         seq_length=sequence,
@@ -77,8 +77,8 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
         unpriced_bytes=0.0 if deepspeed or rank is not None or layout.zero_stage else _buckets(model, options),
+        experts_open=True,
     )
-    return models.bound_experts(arguments, run, "load_in_4bit", *_BITS, "lora_r", "lora_rank")
 
 
 def _buckets(model: str | None, options: Mapping[str, str]) -> float:
@@ -172,9 +172,9 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     if not four:
         return {}
     texts = {(arguments.text("quantised_base", name) or "").lower() for name in four} - {"", "true", "1", "yes", "on"}
-    arguments.forget("quantised_base")
     texts |= {(arguments.text("quantised_base", "quantization_method") or "bnb").lower()}
     if rank is None or not texts <= {"4", "bnb", "bitsandbytes"}:
+        arguments.forget("quantised_base")
         arguments.not_modelled(QUANTIZED, *four)
         return {}
     own = arguments.has(*_TUNING)

@@ -339,20 +339,30 @@ class Machine:
             return self.preset(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
         if name in ("@", "*"):
             return {str(number): word for number, word in enumerate(parameters, start=1)}
-        end = int(name) if name != "#" and len(name) <= _MOST_DIGITS else None
+        if name == "#":
+            return self._number_of(parameters, line)
+        end = int(name) if len(name) <= _MOST_DIGITS else None
         causes = open_causes(parameters, end)
         if end and all(cause.name == "@" for cause in causes):  # `"$@"` handed on: the outer script's own word
             before = [item.open for item in parameters].index(True) if causes else 0
             causes = frozenset(Cause(cause.line, str(end - before)) for cause in causes)
-        if causes or name == "#":
-            return hole(f"${name}", line, causes, filled=not end) if causes else text_value(str(len(parameters)), line)
-        if name == "0":
-            return hole("$0", line, [Cause(line, "0")], filled=True)
+        if causes or name == "0":
+            return hole(f"${name}", line, causes or [Cause(line, "0")], filled=not end)
         number = int(name) if len(name) <= _MOST_DIGITS else len(parameters) + 1
         if number > len(parameters):
             return hole(f"${name}", line, [Cause(line, name)], outside=True) if parameters is self._by_number else None
         word = parameters[number - 1]
         return word if word.line else Value(tuple(dataclasses.replace(piece, line=line) for piece in word.pieces))
+
+    def _number_of(self, parameters: Sequence[Value], line: int) -> Value:
+        """Return the number of parameters, of which `"$@"` handed on is the outer script's own number."""
+        causes = open_causes(parameters)
+        if causes and all(cause.name == "@" for cause in causes):
+            causes = frozenset(Cause(cause.line, "#") for cause in causes)
+            handed = self.preset("#", line)
+            if handed is not None and handed.text.isdecimal():
+                return text_value(str(len(parameters) - 1 + int(handed.text[:_MOST_DIGITS])), line)
+        return hole("$#", line, causes, filled=True) if causes else text_value(str(len(parameters)), line)
 
     def unset(self, name: str, line: int) -> bool:
         """Whether to read a name as unset; assumptions are recorded."""

@@ -37,7 +37,7 @@ _BOOKING = options.in_section(
     Option("--train-tokens", "Tokens of the whole run, such as 300B.", options.TOKENS),
     Option("--deadline-days", "Days that the run may take.", options.amount("DAYS")),
     Option("--budget", "What it may cost, in the currency of the offers.", options.amount()),
-    Option("--precision", "Types of matrix products to compare: bf16,fp8.", WordSet(PRECISIONS), default="bf16"),
+    Option("--precision", "Types of matrix products: bf16,fp8. By default the usual one.", WordSet(PRECISIONS)),
 )
 _AVAILABILITY = options.in_section(
     "Availability",
@@ -90,7 +90,7 @@ def _plan(**values: Any) -> None:
             replace(question, layout={}),
             **{name: values[name] for name in names},
             offers=values["offer"],
-            precisions=values["precision"],
+            precisions=values["precision"] or (),
             origin=OPTION,
             availability=Availability(**available) if available or values["availability"] else None,
             space=space_of(question, across_nodes=values["allow_tp_across_nodes"]),
@@ -107,10 +107,12 @@ def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
     from simulator.show.report.listing import enough_listing
 
     options.refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
-    if len(values["precision"]) > 1:
+    if len(values["precision"] or ()) > 1:
         raise click.UsageError("--precision: one without --offer")
     stated = question_on_line(ctx, many=True, without=("precision",))
-    question = replace(stated, layout={}).changed(OPTION, precision=values["precision"][0])
+    question = replace(stated, layout={})
+    if values["precision"]:
+        question = question.changed(OPTION, precision=values["precision"][0])
     with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
         fewest = enough(
             question,
