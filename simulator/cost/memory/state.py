@@ -133,10 +133,16 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
 
 
 @of_work
+def local_by_class(pricing: Pricing, piece: WeightTotals) -> DeviceParameters:
+    """Return the parameters of one piece of the model on a device before ZeRO, each of shape (n,)."""
+    block = pricing.block
+    return DeviceParameters(piece.split / block.tensor_parallel + piece.replicated, piece.routed / block.expert_ranks)
+
+
 def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
     """Return the parameters of one piece of the model on a device before ZeRO, shape (n,)."""
-    block = pricing.block
-    return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
+    parts = local_by_class(pricing, piece)
+    return parts.dense + parts.routed
 
 
 class ShardDegrees(NamedTuple):
@@ -166,6 +172,11 @@ def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArr
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
+def local_shard(pricing: Pricing, piece: WeightTotals) -> Array:
+    """Return the parameters of one piece of the model on a device after ZeRO, shape (n,)."""
+    return shard(pricing, local_by_class(pricing, piece), 1)
+
+
 def linear_parameters(pricing: Pricing) -> KindArray:
     """Return the parameters of the layers' linear weights on one device: those that fp8 caches."""
     parts = linear_by_class(pricing)
@@ -189,10 +200,8 @@ def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:
 def linear_by_class(pricing: Pricing) -> DeviceParameters:
     """Return the linear weights of the layers on one device, by the ranks that replicate them."""
     contents = pricing.contents
-    kinds = [_linear(pricing.scenario, kind) for kind in contents.layer_kinds]
-    dense = [local_count(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
-    routed = [local_count(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
-    return DeviceParameters(over_layers(contents.with_prediction, dense), over_layers(contents.with_prediction, routed))
+    kinds = [local_by_class(pricing, _linear(pricing.scenario, kind)) for kind in contents.layer_kinds]
+    return DeviceParameters(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
 
 
 class UpdatedMatrix(NamedTuple):
@@ -498,17 +507,17 @@ def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> Ki
     return np.asarray(np.where(away >= 1.0, 0.0, (most - others) * (1.0 - away)))
 
 
-@of_work
-def largest_weight(pricing: Pricing) -> Array:
+@derived
+def largest_weight(pricing: Pricing, *, sharded: bool = False) -> Array:
     """Return the parameters of the largest local tensor, shape (n,); gate and up are fused, as are local experts."""
+    count = local_shard if sharded else local_count
     sizes: list[Array] = []
     for operation in _table_and_layers(conditions_of(pricing.scenario)):
         fused: Counter[tuple[int, str]] = Counter()
         for weight in operation.weights:
             fused[weight.inputs, weight.split] += weight.parameters
         sizes += (
-            local_count(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
-            for weight in operation.weights
+            count(pricing, classed(weight, float(fused[weight.inputs, weight.split]))) for weight in operation.weights
         )
     parameters: Array = largest(sizes)
     return parameters
