@@ -172,9 +172,9 @@ def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArr
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
-def local_shard(pricing: Pricing, piece: WeightTotals) -> Array:
-    """Return the parameters of one piece of the model on a device after ZeRO, shape (n,)."""
-    return shard(pricing, local_by_class(pricing, piece), 1)
+def local_shard(pricing: Pricing, piece: WeightTotals, from_stage: int = 1) -> Array:
+    """Return the parameters of one piece of the model on a device after ZeRO from `from_stage` on, shape (n,)."""
+    return shard(pricing, local_by_class(pricing, piece), from_stage)
 
 
 def linear_parameters(pricing: Pricing) -> KindArray:
@@ -387,9 +387,8 @@ def _gradients(pricing: Pricing, trained: DeviceParameters, trained_shard: KindA
     if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
         gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
     if profile.step_in_backward:  # no more than a rank's part of the largest layer's
-        layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
-        ranks = np.where(pricing.block.zero_stage >= 2, shard_degrees(pricing).dense, 1.0)
-        gradients = np.minimum(gradients, gradient_bytes(scenario) * layer / ranks)
+        layer = largest(local_shard(pricing, piece, 2) for piece in model_totals(scenario).layers)
+        gradients = np.minimum(gradients, gradient_bytes(scenario) * layer)
     if profile.frozen_reference and scenario.lora_rank is None and profile.reference_gradients:
         gradients = gradients * np.where(pricing.block.zero_stage >= 1, 1.0, 2.0)
     return gradients
@@ -714,12 +713,9 @@ def largest_state_tensor(pricing: Pricing) -> Array:
 
     A rank's experts are stored as one grouped tensor.
     """
-    scenario, degrees = pricing.scenario, shard_degrees(pricing)
+    scenario = pricing.scenario
     # Among tensors split alike, the largest is the largest on every device.
     weights = sorted(weights_of(_table_and_layers(conditions_of(scenario))), key=lambda weight: weight.parameters)
-    sizes: list[Array] = []
-    for weight in {weight.split: weight for weight in weights}.values():
-        ranks = np.where(pricing.block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
-        sizes.append(local_count(pricing, classed(weight, float(weight.parameters))) / ranks)
-    parameters: Array = largest(sizes)
+    classes = [classed(each, float(each.parameters)) for each in {each.split: each for each in weights}.values()]
+    parameters: Array = largest(local_shard(pricing, piece) for piece in classes)
     return parameters * max(optimizer_bytes_per_parameter(scenario, tensor) for tensor in TENSOR_CLASSES)
