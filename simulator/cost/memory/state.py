@@ -354,7 +354,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
     trained_shard = shard(pricing, trained, 1)
-    gradients = _gradients(pricing, trained, trained_shard)
+    gradients = _gradients(pricing, trained, trained_shard) * (1.0 - _gradients_away(pricing))
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
         routers = _routers(pricing)
@@ -392,6 +392,20 @@ def _gradients(pricing: Pricing, trained: DeviceParameters, trained_shard: KindA
     if profile.frozen_reference and scenario.lora_rank is None and profile.reference_gradients:
         gradients = gradients * np.where(pricing.block.zero_stage >= 1, 1.0, 2.0)
     return gradients
+
+
+def _gradients_away(pricing: Pricing) -> Array:
+    """Return the share of the reduced gradients that goes to the host as it is made, shape (n,) (M25).
+
+    FSDP2's go where its parameters are (PyTorch 2.13, _fsdp_collectives.py, `foreach_reduce`), those of DeepSpeed's
+    partitions to their state (v0.19.6, runtime/zero/stage_1_and_2.py, `copy_grads_in_partition`; stage3.py,
+    `grad_partitions_flat_buffer`).
+    """
+    profile, stage = pricing.scenario.framework, pricing.block.zero_stage
+    if profile.step_parameters:
+        with_state = pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction
+        return np.where(stage >= 2, with_state, 0.0)
+    return np.where(stage >= 3, float(profile.fully_shard and profile.offload_parameters), 0.0)
 
 
 def _unused_bytes(pricing: Pricing) -> KindArray | float:
@@ -541,9 +555,13 @@ def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
         quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
     linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
-    scale = scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
-    stored: KindArray = linear * (0.5 + scale) + rest * (FP32 if scenario.framework.widened_rest else HALF)
+    stored: KindArray = linear * _quantised_bytes(scenario) + rest * (FP32 if scenario.framework.widened_rest else HALF)
     return stored
+
+
+def _quantised_bytes(scenario: Scenario) -> float:
+    """Return the bytes of a weight in 4 bits with its part of a scale."""
+    return 0.5 + scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
 
 
 _SCALED_WEIGHTS = 64.0
@@ -618,14 +636,17 @@ def cached_bytes(scenario: Scenario) -> float:
 def _gathered(pricing: Pricing) -> KindArray:
     """Return the bytes of the whole layers that ZeRO 2 and 3 gather.
 
-    ZeRO 3 gathers two layers' weights (one used, one prefetched); ZeRO 2 and 3 hold one layer's unsharded gradients. A
+    ZeRO 3 gathers two layers' weights (one used, one prefetched), of a base in 4 bits as it is stored (torchao 0598012,
+    dtypes/nf4tensor.py, `_INNER_TENSOR_NAMES_FOR_SHARDING`); ZeRO 2 and 3 hold one layer's unsharded gradients. A
     framework with a limit of live parameters gathers up to that limit, and has a gradient buffer.
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
     layer = largest(local_count(pricing, piece) for piece in totals.layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
-    weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
+    narrowed = element - _quantised_bytes(scenario) if scenario.framework.quantised_base else 0.0
+    of_layer = layer * element - narrowed * largest_linear_layer(pricing)
+    weights = np.where(block.zero_stage >= 3, 2.0 * of_layer, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
