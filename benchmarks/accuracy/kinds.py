@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.accuracy.hierarchy import Hierarchy, design, hierarchical
 from benchmarks.accuracy.rows import samples
-from simulator.cost.dtypes import NARROW
 from simulator.evidence.calibration.cluster import Sample, prepared
 from simulator.evidence.measurements.rows import read_rows
+from simulator.question.vocabulary import NARROW
 from simulator.show.report.presentation import Section
 
 REPORTED: Final = Path(__file__).with_name("reported.csv")

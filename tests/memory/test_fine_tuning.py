@@ -136,7 +136,7 @@ IN_BACKWARD: Any = {"optimizer": "paged_adamw_8bit", "options": {"compiled": "tr
         ("full", "llama3.1-70b", "a100-sxm-80g", 8, "full", OFFLOADED, 13.9),
     ],
 )
-def test_torchtune_s_other_figures(
+def test_torchtune_s_other_figures(  # noqa: PLR0917  the columns of a table
     method: Any, model: str, hardware: str, devices: int, recompute: Any, more: dict[str, Any], measured: float
 ) -> None:
     """The same table: one large card, eight of them, and what is kept on the host."""
