@@ -66,15 +66,8 @@ class KindJudged(NamedTuple):
     rows: tuple[Sample, ...]
     fitted: int
     """Rows among them that coefficients are fitted to, and that this fit left out."""
-    with_all: tuple[float, ...]
-    """Predicted over measured less one by the fit of all rows, row by row."""
     left_out: tuple[float, ...]
-    """The same by the fit without the kind."""
-
-    @property
-    def sources(self) -> int:
-        """Documents and tables that the rows come from."""
-        return len({each.row.source if each.row.table == REPORTED.stem else each.row.table for each in self.rows})
+    """Predicted over measured less one, row by row."""
 
 
 @cache
@@ -86,12 +79,11 @@ def reported() -> tuple[Sample, ...]:
 def kinds_judged() -> Iterator[KindJudged]:
     """Yield every kind with its rows judged."""
     fitted = tuple(each for each in samples() if each.counts("memory"))
-    every = _fit(fitted)
     for kind, holds in KINDS.items():
         mine = tuple(each for each in fitted if holds(each))
         rows = (*mine, *(each for each in reported() if holds(each)))
-        rest = _fit(tuple(each for each in fitted if not holds(each))) if mine else every
-        yield KindJudged(kind, rows, len(mine), tuple(_errors(every, rows)), tuple(_errors(rest, rows)))
+        rest = _fit(tuple(each for each in fitted if not holds(each)))
+        yield KindJudged(kind, rows, len(mine), tuple(_errors(rest, rows)))
 
 
 @cache
@@ -108,17 +100,12 @@ def _errors(state: Hierarchy, rows: Sequence[Sample]) -> Iterator[float]:
 
 
 def kinds_section() -> Section:
-    """The table of the kinds."""
+    """The table of the kinds that have rows."""
     lines = []
     for judged in kinds_judged():
-        cells = ["-", "-", "-", "-"]
         if judged.rows:
-            errors = np.array([judged.with_all, judged.left_out])
-            whole, apart = 100.0 * np.abs(errors).mean(axis=1)
-            cells = [f"{whole:.1f}", f"{apart:.1f}", f"{100.0 * errors[1].mean():+.1f}"]
-            cells.append(f"{100.0 * np.median(np.abs(errors[1])):.1f}")
-        lines.append(
-            [judged.kind, str(judged.fitted), str(len(judged.rows) - judged.fitted), str(judged.sources), *cells]
-        )
-    headers = ("kind", "rows in the fit", "in none", "sources", "all rows %", "kind left out %", "bias %", "median %")
-    return Section("Memory by kind of fault", (), headers, lines)
+            errors = 100.0 * np.array(judged.left_out)
+            rows = f"{judged.fitted}+{len(judged.rows) - judged.fitted}"
+            lines.append([judged.kind, rows, f"{np.abs(errors).mean():.1f}", f"{errors.mean():+.1f}"])
+    headers = ("kind", "rows", "left out %", "bias %")
+    return Section("Memory by kind of fault", (), headers, lines, text_columns=(0,))
