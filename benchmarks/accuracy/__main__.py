@@ -3,7 +3,7 @@
 Without a name `targets`, `coverage` and `class`. `coverage` says how many rows lie inside their ranges, by what was
 left out; `news` tells sources of whose organisation the fit has others from those of whose it has none; `own` is the
 user's own table, `doubts` and `thumb` its rows that cannot be what they say and the rules of thumb that came with it.
-With `--json` the targets and the judged rows as JSON.
+With `--json` the targets and the judged rows as JSON. `--kinds` judges each kind of fault of memory without its rows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks.accuracy.against import against
 from benchmarks.accuracy.coverage import coverage_sections
 from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows
+from benchmarks.accuracy.kinds import kinds_section
 from benchmarks.accuracy.missed import missed, worse_sources
 from benchmarks.accuracy.own import CLUSTER
 from benchmarks.accuracy.plain import plain_rows, plain_sections
@@ -85,14 +86,18 @@ def main() -> None:
     parser.add_argument("--source", help="only rows of one source")
     parser.add_argument("--markdown", action="store_true", help="tables as a page has them")
     parser.add_argument("--plain", action="store_true", help="rows without their switches and stacks, by class")
+    parser.add_argument(
+        "--kinds", action="store_true", help="memory by kind of fault, each without the rows of its kind"
+    )
     parser.add_argument("--against", metavar="REVISION", help="only what became better and worse since, by source")
     parser.add_argument("--json", action="store_true", help="targets and judged rows as JSON")
     asked = parser.parse_args()
     for name in asked.report:
         if name not in REPORTS:
             parser.error(f"{name}: no such report; there are {', '.join(REPORTS)}")
-    if asked.plain:
-        say(sections_text(plain_sections(plain_rows()), "markdown" if asked.markdown else "table"))
+    if asked.plain or asked.kinds:
+        sections = plain_sections(plain_rows()) if asked.plain else (kinds_section(),)
+        say(sections_text(sections, "markdown" if asked.markdown else "table"))
         return
     found = judgement()
     if asked.json:

@@ -160,7 +160,7 @@ def plain_sections(rows: Iterable[PlainRow]) -> Iterator[Section]:
     """Yield the table by class: mean error of sources, rows inside their ranges, verdicts."""
     found = tuple(rows)
     headers = ["class", "rows", "speed, documented %", "with stack %", "plain %", "inside %", "± %"]
-    headers += ["memory, documented %", "plain %", "inside %", "± %", "firm %", "P < 5 %", "P < 0.5 %"]
+    headers += ["memory, documented %", "plain %", "inside %", "± %", "firm %", "P < 5 %"]
     lines = []
     for name in dict.fromkeys(each for row in found for each in row.classes):
         of_class = [row for row in found if name in row.classes]
@@ -172,8 +172,8 @@ def plain_sections(rows: Iterable[PlainRow]) -> Iterator[Section]:
             width = 100.0 * fmean(math.sinh(row.half_widths[kind]) for row in judged) if judged else 0.0
             cells += [f"{each:.1f}" for each in means] + [f"{inside:.0f}", f"{width:.0f}"]
         firm = 100.0 * fmean(row.verdict != "depends" for row in of_class)
-        unlikely = [100.0 * fmean(row.probability < limit for row in of_class) for limit in (0.05, 0.005)]
-        lines.append([*cells, f"{firm:.0f}", *(f"{each:.1f}" for each in unlikely)])
+        unlikely = 100.0 * fmean(row.probability < 0.05 for row in of_class)
+        lines.append([*cells, f"{firm:.0f}", f"{unlikely:.1f}"])
     yield Section("Asked plainly", headers=tuple(headers), rows=lines)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.accuracy import shipped as shipping
 from benchmarks.accuracy.coverage import coverage_sections
 from benchmarks.accuracy.draws import draws_sections
+from benchmarks.accuracy.kinds import kinds_section
 from benchmarks.accuracy.missed import missed
 from benchmarks.accuracy.plain import PlainRow, plain_rows, plain_sections
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
@@ -48,6 +49,7 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
         "draws": "\n\n".join(map(_table, draws_sections({kind: found.of_kind(kind) for kind in KINDS}))),
         "news": _news(found),
         "plain": "\n\n".join(map(_table, plain_sections(asked_plainly()))),
+        "kinds": _table(kinds_section()),
     }
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}
 

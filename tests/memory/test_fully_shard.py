@@ -5,10 +5,12 @@ Each figure is what `simulate trace` counted for llama3.1-8b cut to 8 layers, in
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.api import scenario_of
 from simulator.cost.derived import Pricing
+from simulator.cost.memory.fully_shard import sharded_moments
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.lab.trace.tracing import tensors_only
 from simulator.question.scenario.block import block_of
@@ -134,3 +136,34 @@ def test_receive_buffers_grow_with_the_micro_batches_of_the_step() -> None:
     few, many = (priced(PP2, 4, count).allocated[:, 0] for count in (8, 16))
     # 4096 x 4096 in 16 bits over two ranks: the first rank receives gradients, the last one activations.
     assert (many - few).tolist() == [8 * 16 * MIB] * 2
+
+
+def test_experts_are_cut_over_the_ranks_that_hold_the_same_ones() -> None:
+    """128 experts of 48 layers, 16 a device: alone there on 8 devices, shared by two of 16.
+
+    pytorch/torchtitan b5bcd76, distributed/fsdp.py and parallel_dims.py: experts are cut over `dp_shard * cp * tp / ep`
+    ranks, in the unit of their block. PyTorch 2.13, _fully_shard/_fsdp_param_group.py: what one rank holds alone is
+    cast where it is used, and never gathered ahead.
+    """
+    experts, tables, layers = 16 * 3 * 2048 * 768, 2 * 151936 * 2048, 48
+    dense = 2 * 2048 * 4096 + 2 * 2048 * 512 + 2048 * 128 + 2 * 2048 + 2 * 128
+    found = {}
+    for devices in (8, 16):
+        scenario = scenario_of(
+            model="qwen3-30b-a3b",
+            framework="torch",
+            hardware="h200-sxm",
+            devices=devices,
+            seq_length=4096,
+            global_batch_size=devices,
+        )
+        layout = complete_layout(scenario, expert_parallel=8, zero_stage=3, recompute="full")
+        moments = sharded_moments(Pricing(scenario, block_of([layout])))
+        ends = [each for each in moments if each.name == "backward" and np.any(each.gradients)]
+        shards = {"layer": dense / devices + experts / (devices / 8), "table": tables / 2 / devices}
+        whole = layers * shards["layer"] + (tables + 2048) / devices
+        assert np.max(ends[0].parameters) == pytest.approx(4 * whole, rel=1e-9)
+        # Before the first layer is reduced; the input table's gradient follows it.
+        assert np.max(ends[0].gradients) == pytest.approx(4 * (whole - sum(shards.values())), rel=1e-9)
+        found[devices] = float(np.max(ends[0].temporary))
+    assert found[16] - found[8] == pytest.approx(2 * experts, rel=1e-9)

@@ -1,7 +1,7 @@
 """Twelve kinds of fault of fine-tuning's memory: each has a formula, a test from documents and one from a run.
 
 The runs here are those that no other test has. None is among the rows that coefficients are fitted to, so that every
-one judges formulas which have not seen it.
+one judges formulas which have not seen it. `python -m benchmarks.accuracy --kinds` judges each without its rows.
 """
 
 import ast
@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 import simulator
+from benchmarks.accuracy.kinds import KINDS as judged_kinds  # noqa: N811  the same kinds, as a judge tells them
+from benchmarks.accuracy.kinds import reported
+from benchmarks.accuracy.rows import samples
 from tests.docs.pages import page
 
 GIB, MIB = 2.0**30, 2.0**20
 HERE = Path(__file__).resolve().parents[1]
+H100_96G = str(HERE.parent / "calibration" / "measured" / "public" / "hardware" / "h100-96g-500w.yaml")
 KINDS = {
     "step of DeepSpeed": (
         "M24 M28",
@@ -70,12 +74,12 @@ KINDS = {
     "PyTorch on Ascend": (
         "M3",
         "memory/test_kinds.py::test_attention_on_ascend_is_open",
-        "memory/test_kinds.py::test_attention_on_ascend_is_open",
+        "memory/test_kinds.py::test_a_run_on_ascend_that_ran_out_of_memory",
     ),
     "pipelines of PyTorch": (
         "M15 M16 M21",
         "memory/test_fully_shard.py::test_beside_a_pipeline_every_stage_of_zero_keeps_whole_gradients",
-        "memory/test_fully_shard.py::test_the_peak_is_what_torch_allocates",
+        "memory/test_kinds.py::test_pipelines_of_torchtitan",
     ),
 }
 
@@ -89,6 +93,17 @@ def test_every_kind_has_its_formula_and_two_tests(kind: str) -> None:
         file, name = test.split("::")
         functions = ast.walk(ast.parse((HERE / file).read_text(encoding="utf-8")))
         assert name in {each.name for each in functions if isinstance(each, ast.FunctionDef)}, test
+
+
+def test_every_kind_is_judged_without_its_rows() -> None:
+    assert list(judged_kinds) == list(KINDS)
+    fitted = [each for each in samples() if each.counts("memory")]
+    of_kind = {kind: [each for each in (*fitted, *reported()) if holds(each)] for kind, holds in judged_kinds.items()}
+    assert {kind for kind, rows in of_kind.items() if not rows} == {"loading", "PyTorch on Ascend"}
+    assert not {each.key for each in reported()} & {each.key for each in fitted}
+    for kind in ("offload", "pipelines of PyTorch", "step of DeepSpeed"):
+        rows = of_kind[kind]
+        assert 0 < len(rows) < len(fitted)
 
 
 def test_frozen_weights_of_8_bits() -> None:
@@ -136,16 +151,60 @@ def test_scores_of_a_layer() -> None:
     assert found.memory.parts_bytes["activations"] / 32 / MIB == pytest.approx(4040, rel=0.02)
 
 
-def test_attention_on_ascend_is_open() -> None:
-    """PyTorch's attention takes a fused kernel there, or its products, by mask and shape (Ascend/op-plugin).
+ON_ASCEND: Any = {"model": "qwen2.5-7b", "framework": "torch", "hardware": "ascend-910b-280t", "devices": 64}
+ON_ASCEND |= {"zero_stage": 3, "seq_length": 8192, "micro_batch_size": 1, "global_batch_size": 64}
 
-    Qwen2-7B of 8,192 tokens ran out of memory (hiyouga/LlamaFactory, issue 4572): no firm yes without recomputation.
-    """
-    run: Any = {"model": "qwen2.5-7b", "framework": "torch", "hardware": "ascend-910b-280t", "devices": 64}
-    run |= {"zero_stage": 3, "seq_length": 8192, "micro_batch_size": 1, "global_batch_size": 64}
-    found = simulator.estimate(**run, recompute="full")
+
+def test_attention_on_ascend_is_open() -> None:
+    """PyTorch's attention takes a fused kernel there, or its products, by mask and shape (Ascend/op-plugin)."""
+    found = simulator.estimate(**ON_ASCEND, recompute="full")
     assert found.open is not None
     assert ("flash_attention", "false") in {(each.switch, each.other) for each in found.open.switches}
     scores = 28 * 8192.0**2 * (4 + 2)
     assert found.open.most_bytes > found.memory.allocated_bytes + scores / 2
-    assert simulator.estimate(**run, recompute="none").verdict != "fits"
+
+
+def test_a_run_on_ascend_that_ran_out_of_memory() -> None:
+    """Qwen2-7B of 8,192 tokens under DeepSpeed, with weights and state on the host (hiyouga/LlamaFactory, issue 4572).
+
+    What took the memory is not known; without recomputation products of attention would, and nothing is promised.
+    """
+    away: Any = {"stack": "deepspeed", "offload": "optimizer_tensorwise", "options": {"offload_parameters": "true"}}
+    found = simulator.estimate(**ON_ASCEND, **away, recompute="none")
+    assert found.verdict != "fits"
+    assert found.open is not None
+    assert found.open.most_bytes > 3 * found.memory.capacity_bytes
+
+
+@pytest.mark.parametrize(
+    ("chunks", "context", "tokens", "samples", "measured", "within"),
+    [
+        (2, 1, 8192, 4, 72.7, 0.06),
+        # One forward, one backward: 11 to 22 % more than is predicted, of unknown cause.
+        (1, 1, 8192, 4, 82.5, 0.22),
+        (1, 1, 32768, 1, 75.3, 0.22),
+        (1, 4, 131072, 1, 77.1, 0.22),
+    ],
+)
+def test_pipelines_of_torchtitan(  # noqa: PLR0917  the columns of a table
+    chunks: int, context: int, tokens: int, samples: int, measured: float, within: float
+) -> None:
+    """Llama 3.1 405B on 512 H100: pytorch/torchtitan b5bcd76, benchmarks/llama3_h100_202412_torchtitan.md, 5 and 6.
+
+    Beside a pipeline weights stay gathered; its file of the model gathers them in 8 bits (9dec370).
+    """
+    words = {"expandable_segments": "true", "compiled": "true", "tp_comm_overlap": "true", "fp8_param_gather": "true"}
+    run: Any = {"model": "llama3.1-405b", "hardware": H100_96G, "framework": "torch", "devices": 512, "tp": 8, "pp": 8}
+    found = simulator.estimate(
+        **run,
+        vpp=chunks,
+        cp=context,
+        zero_stage=2,
+        seq_length=tokens,
+        micro_batch_size=samples,
+        global_batch_size=8 * samples * 8 // context,
+        precision="fp8",
+        recompute="full",
+        options=words | {"foreach_optimizer": "false"},
+    )
+    assert (1 - within) * measured < found.memory.reserved_bytes / GIB < measured

@@ -40,7 +40,9 @@ from simulator.cost.memory.state import (
     largest_linear_layer,
     largest_weight,
     linear_parameters,
+    local_by_class,
     local_count,
+    local_shard,
     model_totals,
     optimizer_on_device,
     orthogonal_step,
@@ -126,7 +128,7 @@ def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | f
         return 0.0
     units = _units(pricing)
     largest = contents.on_ranks(np.maximum(np.maximum(units.table, units.head), units.layer))
-    idle = np.maximum(contents.on_ranks(units.shards) - gradients, 0.0) + element_bytes(scenario) * largest
+    idle = np.maximum(contents.on_ranks(units.reduced) - gradients, 0.0) + element_bytes(scenario) * largest
     return np.where(streams, idle, 0.0)
 
 
@@ -225,13 +227,21 @@ class _Units(NamedTuple):
     head: KindArray
     """Final norm and output layer, with the input table where they share a unit."""
     all: KindArray
+    layer_shard: Array
+    """The rank's shard of a layer's gradients: experts are cut over the ranks that hold the same ones."""
     gathered_layer: Array
     """Parameters to gather for a layer; those gathered in 8 bits count half."""
+    next_layer: Array
+    """Of these, those that come from other ranks, ahead of their use: not experts that one rank alone holds."""
     gathered_all: KindArray
     accumulated: KindArray
     """Bytes of unsharded gradients."""
     shards: KindArray
-    """Bytes of the rank's shard of parameters, or of gradients."""
+    """Bytes of the rank's shard of parameters."""
+    kept: Array
+    """Part of the shards that is on the device: none where the host holds them."""
+    reduced: KindArray
+    """Bytes of the rank's shard of gradients, unless on the host."""
     stored: KindArray
     """Bytes of parameters at any moment: the rank's shard, a reference's too, unless on the host; 8-bit copies."""
 
@@ -245,11 +255,13 @@ def _units(pricing: Pricing) -> _Units:
     table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
     layer: Array = largest(local_count(pricing, piece) for piece in totals.layers)
+    experts = largest(local_by_class(pricing, piece).routed for piece in totals.layers)
     linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
+    gathered = layer - half * largest_linear_layer(pricing)
     shards = FP32 * shard(pricing, parts, 1)
     copies = 2.0 if scenario.framework.frozen_reference else 1.0  # a reference is sharded alike
-    # Offloaded shards come in one tensor at a time and are gathered (PyTorch 2.13, distributed/fsdp/_fully_shard/
-    # _fsdp_param.py, `all_gather_inputs`); below ZeRO 3 nothing is offloaded.
+    # Offloaded shards come in one tensor at a time and are gathered, reduced gradients leave (PyTorch 2.13, fsdp/
+    # _fully_shard/_fsdp_param.py, `all_gather_inputs`; `foreach_reduce`); below ZeRO 3 nothing is offloaded.
     on_device = np.where(scenario.framework.offload_parameters & (block.zero_stage >= 3), 0.0, 1.0)
     return _Units(
         layer=layer,
@@ -257,10 +269,14 @@ def _units(pricing: Pricing) -> _Units:
         table_gradient=table_gradient,
         head=contents.heads * local_count(pricing, totals.head),
         all=whole,
-        gathered_layer=layer - half * largest_linear_layer(pricing),
+        layer_shard=on_device * largest(local_shard(pricing, piece) for piece in totals.layers),
+        gathered_layer=gathered,
+        next_layer=gathered - np.where(shard_degrees(pricing).routed > 1.0, 0.0, (1.0 - half) * experts),
         gathered_all=whole - half * linear,
         accumulated=FP32 * (whole - table + table_gradient),
         shards=shards,
+        kept=on_device,
+        reduced=on_device * shards,
         stored=on_device * copies * shards + cached_bytes(scenario) * linear,
     )
 
@@ -354,18 +370,19 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     pricing, fsdp, units, ranks = step
     count, flight, pipelined = ranks.micro_batches, ranks.flight, pricing.block.pipeline_parallel > 1
     repeated, behind = count > 1.0, np.minimum(flight, count - 1.0)
-    later = np.where(fsdp.reduces_each, units.shards, units.accumulated)
+    later = np.where(fsdp.reduces_each, units.reduced, units.accumulated)
     parameters, begin = units.stored + fsdp.copied * units.gathered_all, _begin(step)
     if not (count > flight).all():
         # Otherwise a later pass has as many micro batches in flight, and gradients too.
         yield _Allocate(parameters=parameters, gradients=0.0, activations=_held(step, flight)), *begin
     held, gradients = _held(step, np.where(repeated, behind, flight)), np.where(repeated, later, 0.0)
     yield _Allocate(parameters=parameters, gradients=gradients, activations=held), *begin
+    table_shard = units.kept * units.table / fsdp.ranks
     # The first pass reaches its first layers and input table before their own gradients exist.
     # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
     of_table = np.where(fsdp.wrapped & (fsdp.element < FP32), 0.0, FP32 * units.table_gradient)
-    no_table = np.where(fsdp.reduces_each, FP32 / fsdp.ranks * units.table, of_table)
-    no_layer = no_table + np.where(fsdp.reduces_each, FP32 / fsdp.ranks * units.layer, 0.0)
+    no_table = np.where(fsdp.reduces_each, FP32 * table_shard, of_table)
+    no_layer = no_table + np.where(fsdp.reduces_each, FP32 * units.layer_shard, 0.0)
     each = step._replace(fsdp=fsdp._replace(buffer=np.where(fsdp.reduces_each, FP32, 0.0)))
     middle = np.maximum(behind, 1.0)
     yield _end(each, flight, (later - no_layer, later - no_table), repeated)
@@ -375,14 +392,14 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     else:
         # Gathered weights are freed and whole gradients reduced as the last pass goes.
         whole = np.where(fsdp.reduces_each, 0.0, FP32)
-        table = units.shards + whole * (units.table_gradient - units.table / fsdp.ranks)
-        layer = table + whole * units.layer * (1.0 - 1.0 / fsdp.ranks)
+        table = units.reduced + whole * (units.table_gradient - table_shard)
+        layer = table + whole * (units.layer - units.layer_shard)
         no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (no_layer, no_table))
         last = step._replace(fsdp=fsdp._replace(copied=np.zeros_like(fsdp.copied), used=fsdp.copied + fsdp.used))
         yield _end(last, flight, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
-    gradients = np.where(fsdp.wrapped, units.shards, units.accumulated)
-    largest_part = largest_weight(pricing) / fsdp.ranks
+    gradients = np.where(fsdp.wrapped, units.reduced, units.accumulated)
+    largest_part = largest_weight(pricing, sharded=True)
     foreach = step_bytes(pricing, units.shards / FP32, largest_part) + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
     yield _Allocate(activations=ranks.buffers), in_step, _Mark("optimizer step")
@@ -413,13 +430,13 @@ def _begin(step: _Step) -> list[_Event]:
         at_loss,
         _Free({"forward"}),
         _Allocate(logits=fsdp.element * logits, head=fsdp.used * units.head, head_gradient=fsdp.element * units.head),
-        _Allocate(input_gradient=ranks.boundary, next_layer=fsdp.ahead * layer),
+        _Allocate(input_gradient=ranks.boundary, next_layer=fsdp.ahead * units.next_layer),
         at_loss,
         _Free({"head_input", "logits", "head", "head_gradient", "reduced_before"}),
         _Allocate(head_reduction=_reduced(fsdp, units.head)),
         at_loss,
         _Free({"input_gradient", "next_layer", "head_reduction"}),
-        _Allocate(used=fsdp.used * layer, next_layer=follows * layer, released=ranks.last_layer),
+        _Allocate(used=fsdp.used * layer, next_layer=follows * units.next_layer, released=ranks.last_layer),
         _Allocate(layer=ranks.backward - received, head_reduction=fsdp.buffer * units.head),
         _Mark("backward"),
         _Free({"head_reduction"}),
@@ -451,7 +468,7 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, KindArray]
         ),
         _Allocate(gradients=gradients[0], reduction=fsdp.buffer * units.layer, layer=ranks.backward),
         _Allocate(used=fsdp.used * units.gathered_layer, sent=sent, first_layer=ranks.first_layer),
-        _Allocate(done=done - fsdp.stays * units.layer, ahead=fsdp.ahead * units.layer),
+        _Allocate(done=done - fsdp.stays * units.layer, ahead=fsdp.ahead * units.next_layer),
         _Mark("backward", happens & (ranks.first_chunk > 1.0)),
         _Free({"first_layer"}),
         _Allocate(done=done, ahead=fsdp.ahead * units.table),
@@ -476,11 +493,11 @@ def _reduced(fsdp: _Policy, unit: KindArray) -> KindArray:
 def _reduction(step: _Step) -> list[_Event]:
     """Return the events that reduce unsharded gradients by unit after a chunk's last pass, the input table first."""
     _, fsdp, units, ranks = step
-    others = units.layer * (ranks.layers - ranks.first_chunk)
+    others = ranks.layers - ranks.first_chunk
     of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - fsdp.element * units.table
     unit = np.where(units.table > 0.0, of_table, (FP32 - fsdp.element) * units.layer)
-    gradients = units.accumulated - FP32 * others * (1.0 - 1.0 / fsdp.ranks)
-    parameters, done = units.stored + fsdp.copied * units.gathered_all, fsdp.used * (units.all - others)
+    gradients = units.accumulated - FP32 * others * (units.layer - units.layer_shard)
+    parameters, done = units.stored + fsdp.copied * units.gathered_all, fsdp.used * (units.all - others * units.layer)
     return [
         _Allocate(parameters=parameters, gradients=gradients, activations=ranks.buffers, done=done, unit=unit),
         _Mark("gradient reduction", fsdp.wrapped),

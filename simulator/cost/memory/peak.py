@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_work
-from simulator.cost.dtypes import element_bytes, parameter_bytes
+from simulator.cost.dtypes import element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
@@ -200,13 +200,19 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     """Return what is alive when weights are built; None where it is no more than a step's state (M30).
 
     With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
-    them (PaddleNLP 2.8, transformers/model_utils.py, `_from_config`; Paddle's GroupShardedStage3).
+    them (PaddleNLP 2.8, transformers/model_utils.py, `_from_config`; Paddle's GroupShardedStage3). With
+    `buffers_weights` the buffers of weights and gradients stand beside the weights that move into them (Megatron-LM
+    d98e8a6, core/distributed/param_and_grad_buffer.py); frozen ones stay, and 8-bit ones share the gradients' buffer.
     """
-    if not pricing.scenario.framework.builds_whole_layers:
+    scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
+    elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
+    buffers = (stage >= 1) & (stage < 3) & (profile.buffers_weights and not elsewhere)
+    built = (stage >= 3) & profile.builds_whole_layers
+    if not (buffers | built).any():
         return None
-    parts = device_parameters(pricing)
-    built = np.where(pricing.block.zero_stage >= 3, element_bytes(pricing.scenario) * (parts.dense + parts.routed), 0.0)
-    return Moment("load", built, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    whole = sum(device_parameters(pricing))
+    weights = (2.0 * buffers + built) * element_bytes(scenario) * whole
+    return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @record()

@@ -133,10 +133,16 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
 
 
 @of_work
+def local_by_class(pricing: Pricing, piece: WeightTotals) -> DeviceParameters:
+    """Return the parameters of one piece of the model on a device before ZeRO, each of shape (n,)."""
+    block = pricing.block
+    return DeviceParameters(piece.split / block.tensor_parallel + piece.replicated, piece.routed / block.expert_ranks)
+
+
 def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
     """Return the parameters of one piece of the model on a device before ZeRO, shape (n,)."""
-    block = pricing.block
-    return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
+    parts = local_by_class(pricing, piece)
+    return parts.dense + parts.routed
 
 
 class ShardDegrees(NamedTuple):
@@ -166,6 +172,11 @@ def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArr
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
+def local_shard(pricing: Pricing, piece: WeightTotals, from_stage: int = 1) -> Array:
+    """Return the parameters of one piece of the model on a device after ZeRO from `from_stage` on, shape (n,)."""
+    return shard(pricing, local_by_class(pricing, piece), from_stage)
+
+
 def linear_parameters(pricing: Pricing) -> KindArray:
     """Return the parameters of the layers' linear weights on one device: those that fp8 caches."""
     parts = linear_by_class(pricing)
@@ -189,10 +200,8 @@ def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:
 def linear_by_class(pricing: Pricing) -> DeviceParameters:
     """Return the linear weights of the layers on one device, by the ranks that replicate them."""
     contents = pricing.contents
-    kinds = [_linear(pricing.scenario, kind) for kind in contents.layer_kinds]
-    dense = [local_count(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
-    routed = [local_count(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
-    return DeviceParameters(over_layers(contents.with_prediction, dense), over_layers(contents.with_prediction, routed))
+    kinds = [local_by_class(pricing, _linear(pricing.scenario, kind)) for kind in contents.layer_kinds]
+    return DeviceParameters(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
 
 
 class UpdatedMatrix(NamedTuple):
@@ -345,7 +354,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
     trained_shard = shard(pricing, trained, 1)
-    gradients = _gradients(pricing, trained, trained_shard)
+    gradients = _gradients(pricing, trained, trained_shard) * (1.0 - _gradients_away(pricing))
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
         routers = _routers(pricing)
@@ -378,12 +387,25 @@ def _gradients(pricing: Pricing, trained: DeviceParameters, trained_shard: KindA
     if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
         gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
     if profile.step_in_backward:  # no more than a rank's part of the largest layer's
-        layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
-        ranks = np.where(pricing.block.zero_stage >= 2, shard_degrees(pricing).dense, 1.0)
-        gradients = np.minimum(gradients, gradient_bytes(scenario) * layer / ranks)
+        layer = largest(local_shard(pricing, piece, 2) for piece in model_totals(scenario).layers)
+        gradients = np.minimum(gradients, gradient_bytes(scenario) * layer)
     if profile.frozen_reference and scenario.lora_rank is None and profile.reference_gradients:
         gradients = gradients * np.where(pricing.block.zero_stage >= 1, 1.0, 2.0)
     return gradients
+
+
+def _gradients_away(pricing: Pricing) -> Array:
+    """Return the share of the reduced gradients that goes to the host as it is made, shape (n,) (M25).
+
+    FSDP2's go where its parameters are (PyTorch 2.13, _fsdp_collectives.py, `foreach_reduce`), those of DeepSpeed's
+    partitions to their state (v0.19.6, runtime/zero/stage_1_and_2.py, `copy_grads_in_partition`; stage3.py,
+    `grad_partitions_flat_buffer`).
+    """
+    profile, stage = pricing.scenario.framework, pricing.block.zero_stage
+    if profile.step_parameters:
+        with_state = pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction
+        return np.where(stage >= 2, with_state, 0.0)
+    return np.where(stage >= 3, float(profile.fully_shard and profile.offload_parameters), 0.0)
 
 
 def _unused_bytes(pricing: Pricing) -> KindArray | float:
@@ -498,17 +520,17 @@ def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> Ki
     return np.asarray(np.where(away >= 1.0, 0.0, (most - others) * (1.0 - away)))
 
 
-@of_work
-def largest_weight(pricing: Pricing) -> Array:
+@derived
+def largest_weight(pricing: Pricing, *, sharded: bool = False) -> Array:
     """Return the parameters of the largest local tensor, shape (n,); gate and up are fused, as are local experts."""
+    count = local_shard if sharded else local_count
     sizes: list[Array] = []
     for operation in _table_and_layers(conditions_of(pricing.scenario)):
         fused: Counter[tuple[int, str]] = Counter()
         for weight in operation.weights:
             fused[weight.inputs, weight.split] += weight.parameters
         sizes += (
-            local_count(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
-            for weight in operation.weights
+            count(pricing, classed(weight, float(fused[weight.inputs, weight.split]))) for weight in operation.weights
         )
     parameters: Array = largest(sizes)
     return parameters
@@ -533,9 +555,13 @@ def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
         quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
     linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
-    scale = scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
-    stored: KindArray = linear * (0.5 + scale) + rest * (FP32 if scenario.framework.widened_rest else HALF)
+    stored: KindArray = linear * _quantised_bytes(scenario) + rest * (FP32 if scenario.framework.widened_rest else HALF)
     return stored
+
+
+def _quantised_bytes(scenario: Scenario) -> float:
+    """Return the bytes of a weight in 4 bits with its part of a scale."""
+    return 0.5 + scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
 
 
 _SCALED_WEIGHTS = 64.0
@@ -610,14 +636,17 @@ def cached_bytes(scenario: Scenario) -> float:
 def _gathered(pricing: Pricing) -> KindArray:
     """Return the bytes of the whole layers that ZeRO 2 and 3 gather.
 
-    ZeRO 3 gathers two layers' weights (one used, one prefetched); ZeRO 2 and 3 hold one layer's unsharded gradients. A
+    ZeRO 3 gathers two layers' weights (one used, one prefetched), of a base in 4 bits as it is stored (torchao 0598012,
+    dtypes/nf4tensor.py, `_INNER_TENSOR_NAMES_FOR_SHARDING`); ZeRO 2 and 3 hold one layer's unsharded gradients. A
     framework with a limit of live parameters gathers up to that limit, and has a gradient buffer.
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
     layer = largest(local_count(pricing, piece) for piece in totals.layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
-    weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
+    narrowed = element - _quantised_bytes(scenario) if scenario.framework.quantised_base else 0.0
+    of_layer = layer * element - narrowed * largest_linear_layer(pricing)
+    weights = np.where(block.zero_stage >= 3, 2.0 * of_layer, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
@@ -705,12 +734,9 @@ def largest_state_tensor(pricing: Pricing) -> Array:
 
     A rank's experts are stored as one grouped tensor.
     """
-    scenario, degrees = pricing.scenario, shard_degrees(pricing)
+    scenario = pricing.scenario
     # Among tensors split alike, the largest is the largest on every device.
     weights = sorted(weights_of(_table_and_layers(conditions_of(scenario))), key=lambda weight: weight.parameters)
-    sizes: list[Array] = []
-    for weight in {weight.split: weight for weight in weights}.values():
-        ranks = np.where(pricing.block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
-        sizes.append(local_count(pricing, classed(weight, float(weight.parameters))) / ranks)
-    parameters: Array = largest(sizes)
+    classes = [classed(each, float(each.parameters)) for each in {each.split: each for each in weights}.values()]
+    parameters: Array = largest(local_shard(pricing, piece) for piece in classes)
     return parameters * max(optimizer_bytes_per_parameter(scenario, tensor) for tensor in TENSOR_CLASSES)

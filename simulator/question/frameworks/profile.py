@@ -264,6 +264,7 @@ class FrameworkProfile(Switches):
     host_pinned_bytes: float = switch(default=0.0, high=64, moves=("host",))
     offload_parameters: bool = switch(default=False)
     builds_whole_layers: bool = switch(default=False, moves=("memory",))
+    buffers_weights: bool = switch(default=False, moves=("memory",))
     saves_on_host: str = switch(default="none", choices=("none", "weights", "state"), moves=("host",))
     loads_on_host: str = switch(default="none", choices=("none", "sharded", "always"), moves=("host",))
     fused_projections: bool = switch(default=True)
