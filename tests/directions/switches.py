@@ -212,6 +212,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "quantised_experts": on("state- device-", "quantised_base=true"),
     "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
     "adapter_copies": on(LAVISH),
+    "adapter_dropout": each("none", ("before", "after"), LAVISH),
     "loss_chunks": along("1 8", "device-"),
     "frozen_reference": on(STATE),
     "reference_gradients": on(STATE, "frozen_reference=true fully_shard=false"),

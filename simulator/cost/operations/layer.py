@@ -193,15 +193,27 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down), two or one.
 
     With `adapter_copies` each adapter's cast input is saved beside what the layer saves: of q, k and v two more, of
-    gate and up one more, and attention's output (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`).
+    gate and up one more, and attention's output (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`). An input that
+    is dropped at random is such a copy, with a byte of mask for each number; a dropped output has the mask alone.
     """
     if conditions.lora_rank is None:
         return ()
-    targets, model, element = conditions.framework.adapter_targets, conditions.model, element_bytes(conditions)
+    framework, model, element = conditions.framework, conditions.model, element_bytes(conditions)
+    targets, dropout, hidden = framework.adapter_targets, framework.adapter_dropout, float(model.hidden_size)
     groups = {"query_value": 1.0, "attention": 2.0}.get(targets, 4.0)
     saved = [Saved("adapter_inner", groups * element * float(conditions.lora_rank), "whole")]
-    if conditions.framework.adapter_copies:
-        hidden = {"query_value": 1.0, "attention": 2.0}.get(targets, 2.0 + (kind.feed_forward == "gated"))
-        output = 0.0 if targets == "query_value" else float(model.query_width)
-        saved.append(Saved("adapter_copies", element * (hidden * model.hidden_size + output), "sequence"))
+    dense = targets == "all" and kind.feed_forward in ("gated", "plain")
+    inner, products = float(dense * model.intermediate_size), float(dense * (1 + (kind.feed_forward == "gated")))
+    heads, output = (1.0, 0.0) if targets == "query_value" else (2.0, float(model.query_width))
+    # Adapters that read the layer's input, and the feed-forward part's.
+    reads, entered = (1.0, float(dense)) if framework.shared_adapters else (1.0 + heads, products)
+    if framework.adapter_copies or dropout == "before":
+        more = reads - 1.0 + max(entered - 1.0, 0.0)
+        saved.append(Saved("adapter_copies", element * (more * hidden + output), "sequence"))
+    if dropout == "before":
+        saved.append(Saved("adapter_input_masks", (reads + entered) * hidden + output, "sequence"))
+        saved.append(Saved("adapter_inner_mask", inner, "tensor"))
+    if dropout == "after":
+        saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
+        saved.append(Saved("adapter_inner_masks", model.query_width + heads * model.kv_width + products * inner, "tensor"))
     return (Operation(name="adapters", group="adapter", saved=tuple(saved)),)

@@ -272,6 +272,7 @@ class FrameworkProfile(Switches):
     adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
     expert_adapters: bool = switch(default=True, concerns="experts")
     adapter_copies: bool = switch(default=False, moves=("memory", "host"))
+    adapter_dropout: str = switch(default="none", choices=("none", "before", "after"), moves=("memory", "host"))
     fused_gradient_accumulation: bool = switch(default=True)
     dummy_weight_gradients: str = switch(default="none", choices=("none", "linear", "all"))
     foreach_optimizer: bool = switch(default=False)
