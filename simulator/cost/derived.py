@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
-from simulator.question.arrays import Index, Mask, numbered
+from simulator.question.arrays import Index, Mask, numbered, selected
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -120,6 +120,16 @@ class Pricing:
         sizes = None if self.sizes is None else self.sizes.take(where)
         work = None if self.work is None else Alike(self.work.pricing, self.work.index[where])
         return Pricing(self.scenario, self.block.take(where), sizes, work)
+
+    def copies(self, each: Index, scenario: Scenario, *kept: Callable[[Pricing], Any]) -> Pricing:
+        """Return the layouts at an index under other coefficients of memory.
+
+        Figures of sizes, of work and of the `kept` formulas come from these layouts: none reads such a coefficient.
+        """
+        copies = Pricing(scenario, self.block.take(each), Alike(self, each))
+        for formula in kept:
+            copies.figures[vars(formula)["__wrapped__"]] = selected(formula(self), each, len(self))
+        return copies
 
     def changed(self, **columns: Any) -> Pricing:
         """Return the layouts with other columns, of fields on which neither work nor sizes depend."""
