@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
-from simulator.question.arrays import Index, Mask, numbered, selected
+from simulator.question.arrays import Index, Mask, selected
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -118,7 +118,7 @@ class Pricing:
     def take(self, where: Index | Mask) -> Pricing:
         """Return the layouts selected by an index or mask array, with an empty cache."""
         sizes = None if self.sizes is None else self.sizes.take(where)
-        work = None if self.work is None else Alike(self.work.pricing, self.work.index[where])
+        work = None if self.work is None else self.work.take(where)
         return Pricing(self.scenario, self.block.take(where), sizes, work)
 
     def copies(self, each: Index, scenario: Scenario, *kept: Callable[[Pricing], Any]) -> Pricing:
@@ -151,15 +151,9 @@ class Alike:
             return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
         return figure.take(self.index, axis=-1)
 
-    def take(self, where: Index | Mask) -> Alike | None:
-        """Return the kinds of the layouts selected by an index or mask array."""
-        kinds, _, index = numbered(self.index[where])
-        return alike(self.pricing, kinds, index)
-
-
-def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
-    """Return layouts alike to those at `first`; None if they are too few for sharing to be faster."""
-    return Alike(pricing.take(first), index) if 2 * len(first) <= len(index) else None
+    def take(self, where: Index | Mask) -> Alike:
+        """Return the layouts selected by an index or mask array, which share what is known of the kinds."""
+        return Alike(self.pricing, self.index[where])
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:

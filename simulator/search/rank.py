@@ -190,7 +190,10 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
     pricing = priced.pricing
     some = pricing.recomputes("none") | (pricing.recomputes("full") & pricing.recomputes_by("block"))
     chosen = unlikely[some[unlikely]]
-    return [Raisable(pricing.take(chosen), priced.step.total[chosen])] if len(chosen) else []
+    if not len(chosen):
+        return []
+    # Without the sizes, whose figures of the whole block would be held until then.
+    return [Raisable(replace(pricing.take(chosen), sizes=None), priced.step.total[chosen])]
 
 
 def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:

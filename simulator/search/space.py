@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simulator.cost.derived import Alike, Pricing, alike
+from simulator.cost.derived import Alike, Pricing
 from simulator.cost.pricing.estimate import Estimate, Violation
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
@@ -401,7 +401,8 @@ def _block(
 def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
     """Return the layouts without repeated ones, with equal sizes marked."""
     _, first, kind = numbered(_of_work(choices, split, index))
-    pricing = replace(pricing, sizes=alike(pricing, first, kind))
+    if 2 * len(first) <= len(kind):  # with fewer, sharing is not faster
+        pricing = replace(pricing, sizes=Alike(pricing.take(first), kind))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
     at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
     experts = axis.values[index[at], axis.names.index("expert_tensor_parallel")]
