@@ -4,7 +4,7 @@ Many layouts share a figure; three decorators say which:
 
 - `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
   parallel sizes and the micro batch: a search of 600,000 layouts computes it once for each of some 200 such choices.
-- `of_sizes`: layouts with equal sizes, such as `micro_batches`, which does not depend on recompute or sharding.
+- `of_sizes`: layouts that differ in recompute alone: `micro_batches` and `training_state` do not depend on it.
 - `derived`: nothing is shared; the figure is cached. `recompute_plan` serves memory and time.
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
@@ -39,7 +39,7 @@ class Pricing:
     scenario: Scenario
     block: LayoutBlock
     sizes: Alike | None = None
-    """Layouts of the block with equal sizes; None computes each layout by itself."""
+    """Layouts that differ in recompute alone; None computes each layout by itself."""
     work: Alike | None = None
     """Layouts of a whole search with equal work per micro batch; None if unknown.
 
@@ -132,7 +132,7 @@ class Pricing:
         return copies
 
     def changed(self, **columns: Any) -> Pricing:
-        """Return the layouts with other columns, of fields on which neither work nor sizes depend."""
+        """Return the layouts with other recompute, by column."""
         return Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work)
 
 
@@ -211,7 +211,7 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
 
 
 def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula of sizes: computed once for layouts with equal sizes, then spread over all."""
+    """Decorate a formula without recompute: computed once for layouts that differ in it alone, then spread over all."""
 
     @derived
     @wraps(figure)
