@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.cost.derived import Alike, Pricing
 from simulator.cost.pricing.estimate import Estimate, Violation
+from simulator.cost.pricing.price import Priced
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
@@ -475,6 +476,8 @@ class PricedLayout(NamedTuple):
     """NaN where only its memory was priced."""
     device_bytes: float
     """Memory in use on the fullest device."""
+    priced: Priced | None = None
+    """The layout alone, priced in full, where a search keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
