@@ -357,7 +357,10 @@ class Shortlist:
         index = self.entering(sized, index)
         if not self.variants:
             index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
-        merged = [*self.entries, *(priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit])]
+        merged = [
+            *self.entries,
+            *(priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit]),
+        ]
         merged.sort(key=self._figure)
         best: dict[object, PricedLayout] = {}
         for entry in merged:

@@ -93,7 +93,9 @@ class MemoryByStage:
         kinds = len(self.contents.ranks)
         gradients = held("gradients", kind, kinds) - held("gradients_absent", stage, len(self.contents.kind))
         state = held("parameters", kind, kinds) + gradients + held("resident", kind, kinds)
-        return np.asarray(state / (self.device[stage, at] - np.broadcast_to(self.outside.idle, self.device.shape)[stage, at]))
+        return np.asarray(
+            state / (self.device[stage, at] - np.broadcast_to(self.outside.idle, self.device.shape)[stage, at])
+        )
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""

@@ -97,15 +97,15 @@ def _time_slopes(pricing: Pricing, fitted: tuple[tuple[str, float], ...]) -> Mat
     return _slopes(step_seconds(tiled, memory_by_stage(pricing).take(each)).total, steps)
 
 
-def _memory_slopes(
-    pricing: Pricing, at: Index, fitted: tuple[tuple[str, float], ...]
-) -> tuple[Matrix, Vector | None]:
+def _memory_slopes(pricing: Pricing, at: Index, fitted: tuple[tuple[str, float], ...]) -> tuple[Matrix, Vector | None]:
     """Return the slopes of the logarithmic need of layouts at an index, and where only documents give what lies outside
     the allocator, its share of the need.
     """
     moved, steps = _moved(pricing, "memory", fitted, len(at))
     # Coefficients enter behind the state and what a layer saves. Idle blocks fill what a device leaves.
-    tiled = pricing.copies(np.repeat(at, 1 + len(steps)), moved, training_state, stage_activations, activations_in_flight)
+    tiled = pricing.copies(
+        np.repeat(at, 1 + len(steps)), moved, training_state, stage_activations, activations_in_flight
+    )
     memory = memory_by_stage(tiled)
     need = memory.need
     slopes = _slopes(np.max(need, axis=0), steps)
