@@ -161,8 +161,8 @@ def _prediction(state: Hierarchy, name: str, index: int, part: _Part, error: flo
 
 def _spread(sample: Sample) -> float:
     """Return the part of a row's memory that is uncertain far from measured runs."""
-    binding = int(np.argmax(sample.memory.device[:, 0]))
-    return float(memory_spread(float(sample.memory.state_share[binding, 0])))
+    binding = np.argmax(sample.memory.device[:, :1], axis=0)
+    return float(memory_spread(sample.memory.state_share(binding, np.array([0])))[0])
 
 
 class Pair(NamedTuple):

@@ -4,7 +4,7 @@ Many layouts share a figure; three decorators say which:
 
 - `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
   parallel sizes and the micro batch: a search of 600,000 layouts computes it once for each of some 200 such choices.
-- `of_sizes`: layouts with equal sizes, such as `micro_batches`, which does not depend on recompute or sharding.
+- `of_sizes`: layouts that differ in recompute alone: `micro_batches` and `training_state` do not depend on it.
 - `derived`: nothing is shared; the figure is cached. `recompute_plan` serves memory and time.
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
-from simulator.question.arrays import Index, Mask, numbered
+from simulator.question.arrays import Index, Mask, selected
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -39,7 +39,7 @@ class Pricing:
     scenario: Scenario
     block: LayoutBlock
     sizes: Alike | None = None
-    """Layouts of the block with equal sizes; None computes each layout by itself."""
+    """Layouts that differ in recompute alone; None computes each layout by itself."""
     work: Alike | None = None
     """Layouts of a whole search with equal work per micro batch; None if unknown.
 
@@ -118,11 +118,21 @@ class Pricing:
     def take(self, where: Index | Mask) -> Pricing:
         """Return the layouts selected by an index or mask array, with an empty cache."""
         sizes = None if self.sizes is None else self.sizes.take(where)
-        work = None if self.work is None else Alike(self.work.pricing, self.work.index[where])
+        work = None if self.work is None else self.work.take(where)
         return Pricing(self.scenario, self.block.take(where), sizes, work)
 
+    def copies(self, each: Index, scenario: Scenario, *kept: Callable[[Pricing], Any]) -> Pricing:
+        """Return the layouts at an index under other coefficients of memory.
+
+        Figures of sizes, of work and of the `kept` formulas come from these layouts: none reads such a coefficient.
+        """
+        copies = Pricing(scenario, self.block.take(each), Alike(self, each))
+        for formula in kept:
+            copies.figures[vars(formula)["__wrapped__"]] = selected(formula(self), each, len(self))
+        return copies
+
     def changed(self, **columns: Any) -> Pricing:
-        """Return the layouts with other columns, of fields on which neither work nor sizes depend."""
+        """Return the layouts with other recompute, by column."""
         return Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work)
 
 
@@ -141,15 +151,9 @@ class Alike:
             return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
         return figure.take(self.index, axis=-1)
 
-    def take(self, where: Index | Mask) -> Alike | None:
-        """Return the kinds of the layouts selected by an index or mask array."""
-        kinds, _, index = numbered(self.index[where])
-        return alike(self.pricing, kinds, index)
-
-
-def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
-    """Return layouts alike to those at `first`; None if they are too few for sharing to be faster."""
-    return Alike(pricing.take(first), index) if 2 * len(first) <= len(index) else None
+    def take(self, where: Index | Mask) -> Alike:
+        """Return the layouts selected by an index or mask array, which share what is known of the kinds."""
+        return Alike(self.pricing, self.index[where])
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
@@ -207,7 +211,7 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
 
 
 def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula of sizes: computed once for layouts with equal sizes, then spread over all."""
+    """Decorate a formula without recompute: computed once for layouts that differ in it alone, then spread over all."""
 
     @derived
     @wraps(figure)

@@ -70,8 +70,11 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
     """Return estimates of the layouts that searches selected, in their order; these break no rule."""
     estimates: dict[int, Estimate] = {}
     for query in {id(priced.query): priced.query for priced in layouts}.values():
-        of_query = [(at, priced.layout) for at, priced in enumerate(layouts) if priced.query is query]
-        bare = bare_estimates(query.scenario, [layout for _, layout in of_query])
+        of_query = [(at, priced) for at, priced in enumerate(layouts) if priced.query is query]
+        if len(of_query) == 1 and (alone := of_query[0][1]).priced is not None:
+            bare = _estimates_of(alone.priced, [alone.layout], ruled=False)
+        else:
+            bare = bare_estimates(query.scenario, [priced.layout for _, priced in of_query])
         chosen = [replace(estimate, options=query.chosen, question=query.question) for estimate in bare]
         judged = with_intervals(query.scenario, chosen) if intervals else chosen
         estimates |= zip((at for at, _ in of_query), judged, strict=True)

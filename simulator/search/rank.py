@@ -190,7 +190,10 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
     pricing = priced.pricing
     some = pricing.recomputes("none") | (pricing.recomputes("full") & pricing.recomputes_by("block"))
     chosen = unlikely[some[unlikely]]
-    return [Raisable(pricing.take(chosen), priced.step.total[chosen])] if len(chosen) else []
+    if not len(chosen):
+        return []
+    # Without the sizes, whose figures of the whole block would be held until then.
+    return [Raisable(replace(pricing.take(chosen), sizes=None), priced.step.total[chosen])]
 
 
 def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
@@ -237,7 +240,7 @@ def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> P
     The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    shortlist, raisable = Shortlist(query, 1), list[Raisable]()
+    shortlist, raisable = Shortlist(query, 1, keeps=True), list[Raisable]()
     for priced, where in layouts_below(query, lambda: min(shortlist.bar, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
         if first and shortlist.entries:
@@ -282,7 +285,8 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         sized = size(allowed)
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
-            partial = solved(sized.take(np.flatnonzero(bounds < bar())))
+            below = bounds < bar()
+            partial = solved(sized if below.all() else sized.take(np.flatnonzero(below)))
             yield from _timed_below(partial, bar) if partial is not None else ()
 
 
@@ -317,6 +321,8 @@ class Shortlist:
     variants: bool = False
     """Whether to keep every layout, not only the best of each split."""
     by: Literal["step_seconds", "device_bytes"] = "step_seconds"
+    keeps: bool = False
+    """Whether entries come with their prices."""
     entries: list[PricedLayout] = field(default_factory=list)
 
     @property
@@ -351,7 +357,10 @@ class Shortlist:
         index = self.entering(sized, index)
         if not self.variants:
             index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
-        merged = [*self.entries, *(priced_layout(self.query, sized, int(at)) for at in index[: self.limit])]
+        merged = [
+            *self.entries,
+            *(priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit]),
+        ]
         merged.sort(key=self._figure)
         best: dict[object, PricedLayout] = {}
         for entry in merged:
@@ -359,10 +368,13 @@ class Shortlist:
         self.entries = list(best.values())[: self.limit]
 
 
-def priced_layout(query: Query, sized: Sized, index: int) -> PricedLayout:
-    """Return one layout of a priced block."""
-    seconds = float(sized.step.total[index]) if isinstance(sized, Priced) else np.nan
-    return PricedLayout(query, sized.block.layout(index), seconds, float(sized.device_bytes[index]))
+def priced_layout(query: Query, sized: Sized, index: int, *, keeps: bool = False) -> PricedLayout:
+    """Return one layout of a priced block; one that `keeps` it is estimated without pricing it again."""
+    layout, device_bytes = sized.block.layout(index), float(sized.device_bytes[index])
+    if not isinstance(sized, Priced):
+        return PricedLayout(query, layout, np.nan, device_bytes)
+    alone = sized.take(np.array([index])) if keeps else None
+    return PricedLayout(query, layout, float(sized.step.total[index]), device_bytes, alone)
 
 
 def _in_block(layout: Layout, block: LayoutBlock) -> bool:
@@ -433,7 +445,7 @@ def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, M
 
 _PRICED_AT_ONCE = 256
 """Largest block that takes about as long to price as one layout."""
-_SIZED_AT_ONCE = 4096
+_SIZED_AT_ONCE = 1024
 """Largest block whose memory takes about twice as long as that of one layout."""
 PassesLimit = Callable[[Sized], Mask]
 """Predicate of a block: which layouts have enough memory. True for more recomputed layers if true for fewer."""

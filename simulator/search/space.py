@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simulator.cost.derived import Alike, Pricing, alike
+from simulator.cost.derived import Alike, Pricing
 from simulator.cost.pricing.estimate import Estimate, Violation
+from simulator.cost.pricing.price import Priced
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
@@ -215,11 +216,6 @@ class Choices(NamedTuple):
     values: Array
     """One row per choice, shape (choices, names)."""
 
-    @property
-    def of_work(self) -> bool:
-        """Return whether the work of a layer depends on it."""
-        return any(BY_NAME[name].of_work for name in self.names)
-
 
 _AS_TENSOR_PARALLEL = 0.0
 """Marker of an expert tensor parallel size equal to the tensor parallel size."""
@@ -339,7 +335,7 @@ def blocks(
             shared = None
             if work is not None:
                 pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
-                shared = Alike(work.pricing, _of_work(choices, pairs[split % len(pairs)], index))
+                shared = Alike(work.pricing, _coded(choices, pairs[split % len(pairs)], index, _is_work))
             yield _distinct(Pricing(scenario, block, work=shared), choices, split, index)
 
 
@@ -356,7 +352,7 @@ def _kinds_of_work(
 ) -> _KindsOfWork | None:
     """Return the kinds of work; None if they are too many to compute at once."""
     pairs = dict.fromkeys((tensor, context) for shape in all_shapes for tensor, context, _ in shape.splits)
-    sizes = (len(pairs), *(len(axis.values) if axis.of_work else 1 for axis in choices))
+    sizes = (len(pairs), *(len(axis.values) if _is_work(axis) else 1 for axis in choices))
     if not 0 < math.prod(sizes) <= CHUNK:
         return None
     pair, *index = np.unravel_index(np.arange(math.prod(sizes)), sizes)
@@ -399,9 +395,10 @@ def _block(
 
 
 def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
-    """Return the layouts without repeated ones, with equal sizes marked."""
-    _, first, kind = numbered(_of_work(choices, split, index))
-    pricing = replace(pricing, sizes=alike(pricing, first, kind))
+    """Return the layouts without repeated ones, with those marked that differ in recompute alone."""
+    _, first, kind = numbered(_coded(choices, split, index, lambda axis: "recompute" not in axis.names))
+    if 2 * len(first) <= len(kind):  # with fewer, sharing is not faster
+        pricing = replace(pricing, sizes=Alike(pricing.take(first), kind))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
     at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
     experts = axis.values[index[at], axis.names.index("expert_tensor_parallel")]
@@ -409,11 +406,18 @@ def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index:
     return pricing.take(~repeated) if repeated.any() else pricing
 
 
-def _of_work(choices: Sequence[Choices], start: Index, index: Sequence[Index]) -> Index:
-    """Return a number per layout that is equal where `start` and the choices on every axis of work are."""
+def _is_work(axis: Choices) -> bool:
+    """Return whether the work of a layer depends on an axis."""
+    return any(BY_NAME[name].of_work for name in axis.names)
+
+
+def _coded(
+    choices: Sequence[Choices], start: Index, index: Sequence[Index], counts: Callable[[Choices], bool]
+) -> Index:
+    """Return a number per layout that is equal where `start` and the choices on every axis that `counts` are."""
     code = start
     for axis, chosen in zip(choices, index, strict=True):
-        if axis.of_work:
+        if counts(axis):
             code = code * len(axis.values) + chosen
     return code
 
@@ -472,6 +476,8 @@ class PricedLayout(NamedTuple):
     """NaN where only its memory was priced."""
     device_bytes: float
     """Memory in use on the fullest device."""
+    priced: Priced | None = None
+    """The layout alone, priced in full, where a search keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -352,6 +352,7 @@ def _unlisted(pricing: Pricing) -> list[Array]:
     return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
+@derived
 def activations_in_flight(pricing: Pricing) -> StageArray:
     """Return the bytes that all micro batches in flight save on every rank, shape (pipeline_parallel, n) (M9)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)

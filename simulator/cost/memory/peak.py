@@ -80,31 +80,37 @@ class MemoryByStage:
         count = self.allocated.shape[-1]
         return replace(self, **{name: selected(figure, where, count) for name, figure in figures.items()})
 
-    @property
-    def state_share(self) -> StageArray:
-        """Return the part of `need` that is parameters, gradients and optimizer state; shape of `need`."""
-        return np.asarray(sum(self._state().values()) / self.need)
+    def state_share(self, stage: Index, at: Index) -> Array:
+        """Return the part of `need` that is parameters, gradients and optimizer state, on a `stage` of layouts `at`."""
+        kind, moment, last = self.contents.kind[stage], self.moment[stage, at], self.allocated.shape[-1]
+
+        def held(name: str, ranks: Index, count: int) -> Array:
+            values = [getattr(each, name) for each in self.moments]
+            known = {id(value): value for value in values}
+            there = {each: np.broadcast_to(value, (count, last))[ranks, at] for each, value in known.items()}
+            return np.array([there[id(value)] for value in values])[moment, np.arange(len(at))]
+
+        kinds = len(self.contents.ranks)
+        gradients = held("gradients", kind, kinds) - held("gradients_absent", stage, len(self.contents.kind))
+        state = held("parameters", kind, kinds) + gradients + held("resident", kind, kinds)
+        return np.asarray(
+            state / (self.device[stage, at] - np.broadcast_to(self.outside.idle, self.device.shape)[stage, at])
+        )
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""
         moments = self.moments
         held = self._at_peak([m.activations for m in moments]) - self._of_kinds([m.released for m in moments])
-        return {
-            **self._state(),
-            "activations": held,
-            "logits": self._of_kinds([m.logits for m in moments]),
-            "temporary": self._of_kinds([m.temporary for m in moments]) + self.retained,
-            "outside_allocator": self.outside.total,
-            **({"encoder": np.asarray(self.encoder)} if np.any(self.encoder) else {}),
-        }
-
-    def _state(self) -> dict[str, StageArray]:
-        moments = self.moments
         absent = self._at_peak([m.gradients_absent for m in moments])
         return {
             "parameters": self._of_kinds([m.parameters for m in moments]),
             "gradients": self._of_kinds([m.gradients for m in moments]) - absent,
             "optimizer": self._of_kinds([m.resident for m in moments]),
+            "activations": held,
+            "logits": self._of_kinds([m.logits for m in moments]),
+            "temporary": self._of_kinds([m.temporary for m in moments]) + self.retained,
+            "outside_allocator": self.outside.total,
+            **({"encoder": np.asarray(self.encoder)} if np.any(self.encoder) else {}),
         }
 
     def _at_peak(self, values: list[StageArray | float]) -> StageArray:

@@ -315,8 +315,7 @@ def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
     return HALF * copies * largest
 
 
-@record()
-class TrainingState:
+class TrainingState(NamedTuple):
     """Bytes alive throughout the step, shape (kinds, n)."""
 
     parameters: KindArray
@@ -332,7 +331,7 @@ class TrainingState:
     """The rank's shard of the parameters where it is stored on the host."""
 
 
-@derived
+@of_sizes
 def training_state(pricing: Pricing) -> TrainingState:
     """Return the bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2).
 

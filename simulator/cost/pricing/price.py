@@ -9,7 +9,7 @@ from simulator.cost.memory.host import beyond_host
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
-from simulator.question.arrays import Index
+from simulator.question.arrays import Index, selected
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.tabular import record
@@ -55,6 +55,10 @@ class Priced(Sized):
     """A block priced in full."""
 
     step: StepSeconds
+
+    def take(self, where: Index) -> Priced:
+        """Return the layouts at an index."""
+        return priced_of(Sized.take(self, where), selected(self.step, where, len(self.pricing)))
 
 
 def size(pricing: Pricing) -> Sized:

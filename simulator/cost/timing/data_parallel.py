@@ -19,7 +19,7 @@ from simulator.cost.memory.state import (
 )
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
-from simulator.question.arrays import Mask
+from simulator.question.arrays import Mask, either, uniform
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
@@ -73,27 +73,27 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     time of every micro batch adds to its rank's work: to the step, only what makes the slowest rank slower.
     """
     scenario, block, batches = pricing.scenario, pricing.block, micro_batches(pricing)
-    always, often = block.zero_stage >= _GATHERS_ALWAYS, block.zero_stage >= _REDUCES_OFTEN
+    always, often = (uniform(block.zero_stage >= stage) for stage in (_GATHERS_ALWAYS, _REDUCES_OFTEN))
     own, window = forward + backward, _window(pricing)
-    share = np.where(often, scenario.coefficients.time.shard_exposed, scenario.coefficients.time.data_exposed)
+    share = either(often, scenario.coefficients.time.shard_exposed, scenario.coefficients.time.data_exposed)
     pace = own.max(axis=0)
-    beside_forward = np.where(always, forward, window.own * forward + window.pace * _FORWARD_SHARE * pace)
-    beside_backward = np.where(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
+    beside_forward = either(always, forward, window.own * forward + window.pace * _FORWARD_SHARE * pace)
+    beside_backward = either(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
     gather, reduction = _gather(pricing), _reduction(pricing)
-    overlaps, nothing = scenario.framework, np.zeros_like(own)
+    overlaps = scenario.framework
     first = _exposed(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
-    regathered = np.where(always, gather.seconds, 0.0)
-    hidden = regathered if overlaps.overlap_param_gather else nothing
-    hidden = hidden + (reduction.seconds if overlaps.overlap_grad_reduce else nothing)
-    end = reduction.end if overlaps.overlap_grad_reduce else nothing
+    regathered = either(always, gather.seconds, 0.0)
+    hidden = regathered if overlaps.overlap_param_gather else 0.0
+    hidden = hidden + (reduction.seconds if overlaps.overlap_grad_reduce else 0.0)
+    end = reduction.end if overlaps.overlap_grad_reduce else 0.0
     last = _exposed(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
-    each_batch = np.where(always, first, 0.0) + np.where(often, last, 0.0)
-    each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
-    exchanges = np.where(often, batches, 1.0) + np.where(always, 2.0 * batches, block.zero_stage >= 1)
-    alone = each_step + _exchange_overhead(pricing, exchanges) + _broadcasts(pricing)
+    each_step = either(always, 0.0, first) + either(often, 0.0, last)
+    alone: Array = (each_step + _exchange_overhead(pricing) + _broadcasts(pricing)).max(axis=0)
+    if often is False:  # nothing is exchanged with each micro batch
+        return alone
+    each_batch = either(always, first, 0.0) + either(often, last, 0.0)
     waits = (batches * (own + each_batch)).max(axis=0) - batches * pace
-    added: Array = waits + alone.max(axis=0)
-    return added
+    return waits + alone
 
 
 def _exposed(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
@@ -124,14 +124,15 @@ def _window(pricing: Pricing) -> HidingWindow:
     return HidingWindow(1.0 / chunks, ranks * (chunks - 1.0) / chunks)
 
 
+@of_sizes
 def _gather(pricing: Pricing) -> Exchange:
     """Return one gather of 16-bit parameters: under ZeRO 3 of all, below of the trained ones, under ZeRO 0 none."""
     scenario, lora = pricing.scenario, pricing.scenario.lora_rank is not None
-    always, sharded = pricing.block.zero_stage >= _GATHERS_ALWAYS, pricing.block.zero_stage >= 1
+    always, sharded = (uniform(pricing.block.zero_stage >= stage) for stage in (_GATHERS_ALWAYS, 1))
     weights = device_parameters(pricing)
     trained = device_parameters(pricing, "adapters") if lora else weights
-    gathered_dense = np.where(always, weights.dense, trained.dense)
-    gathered_routed = np.where(always, weights.routed, trained.routed)
+    gathered_dense = either(always, weights.dense, trained.dense)
+    gathered_routed = either(always, weights.routed, trained.routed)
     dense, routed = shard_seconds_per_byte(pricing)
     seconds = element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:
@@ -142,6 +143,7 @@ def _gather(pricing: Pricing) -> Exchange:
     return Exchange(np.where(sharded, seconds, 0.0), end)
 
 
+@of_sizes
 def _reduction(pricing: Pricing) -> Exchange:
     """Return one reduction of all gradients, in the type that they are reduced in."""
     scenario, block = pricing.scenario, pricing.block
@@ -177,9 +179,13 @@ def _broadcasts(pricing: Pricing) -> Array:
     return np.where(sent, scenario.coefficients.time.broadcast_seconds * (degrees - 1.0), 0.0)
 
 
-def _exchange_overhead(pricing: Pricing, exchanges: Array) -> KindArray:
+@of_sizes
+def _exchange_overhead(pricing: Pricing) -> KindArray:
     """Return the fixed seconds of a step's exchanges of parameters and gradients, layer by layer."""
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
+    batches, stage = micro_batches(pricing), block.zero_stage
+    exchanges = np.where(stage >= _REDUCES_OFTEN, batches, 1.0)
+    exchanges = exchanges + np.where(stage >= _GATHERS_ALWAYS, 2.0 * batches, stage >= 1)
     exchanged = contents.num_layers + contents.embeddings + contents.heads
     # Parameters stored in another type than the compute type are gathered even from a single rank.
     cast = scenario.framework.fully_shard and parameter_bytes(scenario) != element_bytes(scenario)

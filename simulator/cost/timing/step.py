@@ -537,6 +537,7 @@ def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
     return scenario.coefficients.time.node_doubling_wait * math.log2(max(scenario.nodes, 1)) * work
 
 
+@of_sizes
 def optimizer_seconds(pricing: Pricing) -> KindArray:
     """Return the seconds to read and write the sharded state, read gradients and write weights (T21).
 

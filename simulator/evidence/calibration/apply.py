@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived, pricings_of
-from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.memory.activations import activations_in_flight, stage_activations
+from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.state import training_state
 from simulator.cost.pricing.estimate import (
     Contribution,
     Coverage,
@@ -66,54 +68,71 @@ def unit_of(  # noqa: PLR0913, PLR0917  what decides a range
     return Unit(sort, math.sqrt(variance), part.noise_by.get(sort, part.noise), distance, spread=spread)
 
 
-def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> Vector:
-    """Return the relative variance of each prediction of a block by the coefficients' covariance."""
-    slopes, memory = _slopes(kind, pricing, part)
+def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart, at: Index | None = None) -> Vector:
+    """Return the relative variance of each prediction by the coefficients' covariance, of a block or some of it."""
+    fitted = tuple(part.values.items())
+    if kind == "time":
+        slopes, outside = _time_slopes(pricing, fitted), None
+    else:
+        slopes, outside = _memory_slopes(pricing, np.arange(len(pricing)) if at is None else at, fitted)
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
-    if kind == "memory" and pricing.scenario.hardware.communicator_buffer_bytes is not None:
-        need = memory.need
-        fullest = (np.argmax(need, axis=0), np.arange(need.shape[1]))
-        outside = memory.outside.total[fullest] / need[fullest]
-        variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
-    return np.asarray(variance)
+    return np.asarray(variance if outside is None else variance + (UNMEASURED_OUTSIDE * outside) ** 2)
 
 
 def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart) -> Matrix:
     """Return the slopes of each layout's logarithmic step time by the coefficients, shape (layouts, coefficients)."""
     slopes = np.zeros((len(layouts), len(part.names)))
     for positions, pricing in pricings_of(scenario, layouts):
-        slopes[positions] = _slopes("time", pricing, part)[0]
+        slopes[positions] = _time_slopes(pricing, tuple(part.values.items()))
     return slopes
 
 
-def _slopes(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> tuple[Matrix, MemoryByStage]:
-    """Return the slopes of each logarithmic prediction by the coefficients, and the memory at the coefficients."""
-    return _slopes_at(pricing, kind, tuple(part.values.items()))
-
-
 @derived
-def _slopes_at(
-    pricing: Pricing, kind: CoefficientKind, fitted: tuple[tuple[str, float], ...]
-) -> tuple[Matrix, MemoryByStage]:
-    """Return `_slopes` at the fitted coefficients.
+def _time_slopes(pricing: Pricing, fitted: tuple[tuple[str, float], ...]) -> Matrix:
+    """Return the slopes of each logarithmic step time by the coefficients."""
+    moved, steps = _moved(pricing, "time", fitted)
+    each = np.repeat(np.arange(len(pricing), dtype=np.intp), 1 + len(steps))
+    # Every copy has its own coefficients, so no time can be shared. Memory of which it reads has none of them.
+    tiled = Pricing(moved, pricing.block.take(each))
+    return _slopes(step_seconds(tiled, memory_by_stage(pricing).take(each)).total, steps)
 
-    The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
+
+def _memory_slopes(pricing: Pricing, at: Index, fitted: tuple[tuple[str, float], ...]) -> tuple[Matrix, Vector | None]:
+    """Return the slopes of the logarithmic need of layouts at an index, and where only documents give what lies outside
+    the allocator, its share of the need.
     """
-    known, scenario, block, names = priors(kind), pricing.scenario, pricing.block, [name for name, _ in fitted]
+    moved, steps = _moved(pricing, "memory", fitted, len(at))
+    # Coefficients enter behind the state and what a layer saves. Idle blocks fill what a device leaves.
+    tiled = pricing.copies(
+        np.repeat(at, 1 + len(steps)), moved, training_state, stage_activations, activations_in_flight
+    )
+    memory = memory_by_stage(tiled)
+    need = memory.need
+    slopes = _slopes(np.max(need, axis=0), steps)
+    if pricing.scenario.hardware.communicator_buffer_bytes is None:
+        return slopes, None
+    need, outside = (figure[:, :: 1 + len(steps)] for figure in (need, memory.outside.total))
+    fullest = (np.argmax(need, axis=0), np.arange(len(at)))
+    return slopes, outside[fullest] / need[fullest]
+
+
+def _moved(
+    pricing: Pricing, kind: CoefficientKind, fitted: tuple[tuple[str, float], ...], count: int | None = None
+) -> tuple[Scenario, Vector]:
+    """Return the scenario of copies of layouts, with the step of each coefficient.
+
+    A layout is priced once at the coefficients, and once with each of them moved.
+    """
+    known, scenario, names = priors(kind), pricing.scenario, [name for name, _ in fitted]
     steps = np.array([1e-3 * (known[name].high - known[name].low) for name in names])
     centre = np.array([[value] for _, value in fitted])
-    values = np.hstack([centre, centre + np.diag(steps)])
-    copies = values.shape[1]
-    moved = replace(scenario, coefficients=replaced(scenario.coefficients, kind, names, np.tile(values, len(block))))
-    # Every copy has its own coefficients, so none can be shared.
-    each = np.repeat(np.arange(len(block), dtype=np.intp), copies)
-    tiled = Pricing(moved, block.take(each))
-    # Time reads only figures of memory that no time coefficient moves. Idle blocks fill what a device leaves.
-    memory = memory_by_stage(tiled) if kind == "memory" else memory_by_stage(pricing).take(each)
-    memory_at = memory.take(np.arange(0, len(each), copies)) if kind == "memory" else memory_by_stage(pricing)
-    figures = np.max(memory.need, axis=0) if kind == "memory" else step_seconds(tiled, memory).total
-    figures = figures.reshape(len(block), copies)
-    return np.log(figures[:, 1:] / figures[:, :1]) / steps, memory_at
+    values = np.tile(np.hstack([centre, centre + np.diag(steps)]), len(pricing) if count is None else count)
+    return replace(scenario, coefficients=replaced(scenario.coefficients, kind, names, values)), steps
+
+
+def _slopes(figures: Vector, steps: Vector) -> Matrix:
+    figures = figures.reshape(-1, 1 + len(steps))
+    return np.asarray(np.log(figures[:, 1:] / figures[:, :1]) / steps)
 
 
 UNMEASURED_OUTSIDE = 0.5
@@ -333,8 +352,7 @@ class Applied(NamedTuple):
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
-        state = priced.memory.take(index).state_share[priced.binding_stage[index], np.arange(len(index))]
-        moved = memory_spread(state)
+        moved = memory_spread(priced.memory.state_share(priced.binding_stage[index], index))
         spreads = _spreads(self.memory, self.time, scenario)
         bounds = spreads.bounds(block.layout(0))
 
@@ -349,7 +367,7 @@ class Applied(NamedTuple):
         priced_too = np.flatnonzero(np.any(some, axis=0) | (probability <= EVEN))
         variances += np.inf
         if len(priced_too):
-            variances[priced_too] = relative_variances("memory", Pricing(scenario, block.take(priced_too)), part)
+            variances[priced_too] = relative_variances("memory", priced.pricing, part, index[priced_too])
         result, *others = (likely(slice(None), spread) for spread in bounds)
         # The layout's own range matters only where the results differ.
         for place, at in _places(block, np.flatnonzero(np.any(others != result, axis=0))).items():

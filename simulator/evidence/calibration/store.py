@@ -267,11 +267,14 @@ def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
 
 @lru_cache(maxsize=16)
 def words(scenario: Scenario, layout: Layout) -> Mapping[str, str]:
-    """Return the features of a run that are words, by name."""
-    profile = scenario.framework
+    """Return the features of a run that are words, by name; switches are the last."""
+    return _plain_words(scenario, layout) | _switched(scenario.framework, layout.tensor_parallel == 1)
+
+
+def _plain_words(scenario: Scenario, layout: Layout) -> dict[str, str]:
     return {
         "hardware": scenario.hardware_name,
-        "framework": profile.name,
+        "framework": scenario.framework.name,
         "precision": scenario.precision,
         "attention": scenario.model.attention,
         "experts": "yes" if scenario.model.is_moe else "no",
@@ -280,26 +283,20 @@ def words(scenario: Scenario, layout: Layout) -> Mapping[str, str]:
         "offload": layout.offload,
         "zero_stage": str(layout.zero_stage),
         "sequence_parallel": str(layout.sequence_parallel == (layout.tensor_parallel > 1)),
-        **_switched(profile, layout),
     }
 
 
-def _switched(profile: FrameworkProfile, layout: Layout) -> dict[str, str]:
-    """Return every switch that may have an effect in the layout."""
-    every = dict(_switches(profile))
-    if layout.tensor_parallel == 1:
-        every.pop(f"{_SWITCH}tp_comm_overlap", None)
-    return every
+@lru_cache(maxsize=64)
+def _switched(profile: FrameworkProfile, alone: bool) -> dict[str, str]:  # noqa: FBT001  a key of the cache
+    """Return every switch that may have an effect, as in a layout `alone` without tensor parallelism."""
+    # No row measures a host.
+    measured = (f.name for f in switches() if f.metadata["moves"] != ("host",))
+    without = {"tp_comm_overlap"} if alone else set[str]()
+    return {f"{_SWITCH}{name}": str(getattr(profile, name)) for name in measured if name not in without}
 
 
 _SWITCH = "option "
 """Prefix of a switch's name as a feature."""
-
-
-@lru_cache(maxsize=64)
-def _switches(profile: FrameworkProfile) -> Mapping[str, str]:
-    measured = (f.name for f in switches() if f.metadata["moves"] != ("host",))  # no row measures a host
-    return {f"{_SWITCH}{name}": str(getattr(profile, name)) for name in measured}
 
 
 @lru_cache(maxsize=256)
@@ -313,18 +310,28 @@ def usual_words(feature: str) -> tuple[str, ...]:
 def signature(scenario: Scenario, layout: Layout) -> str:
     """Return one line that two identical runs share."""
     sizes = f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} gbs{scenario.global_batch_size}"
-    usual = _switched(PROFILES[scenario.framework.name], layout)
+    usual = _switched(PROFILES[scenario.framework.name], layout.tensor_parallel == 1)
     unusual = ((name, word) for name, word in words(scenario, layout).items() if usual.get(name) != word)
     described = {name: word if name not in usual else f"{name.removeprefix(_SWITCH)}={word}" for name, word in unusual}
-    parts = (scenario.model.name, scenario.model.num_hidden_layers, scenario.devices, scenario.seq_length)
-    return " ".join([*map(str, parts), sizes, *described.values()]).strip()
+    return " ".join([_signed(scenario), sizes, *described.values()]).strip()
+
+
+def _signed(scenario: Scenario) -> str:
+    """Return the first words of a signature, those of the question."""
+    model = scenario.model
+    return f"{model.name} {model.num_hidden_layers} {scenario.devices} {scenario.seq_length}"
 
 
 def stack_text(scenario: Scenario, layout: Layout) -> str:
     """Return the framework with the switches that differ from its defaults."""
-    usual, own = (_switched(profile, layout) for profile in (PROFILES[scenario.framework.name], scenario.framework))
+    return _stack_text(scenario.framework, layout.tensor_parallel == 1)
+
+
+@lru_cache(maxsize=64)
+def _stack_text(profile: FrameworkProfile, alone: bool) -> str:  # noqa: FBT001  a key of the cache
+    usual, own = (_switched(each, alone) for each in (PROFILES[profile.name], profile))
     switched = (f"{name.removeprefix(_SWITCH)}={word}" for name, word in own.items() if usual.get(name) != word)
-    return " ".join((scenario.framework.name, *switched))
+    return " ".join((profile.name, *switched))
 
 
 class CalibratedRange(NamedTuple):
@@ -353,8 +360,13 @@ class CalibratedRange(NamedTuple):
             low, high = self.sizes.get(name, (0.0, 0.0))
             if not low <= value <= high:
                 yield name, f"{name} {value:g} (calibrated {low:g} to {high:g})"
-        for name, word in words(scenario, layout).items():
-            seen = self.seen.get(name, usual_words(name))
+        yield from self.unseen(_plain_words(scenario, layout))
+        yield from _switches_outside(self, scenario.framework, layout.tensor_parallel == 1)
+
+    def unseen(self, words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield the words that no run had, with a phrase each."""
+        for name, word in words.items():
+            seen = self.seen[name] if name in self.seen else usual_words(name)
             if word not in seen:
                 yield name, f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
 
@@ -376,6 +388,15 @@ class CalibratedRange(NamedTuple):
             runs=tuple(str(x) for x in document["runs"]),
             stacks=tuple(str(x) for x in document.get("stacks", ())),
         )
+
+
+@lru_cache(maxsize=64)
+def _switches_outside(
+    calibrated: CalibratedRange,
+    profile: FrameworkProfile,
+    alone: bool,  # noqa: FBT001  a key of the cache
+) -> tuple[tuple[str, str], ...]:
+    return tuple(calibrated.unseen(_switched(profile, alone)))
 
 
 def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
@@ -433,8 +454,8 @@ def places_beside(
 ) -> Callable[[Layout], RangeWords]:
     """Return a function from a question's layouts to their coverage by a calibration of `family`, cached by place."""
     known: dict[tuple[object, ...], RangeWords] = {}
-    of_model = (run for run in calibrated.runs if run.startswith(f"{scenario.model.name} "))
-    calibrated = calibrated._replace(runs=tuple(of_model))
+    signed = f"{_signed(scenario)} "
+    calibrated = calibrated._replace(runs=tuple(run for run in calibrated.runs if run.startswith(signed)))
 
     def words_of(layout: Layout) -> RangeWords:
         place = _place(layout)
