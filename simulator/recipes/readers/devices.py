@@ -40,8 +40,8 @@ def _patterns() -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str], re.Patt
     """Return the pattern of each maker, of any, of names that may name a device, and of those with other words."""
     table: dict[str, Any] = read_yaml(Path(__file__).with_name("devices.yaml"))
     makers = {maker: "|".join(patterns) for maker, patterns in table["makers"].items()}
-    anyone = re.compile("|".join(makers.values()))
-    return {maker: re.compile(text) for maker, text in makers.items()}, anyone, re.compile("|".join(table["naming"])), re.compile("|".join(table["loose"]))
+    anyone, naming, loose = (re.compile("|".join(each)) for each in (makers.values(), table["naming"], table["loose"]))
+    return {maker: re.compile(text) for maker, text in makers.items()}, anyone, naming, loose
 
 
 def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue] | None = None) -> Recipe:
