@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import NoRecipeError
+from simulator.files import read_table
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import plain
@@ -19,29 +20,8 @@ _TRAINS: Final = re.compile(
     r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf|distill|orpo|simpo|reinforce|(?<![a-z])rl(?![a-z])"
 )
 """Parts of the name of a program that trains, whatever else it does."""
-_ACTS: Final = (
-    ("serves a model", "server?|serving"),
-    ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness|estimation"),
-    ("compares what models put out", "compare"),
-    ("generates text", "generate|(?:text|main)_generation|infer|inference|predict(?:or)?"),
-    ("quantises weights", "quantize|dequant(?:ize)?|ptq|gptq"),
-    ("writes weights out", "export(?:er)?"),
-    ("merges weights or data", "merge"),
-    ("converts weights or data", "convert(?:er)?|conversion|hf2\\w+|\\w+2hf"),
-    ("prepares data", "preprocess(?:ing)?|prepare|download|split|tokeniz(?:e|er|ation)|analyze"),
-    ("draws figures", "visuali[sz]e|plot"),
-)
-"""Activities of programs other than training, by words of their names; the first match counts.
-
-Programs of Megatron-LM d98e8a6 (`tools/run_text_generation_server.py`, `tools/preprocess_data.py`,
-`tools/checkpoint/convert.py`, `examples/post_training/modelopt/{generate,quantize,export}.py`),
-Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness/evaluate.py`,
-`examples_deepspeed/data_efficiency/analyze_data.py`), MindSpeed-LLM c77308a (`inference.py`, `evaluation.py`,
-`convert_ckpt_v2.py`), Pai-Megatron-Patch a098ca5 (`generate_text_*.py`, `evaluate_*.py`), PaddleNLP fb3e4c0
-(`llm/predict/{predictor,export_model}.py`, `llm/tools/merge_lora_params.py`), NeMo 8cfedd7 (`megatron_gpt_eval.py`),
-Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/generate/test_generate.py`,
-`convert_meta_to_dcp_with_gpus.py`), LLaMA-MoE b17aff4 (`smoe/entrypoint`).
-"""
+_ACTS: Final = tuple((row["act"], row["words"]) for row in read_table(__file__, "_acts"))
+"""Activities of programs other than training, by words of their names; the first match counts."""
 _GENERATES: Final = frozenset(("max_new_tokens", "save_generations", "generation_only"))
 """Flags of programs that generate text, where none says how long one trains."""
 _SIZES: Final = frozenset(("lr", "micro_batch_size", "global_batch_size", "train_batch_size", "num_layers"))

@@ -115,20 +115,8 @@ class LeftError(Exception):
 
 TEXT_METHODS: Final = frozenset(
     [
-        *(
-            "upper",
-            "lower",
-            "strip",
-            "lstrip",
-            "rstrip",
-            "replace",
-            "split",
-            "rsplit",
-            "startswith",
-            "endswith",
-            "join",
-        ),
-        *("format", "count", "title", "removeprefix", "removesuffix", "index", "find"),
+        *("upper", "lower", "strip", "lstrip", "rstrip", "replace", "split", "rsplit", "startswith", "endswith"),
+        *("join", "format", "count", "title", "removeprefix", "removesuffix", "index", "find"),
     ]
 )
 LIST_METHODS: Final = frozenset(["append", "extend", "copy", "index", "count", "insert", "pop"])
