@@ -22,7 +22,7 @@ from simulator.question.specs.model import ModelSpec
 LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LaunchCommand:
     """A command that starts training."""
 
@@ -49,7 +49,7 @@ class LaunchCommand:
     folder: str = ""
     """Folder that the command runs in, from the script's own on; empty for that, or an unknown one."""
 
-    @property
+    @functools.cached_property
     def flags(self) -> frozenset[str]:
         """Names of the flags among its arguments, as tables spell them."""
         texts = (value.text.partition("=")[0] for value in self.arguments if value.text.startswith("--"))

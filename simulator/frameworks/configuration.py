@@ -293,6 +293,8 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
             arguments.add(name, [known_value(text, word.line)], word.line)
         elif word.text.endswith(SUFFIXES) and (word.known or launch.written(word.text) is not None):
             take_file(arguments, launch, word, take)
+        elif word.text.endswith(SUFFIXES):
+            arguments.bags |= word.causes
 
 
 def replaced(document: Configuration | None, words: Mapping[str, PlainValue], file: str) -> list[Key]:

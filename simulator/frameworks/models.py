@@ -34,6 +34,7 @@ BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models with the sizes of LLaMA-7B but another vocabulary, which sizes cannot identify."""
 _SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
 """A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
+_CACHED: Final = re.compile(r"(?:^|/)models--[^/]*?--([^/]+?)(?:/snapshots/[^/]*)?/?$")
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (
     *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
@@ -47,7 +48,8 @@ def by_name(name: str) -> tuple[str | None, bool]:
     The name of a series (`gpt3` for gpt3-175b) stands for its one shipped model only alone: `gpt3-sft` has any size.
     What follows a name without a size may state one, and is another model then: `deepseek-r1-0528-qwen3-8b`.
     """
-    plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
+    cached = _CACHED.search(name)  # the hub's own folder of a model, whose last name is a commit
+    plain = (cached[1] if cached else PurePosixPath(name.strip().rstrip("/")).name).lower().replace("_", "-")
     if not plain or len(plain) > 100:
         return None, False
     shipped = shipped_name("model", plain)

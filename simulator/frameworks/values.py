@@ -65,14 +65,11 @@ class PlainValue:
 
     def __post_init__(self) -> None:
         """Charge for the characters and pieces, and check their number."""
-        characters = byte_count = 0
-        for piece in self.pieces:
-            text = piece.text
-            size = len(text)
-            characters += size
-            byte_count += size if text.isascii() else 4 * size
-        charge(_VALUE_WORK + _PIECE_WORK * len(self.pieces) + byte_count)
-        if characters > MAXIMUM_CHARACTERS or len(self.pieces) > MAXIMUM_PIECES:
+        texts = [piece.text for piece in self.pieces]
+        whole = texts[0] if len(texts) == 1 else "".join(texts)
+        byte_count = len(whole) if whole.isascii() else sum(len(text) * (1 if text.isascii() else 4) for text in texts)
+        charge(_VALUE_WORK + _PIECE_WORK * len(texts) + byte_count)
+        if len(whole) > MAXIMUM_CHARACTERS or len(texts) > MAXIMUM_PIECES:
             raise TooLargeError
 
     @property
@@ -81,7 +78,7 @@ class PlainValue:
         if len(self.pieces) == 1:
             return self.pieces[0].text
         charge(LOOK_WORK * len(self.pieces))
-        return "".join(piece.text for piece in self.pieces)
+        return "".join([piece.text for piece in self.pieces])
 
     @property
     def known(self) -> bool:

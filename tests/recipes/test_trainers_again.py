@@ -112,3 +112,36 @@ def test_a_launch_in_a_manifest_or_a_makefile(name: str, text: str, line: int, t
     recipe = read(text, tmp_path, name)
     assert (recipe.model, recipe.devices_per_node, recipe.seq_length) == ("llama3.2-1b", 8, 4096)
     assert recipe.places["micro_batch_size"].line == line
+
+
+# simplescaling/s1, train/sft.sh; axolotl-ai-cloud/axolotl-cookbook, lambda/configs; philschmid's recipes for TRL.
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Qwen/Qwen2.5-32B-Instruct", "qwen2.5-32b"),
+        ("/cache/hub/models--meta-llama--Meta-Llama-3.1-405B/snapshots/b906e4", "llama3.1-405b"),
+        ("/cache/hub/models--Qwen--Qwen2.5-32B/", "qwen2.5-32b"),
+        ("/cache/snapshots/b906e4", None),
+    ],
+)
+def test_a_model_is_named_in_its_own_flag_or_by_the_hub_s_folder(name: str, model: str | None, tmp_path: Path) -> None:
+    text = TRAINER.replace("--model_name_or_path meta-llama/Llama-3.2-1B", f"--model_name {name}")
+    (tmp_path / "fsdp.json").write_text("{}", encoding="utf-8")
+    assert read(text.replace("train.py", "sft.py") + "fsdp.json", tmp_path, "x.sh").model == model
+
+
+@pytest.mark.parametrize("word", ["$DIR/x.yaml", "$CONFIG", "${1}/x.yaml"])
+def test_a_configuration_of_unknown_name_may_set_anything(word: str, tmp_path: Path) -> None:
+    recipe = read(f"accelerate launch -m axolotl.cli.train {word}\n", tmp_path, "x.sh")
+    (unknown,) = recipe.unknowns
+    assert {"any_other_flag", "model", "seq_length"} <= set(unknown.affects)
+    assert [remark for remark in recipe.remarks if remark.severity == "error"] == []
+
+
+def test_layers_at_rest_only_lower_the_need(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: Meta-Llama/Meta-Llama-3.1-8B\nbf16: true\nmax_seq_length: 1024\npacking: true\n"
+        "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nspectrum_config_path: half.yaml\n"
+    )
+    remarks = read(text, tmp_path, "x.yaml").remarks
+    assert [remark.bound for remark in remarks if "spectrum_config_path" in remark.message] == ["state"]

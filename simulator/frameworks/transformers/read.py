@@ -20,7 +20,7 @@ from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMode
 
-MODEL: Final = ("model_name_or_path", "model")
+MODEL: Final = ("model_name_or_path", "model", "model_name")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
 _LORA_RANK: Final = 8

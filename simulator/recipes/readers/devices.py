@@ -36,10 +36,12 @@ _Named = Mapping[str, tuple[str, int]]
 
 
 @functools.cache
-def _patterns() -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str], re.Pattern[str]]:
+def _patterns() -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Return the pattern of each maker, of any, of names that may name a device, and of those with other words."""
     table: dict[str, Any] = read_yaml(Path(__file__).with_name("devices.yaml"))
-    makers = {maker: re.compile("|".join(patterns)) for maker, patterns in table["makers"].items()}
-    return makers, re.compile("|".join(table["naming"])), re.compile("|".join(table["loose"]))
+    makers = {maker: "|".join(patterns) for maker, patterns in table["makers"].items()}
+    anyone, naming, loose = (re.compile("|".join(each)) for each in (makers.values(), table["naming"], table["loose"]))
+    return {maker: re.compile(text) for maker, text in makers.items()}, anyone, naming, loose
 
 
 def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue] | None = None) -> Recipe:
@@ -89,17 +91,19 @@ def _pairs(text: str) -> Iterator[_Said]:
 
 def _makers(words: list[_Said]) -> _Named:
     """Return the makers whose devices words ask for, each with its first word."""
+    patterns, anyone, _, _ = _patterns()
     makers: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
         said = f"{name}={value}"
-        for maker in (maker for maker, pattern in _patterns()[0].items() if pattern.fullmatch(said.lower())):
-            makers.setdefault(maker, (said.lstrip("=")[:60], line))
+        if anyone.fullmatch(lowered := said.lower()):
+            for maker in (maker for maker, pattern in patterns.items() if pattern.fullmatch(lowered)):
+                makers.setdefault(maker, (said.lstrip("=")[:60], line))
     return makers
 
 
 def _named(words: list[_Said]) -> _Named:
     """Return the shipped specs that words name, each with its first word."""
-    _, naming, loose = _patterns()
+    _, _, naming, loose = _patterns()
     named: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
         among_others = loose.fullmatch(name.lower()) is not None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Any, Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import registry
@@ -26,6 +26,7 @@ from simulator.frameworks.nemo.recipes import PythonRecipe
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
+from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.model import architectures
 from simulator.question.specs.names import model_names, vision_name
 from simulator.recipes.readers.cluster import cluster_of
@@ -193,34 +194,26 @@ def documented_settings(path: Path) -> tuple[dict[str, str], tuple[Remark, ...]]
     return {name: text for name, _, text in words}, (remark,)
 
 
-_MIXERS: Final = (
-    r"rwkv|recurrent[_-]?gemma|griffin|hawk|retnet|hyena|min[_-]?(?:lstm|gru)|x?lstm|falcon[_-]?mamba|zamba|jamba"
-    r"|codestral[_-]?mamba|llama[_-]?moe|mega(?:lodon|byte)|bitnet|internvl|llava"
-)
-_ENCODERS: Final = r"diffusion|dit|whisper|wav2vec|clip|siglip|bert|roberta|deberta|t5|ul2|bart"
-_OTHERS: Final = re.compile(rf"(?<![a-z])(?:{_MIXERS}|{_ENCODERS})(?![a-z])")
-_OF_TOKENIZERS: Final = re.compile(rf"(?<![a-z])(?:{_MIXERS})(?![a-z])")
-"""Networks with layers that are not priced: recurrent or state-space ones without a spec, experts of another kind,
-weights quantised in training, encoders, images, speech. Decoders may use an encoder's tokenizer."""
-_NAMING: Final = re.compile(
-    r"(?:[\w.]*[._])?(?:model(?:_(?:type|name|class|name_or_path))?|architectures?|entrypoint|_target_)"
-    r"|(?:[\w.]*\.)?tokenizer\.(?:type|name|model)|tokenizer_(?:name|name_or_path|model)"
-)
-"""Keys and flags whose text names the network."""
+@functools.cache
+def _networks() -> dict[str, Any]:
+    """Return patterns and words by which recipes name the network that they train; `networks.yaml` explains them."""
+    table: dict[str, Any] = read_yaml(Path(__file__).with_name("networks.yaml"))
+    return table
+
+
+@functools.cache
+def _network(*kinds: str) -> re.Pattern[str]:
+    """Return the pattern of networks of some kinds in a text."""
+    return re.compile(rf"(?<![a-z])(?:{'|'.join(each for kind in kinds for each in _networks()[kind])})(?![a-z])")
+
+
+@functools.cache
+def _naming() -> re.Pattern[str]:
+    return re.compile("|".join(_networks()["naming"]))
+
+
 _LONGEST: Final = 100
 """Most characters examined at the end of a key."""
-_PLAIN: Final = frozenset(
-    (
-        *("pretrain", "train", "finetune", "finetuning", "tune", "tuning", "posttrain", "pre", "post", "sft", "cpt"),
-        *("main", "run", "launch", "script", "training", "trainer", "megatron", "mcore", "core", "legacy", "local"),
-        *("gpt", "lm", "llm", "clm", "causal", "decoder", "model", "models", "moe", "dense", "prefix", "mem", "flash"),
-        *("ds", "deepspeed", "hf", "huggingface", "withga", "with", "ga", "mtp", "dist", "multi", "node", "custom"),
-        *("hybrid", "mamba", "aquila", "baichuan", "bloom", "chatglm", "falcon", "galactica", "grok", "internlm"),
-        *("skywork", "starcoder", "yi", "yuan", "t", "py", "fp", "bf", "instruct", "chat", "alpaca", "vicuna"),
-        *("distill", "dpo", "kto", "orpo", "simpo", "reward", "rm", "modelopt"),
-    )
-)
-"""Words in names of programs that build the network of their flags."""
 _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
 """Dialects whose flags describe the whole network, so that a program of another name may build another one."""
 
@@ -231,13 +224,13 @@ def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
         return recipe
     named = [(key.dotted, key.values[0].text, Place(key.file or recipe.file, key.line)) for key in keys if key.values]
     own = [(flag.name, flag.text, flag.place) for flag in recipe.flags]
-    texts = [(name, text, place) for name, text, place in (*named, *own) if _NAMING.fullmatch(name[-_LONGEST:])]
+    texts = [(name, text, place) for name, text, place in (*named, *own) if _naming().fullmatch(name[-_LONGEST:])]
     entries: list[tuple[str, Place | None]] = [
         (text, place) for name, text, place in texts if name.endswith("entrypoint")
     ]
     entries += [(recipe.title, None)] if recipe.title.endswith(".py") else []
     remark = next((_other(text, place) for name, text, place in texts if _is_other(name, text)), None)
-    remark = remark or next((_other(text, place) for text, place in entries if _OTHERS.search(text.lower())), None)
+    remark = remark or next((_other(text, place) for text, place in entries if _is_other("", text)), None)
     if remark is None and recipe.dialect in _MEGATRON:
         unknown = ((_unknown_words(text), text, place) for text, place in entries)
         remark = next((_program(words, text, place) for words, text, place in unknown if words), None)
@@ -245,7 +238,7 @@ def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
 
 
 def _is_other(name: str, text: str) -> bool:
-    return (_OF_TOKENIZERS if "tokenizer" in name else _OTHERS).search(text.lower()) is not None
+    return _network("mixers", *(() if "tokenizer" in name else ("encoders",))).search(text.lower()) is not None
 
 
 def _other(text: str, place: Place | None) -> Remark:
@@ -266,8 +259,8 @@ def _unknown_words(entry: str) -> list[str]:
 
 @functools.cache
 def _known_words() -> frozenset[str]:
-    names = (*model_names(), *architectures())
-    return _PLAIN | {word for name in names for word in re.findall(r"[a-z]+", name)} - {"vl"}
+    names = " ".join((_networks()["plain"], *model_names(), *architectures()))
+    return frozenset(re.findall(r"[a-z]+", names)) - {"vl"}
 
 
 FLAG_SECTION: Final = "MODEL_ARGS"

@@ -74,7 +74,7 @@ _STACK: Final = re.compile(r"^[ \t]*(?:#|//)[ \t]*simulate:[ \t]*stack=([\w.@-]{
 def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
     """Return the recipe with the stack of a comment `# simulate: stack=NAME`. Raises InputError for an unknown one."""
     text = read_text(path)
-    named = _STACK.search(text)
+    named = _STACK.search(text) if "simulate:" in text else None
     if named is None or recipe.dialect == UNREAD:
         return recipe
     line = text.count("\n", 0, named.start(1)) + 1

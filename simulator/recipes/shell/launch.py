@@ -208,7 +208,7 @@ _WITHOUT_VALUE: Final = frozenset(_commands("flag"))
 """Options of launchers that take no value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingCommand(LaunchCommand):
     """A training command of a shell script, whose arguments may be lists of words."""
 
