@@ -204,7 +204,7 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     if not (buffers | built).any():
         return None
     whole = sum(device_parameters(pricing))
-    weights = (2.0 * buffers + built) * element_bytes(scenario) * whole
+    weights = (2.0 * buffers * parameter_bytes(scenario) + built * element_bytes(scenario)) * whole
     return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
