@@ -149,8 +149,8 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
         outside = replace(outside, streams=streams)
     resident = resident_optimizer(pricing, state.optimizer)
     freed = scenario.framework.release_grads or scenario.framework.step_in_backward
-    kept = state.gradients * (0.0 if freed else 1.0)
-    after = contents.on_ranks(state.parameters + kept + resident + state.widened) + retained
+    left = state.gradients * (0.0 if freed else 1.0)
+    after = contents.on_ranks(state.parameters + left + resident + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
     return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device, encoder)
 
