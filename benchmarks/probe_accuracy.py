@@ -21,7 +21,7 @@ from simulator import api
 from simulator.lab.runner.engine import LOG_NAME, Launch, Launcher, Pick
 from simulator.lab.runner.engines import ReferenceEngine
 from simulator.question.question import question_of
-from simulator.question.scenario.complete import complete_layout
+from simulator.question.scenario.complete import resolve
 from simulator.search.build import estimate_layout
 
 TARGET = 0.15
@@ -101,9 +101,8 @@ def pick_of(case: HeldOut, probe: Path, folder: Path, hardware: str, precision: 
         framework="torch",
         calibration=str(probe / "cpu.yaml"),
     )
-    layout = complete_layout(
-        scenario, **{"zero_stage": 1} | case.split, micro_batch_size=case.micro_batch, recompute=case.recompute
-    )
+    fields = {"zero_stage": 1, **case.split, "micro_batch_size": case.micro_batch, "recompute": case.recompute}
+    _, layout = resolve(scenario, fields, filled=False)
     return Pick(scenario=scenario, layout=layout, question=question_of({"model": model, "hardware": hardware}))
 
 

@@ -14,7 +14,6 @@ import simulator
 from simulator import InputError, Layout, Space, UnsupportedError
 from simulator.api import scenario_of
 from simulator.question.question import Question
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.catalogue import spec_text
@@ -23,6 +22,7 @@ from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.space import Ranking
 from tests.cli.running import run
+from tests.scenario.cases import complete_layout
 
 
 def test_public_names_are_there() -> None:

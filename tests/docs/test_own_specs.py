@@ -36,7 +36,7 @@ def test_the_hardware_loads(folder: Path) -> None:
 
 def test_the_model_loads(folder: Path) -> None:
     spec = load_model(str(folder / "acme-moe.yaml"))
-    assert (spec.num_dense_layers, spec.num_moe_layers) == (2, 22)
+    assert (spec.num_dense_layers, sum(kind.routed for kind in spec.layers)) == (2, 22)
 
 
 def test_the_configuration_loads(folder: Path) -> None:

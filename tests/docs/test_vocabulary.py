@@ -11,7 +11,7 @@ import pytest
 
 from simulator.api import scenario_of
 from simulator.cost.derived import pricing_of
-from simulator.cost.memory.moments import MOMENTS
+from simulator.cost.memory.moments import MomentName
 from simulator.cost.pricing.estimate import Coverage
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.frameworks.profile import switches
@@ -60,7 +60,7 @@ def test_coefficients_are_in_a_formula() -> None:
 
 def test_parts_and_moments_are_defined() -> None:
     estimate = Example().estimate
-    missing = [name for name in (*estimate.memory.parts_bytes, *MOMENTS) if not defined(name)]
+    missing = [name for name in (*estimate.memory.parts_bytes, *get_args(MomentName)) if not defined(name)]
     missing += [name for name in estimate.memory.outside_parts_bytes if not defined(name)]
     missing += [name for name in estimate.throughput.parts_seconds if not defined(name, "time")]
     assert missing == []

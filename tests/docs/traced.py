@@ -14,11 +14,11 @@ from pathlib import Path
 
 from simulator.api import scenario_of
 from simulator.lab.trace.tracing import tensors_only
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.units import MIB
 from simulator.search.build import estimate_layout
 from tests.cli.running import run
 from tests.docs.pages import DOCS
+from tests.scenario.cases import complete_layout
 
 PAGE = DOCS / "measure.md"
 TABLE = DOCS / "traced.csv"

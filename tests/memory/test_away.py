@@ -183,6 +183,7 @@ def test_deferred_gradients_of_the_output_layer_are_held_in_its_passes() -> None
     more = [
         (np.asarray(after.temporary) - np.asarray(before.temporary))[:, 0].tolist()
         for before, after in zip(none.moments, two.moments, strict=True)
+        if before.name != "load"
     ]
     each = 2 * (T * 64 + T * 800)
     assert more == [[0, 2 * each], [0, 2 * each], [0, 0], [0, 0]]

@@ -14,9 +14,9 @@ from simulator.cost.memory.fully_shard import sharded_moments
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.lab.trace.tracing import tensors_only
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout
 from simulator.question.units import MIB
+from tests.scenario.cases import complete_layout
 
 TP8 = {"tensor_parallel": 8, "recompute": "full", "seq_length": 1024}
 TP8_FP32 = TP8 | {"precision": "fp32", "recompute": "none"}

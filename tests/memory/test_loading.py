@@ -38,6 +38,21 @@ def test_what_is_not_cut_or_is_built_in_parts_has_no_such_moment() -> None:
     assert built({"builds_whole_layers": "false"}, zero_stage=3).memory.moment != "load"
 
 
+def test_megatron_s_buffers_stand_beside_the_weights_that_move_into_them() -> None:
+    """NVIDIA/Megatron-LM d98e8a6, core/distributed/param_and_grad_buffer.py: both buffers, and then the copies."""
+    sizes: Any = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "framework": "megatron", "seq_length": 1024}
+    for devices, moment in ((64, "load"), (4, "optimizer step")):
+        scenario = question_scenario(**sizes, devices=devices, global_batch_size=devices, calibration="none")
+        found = bare_estimate(scenario, layout_of(scenario, recompute="full")).memory
+        held = (2 + 2 + 4) * PARAMETERS
+        assert (found.moment == "load") is (moment == "load")
+        assert (found.allocated_bytes == pytest.approx(held, rel=0.015)) is (moment == "load")
+        # Frozen weights have no buffers, and without the distributed optimizer weights stay where they are.
+        for other in (replace(scenario, lora_rank=8), scenario):
+            stage = 1 if other.lora_rank else 0
+            assert bare_estimate(other, layout_of(other, recompute="full", zero_stage=stage)).memory.moment != "load"
+
+
 def test_the_verdict_says_loading() -> None:
     """89 billion parameters whole on each of 128 devices: 166 GiB (PaddleNLP's issues 7254 and 7401)."""
     scenario = scenario_of(model="llama3-70b", devices=128, profile="paddle", seq_length=1024, global_batch_size=128)

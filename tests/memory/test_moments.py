@@ -41,11 +41,12 @@ def test_what_is_not_alive_at_a_moment_is_nothing(options: dict[str, str]) -> No
         "optimizer step": {
             name: [0.0, 0.0] for name in ("released", "logits", "activations", "temporary", "gradients_absent")
         },
+        "load": {name: [0.0, 0.0] for name in ("released", "logits", "activations", "temporary", "resident")},
     }
     assert [one.name for one in found.moments] == list(table)
     for one in found.moments:
         assert {name: of(one, name, 2) for name in table[one.name]} == table[one.name]
-        if one.name != "optimizer step":
+        if one.name not in ("optimizer step", "load"):
             assert of(one, "activations", 2) == [2 * 2 * T * DENSE, 2 * T * DENSE]
 
 

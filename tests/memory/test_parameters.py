@@ -74,7 +74,9 @@ def test_the_routed_class_of_shipped_models(tensor: int, expert: int, expert_ten
     here = pricing(scenario, tensor_parallel=tensor, expert_parallel=expert, expert_tensor_parallel=expert_tensor)
     alone = pricing(scenario)
     spec = scenario.model
-    routed = 3 * spec.hidden_size * spec.moe_intermediate_size * spec.num_experts * spec.num_moe_layers
+    routed = (
+        3 * spec.hidden_size * spec.moe_intermediate_size * spec.num_experts * sum(kind.routed for kind in spec.layers)
+    )
     found = device_parameters(here)
     assert only(found.routed) == routed / (expert * expert_tensor)
     whole = device_parameters(alone)
@@ -127,7 +129,7 @@ def test_tensor_and_expert_ranks_sum_to_the_model_and_their_copies_of_the_norms(
     dense, routed = parameters(scenario, pipeline_parallel=4, tensor_parallel=4, expert_parallel=ep)
     spec = scenario.model
     norms = (2 * spec.num_hidden_layers + 1) * spec.hidden_size
-    router = spec.num_moe_layers * spec.hidden_size * spec.num_experts
+    router = sum(kind.routed for kind in spec.layers) * spec.hidden_size * spec.num_experts
     assert 4 * sum(dense) + ep * sum(routed) == total_parameters(spec) + 3 * (norms + router)
 
 

@@ -217,7 +217,8 @@ def test_experts_beside_a_network() -> None:
     fields: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     model = small_dense(**fields, feed_forwards=("experts_beside",))
     plain = small_dense(**fields)
-    assert (model.num_moe_layers, model.num_dense_layers) == (model.num_hidden_layers, model.num_hidden_layers)
+    assert all(kind.routed for kind in model.layers)
+    assert model.num_dense_layers == model.num_hidden_layers
     # The network, three norms of h, the router's scales.
     more = 3 * 64 * 160 + 3 * 64 + 64 + 4
     assert total_parameters(model) - total_parameters(plain) == model.num_hidden_layers * more

@@ -17,9 +17,9 @@ from simulator.lab.probe.run import Prepared, Probed, candidates, launch_all, pr
 from simulator.lab.runner.engine import Command, Launch, Launcher, LaunchOutcome, Pick, launched_row
 from simulator.lab.runner.processes import Ended
 from simulator.question.coefficients import Coefficients
-from simulator.question.scenario.complete import complete_layout
 from simulator.search.build import estimate_layout
 from tests.probe import machine
+from tests.scenario.cases import complete_layout
 
 
 @dataclass(slots=True)

@@ -20,9 +20,9 @@ from simulator.lab.runner.engine import Command, Engine, LaunchOutcome, Pick, la
 from simulator.lab.runner.engines import MegatronEngine, PaddleEngine, ReferenceEngine
 from simulator.lab.runner.processes import Ended
 from simulator.question.question import question_of
-from simulator.question.scenario.complete import complete_layout
 from tests.cli.running import refusal
 from tests.cli.running import run as command_line
+from tests.scenario.cases import complete_layout
 
 DATA = Path(__file__).parent / "data"
 STAND_IN = """#!/bin/bash

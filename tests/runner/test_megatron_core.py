@@ -19,8 +19,8 @@ from simulator.lab.runner.engines import MegatronEngine
 from simulator.lab.runner.processes import Ended, run_guarded
 from simulator.question.coefficients import Coefficients
 from simulator.question.question import question_of
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.units import MIB
+from tests.scenario.cases import complete_layout
 
 HERE = Path(__file__).parent
 ON = os.environ.get("SIMULATE_MEGATRON") == "1"

@@ -14,6 +14,7 @@ from simulator.cost.stages import StageContents
 from simulator.question.coefficients import Coefficients, TimeCoefficients
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.block import LayoutBlock, block_of
+from simulator.question.scenario.complete import resolve
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs import catalogue
@@ -176,6 +177,11 @@ def scenario_of(
         ),
         **fields,
     )
+
+
+def complete_layout(scenario: Scenario, **fields: Any) -> Layout:
+    """A layout from its fields by name or key; omitted ones follow as in a question."""
+    return resolve(scenario, fields, filled=False)[1]
 
 
 def layout_of(scenario: Scenario, **fields: Any) -> Layout:

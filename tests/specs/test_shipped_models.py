@@ -389,7 +389,9 @@ def test_weights_fit_together(name: str) -> None:
     assert bool(prediction(given)) == bool(spec.num_nextn_predict_layers)
     mixing_only = sum(kind.feed_forward == "none" for kind in spec.layers)
     both = sum(kind.feed_forward == "experts_beside" for kind in spec.layers)
-    assert spec.num_dense_layers + spec.num_moe_layers - both + mixing_only == spec.num_hidden_layers
+    assert (
+        spec.num_dense_layers + sum(kind.routed for kind in spec.layers) - both + mixing_only == spec.num_hidden_layers
+    )
 
 
 def test_names_are_one_model_s() -> None:
@@ -403,7 +405,7 @@ def test_names_are_one_model_s() -> None:
 
 def test_with_layers_truncates() -> None:
     spec = load_model("deepseek-v3").with_layers(2)
-    assert (spec.num_hidden_layers, spec.num_dense_layers, spec.num_moe_layers) == (2, 2, 0)
+    assert (spec.num_hidden_layers, spec.num_dense_layers, sum(kind.routed for kind in spec.layers)) == (2, 2, 0)
     longer = load_model("llama3-8b").with_layers(64)
     assert total_parameters(longer) > total_parameters(load_model("llama3-8b"))
     with pytest.raises(SimulateError, match="num_hidden_layers"):

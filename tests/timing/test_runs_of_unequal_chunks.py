@@ -14,9 +14,8 @@ from simulator.cost.schedule.schedule import PipelineWork, Schedule
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import ChunkSeconds, StageWork, run_fill_seconds
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.scenario import Scenario
-from tests.scenario.cases import scenario_of, small_dense
+from tests.scenario.cases import complete_layout, scenario_of, small_dense
 from tests.timing.test_split_schedules import replayed
 
 RANKS = 3

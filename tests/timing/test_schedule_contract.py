@@ -18,9 +18,8 @@ from simulator.cost.schedule.orders import (
 )
 from simulator.cost.schedule.schedule import PipelineWork, Schedule, run
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.complete import complete_layout
 from simulator.search.build import bare_estimate
-from tests.scenario.cases import only, priced, scenario_of, small_dense
+from tests.scenario.cases import complete_layout, only, priced, scenario_of, small_dense
 
 ROUND_TRIP: list[list[int]] = [[0, 7], [1, 6], [2, 5], [3, 4]]
 TURNS: list[list[int]] = [[0, 4], [1, 5], [2, 6], [3, 7]]

@@ -23,10 +23,9 @@ from simulator.cost.stages import stage_contents
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import framework
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import bare_estimate
-from tests.scenario.cases import scenario_of, small_dense, small_moe
+from tests.scenario.cases import complete_layout, scenario_of, small_dense, small_moe
 
 SCHEDULES: list[tuple[Schedule, int]] = [
     (OneForwardOneBackward(combined=True), 1),

@@ -16,11 +16,10 @@ from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import ChunkSeconds, StageWork, _run_by_pass
 from simulator.errors import InputError
 from simulator.question.scenario.block import block_of
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import balanced_chunks, model_chunks
 from simulator.search.build import bare_estimate
 from simulator.search.space import Space
-from tests.scenario.cases import scenario_of, small_dense, small_moe
+from tests.scenario.cases import complete_layout, scenario_of, small_dense, small_moe
 
 LISTS = {
     "balanced": (30, 4, (3, 4, 4, 4, 4, 4, 4, 3)),

@@ -16,10 +16,10 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.lab.trace import tracing
 from simulator.lab.trace.tracing import TraceComparison, tensors_only, trace
 from simulator.lab.trainer.job import Traced, TraceRequest, from_json, to_json
-from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from tests.cli.running import refusal, run
+from tests.scenario.cases import complete_layout
 from tests.trainer import forked
 
 NEEDS_TORCH = "torch is not installed: a trace runs it"

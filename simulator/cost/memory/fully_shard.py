@@ -238,8 +238,8 @@ class _Units(NamedTuple):
     """Bytes of unsharded gradients."""
     shards: KindArray
     """Bytes of the rank's shard of parameters."""
-    kept: Array
-    """Part of the shards that is on the device: none where the host holds them."""
+    table_shard: KindArray
+    """The rank's shard of the table's gradient, likewise."""
     reduced: KindArray
     """Bytes of the rank's shard of gradients, unless on the host."""
     stored: KindArray
@@ -275,7 +275,7 @@ def _units(pricing: Pricing) -> _Units:
         gathered_all=whole - half * linear,
         accumulated=FP32 * (whole - table + table_gradient),
         shards=shards,
-        kept=on_device,
+        table_shard=on_device * table / np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0),
         reduced=on_device * shards,
         stored=on_device * copies * shards + cached_bytes(scenario) * linear,
     )
@@ -322,7 +322,9 @@ def _held(step: _Step, flight: StageArray, *, ended: bool = False) -> StageArray
     The moment is the start of a backward pass of the last chunk or, if `ended`, the end of one of the first chunk.
     """
     pricing, ranks, activations = step.pricing, step.ranks, stage_activations(step.pricing)
-    left = _micro_batches_left(step, flight) if ended else flight
+    left, chunks = flight, pricing.block.chunks
+    if ended:  # a backward pass has freed its chunk's
+        left = np.where(_first_chunk_last(step), (ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
     layers = pricing.contents.on_ranks(activations.one_micro_batch) * left
     if pricing.contents.unequal:
         first = pricing.contents.on_ranks(activations.by_chunk[pricing.contents.chunk[0]])
@@ -350,12 +352,6 @@ def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
     return np.where(until_end, 2.0 * done - last * of_last_chunk - first * of_first_chunk, 0.0)
 
 
-def _micro_batches_left(step: _Step, flight: StageArray) -> StageArray:
-    """Return the micro batches whose activations are left when a backward pass has freed its chunk's."""
-    chunks = step.pricing.block.chunks
-    return np.where(_first_chunk_last(step), (step.ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
-
-
 def _first_chunk_last(step: _Step) -> Mask:
     """Return where the first chunk's backward passes follow all those of later chunks: micro batches equal ranks."""
     block = step.pricing.block
@@ -377,11 +373,10 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         yield _Allocate(parameters=parameters, gradients=0.0, activations=_held(step, flight)), *begin
     held, gradients = _held(step, np.where(repeated, behind, flight)), np.where(repeated, later, 0.0)
     yield _Allocate(parameters=parameters, gradients=gradients, activations=held), *begin
-    table_shard = units.kept * units.table / fsdp.ranks
     # The first pass reaches its first layers and input table before their own gradients exist.
     # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
     of_table = np.where(fsdp.wrapped & (fsdp.element < FP32), 0.0, FP32 * units.table_gradient)
-    no_table = np.where(fsdp.reduces_each, FP32 * table_shard, of_table)
+    no_table = np.where(fsdp.reduces_each, FP32 * units.table_shard, of_table)
     no_layer = no_table + np.where(fsdp.reduces_each, FP32 * units.layer_shard, 0.0)
     each = step._replace(fsdp=fsdp._replace(buffer=np.where(fsdp.reduces_each, FP32, 0.0)))
     middle = np.maximum(behind, 1.0)
@@ -392,7 +387,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     else:
         # Gathered weights are freed and whole gradients reduced as the last pass goes.
         whole = np.where(fsdp.reduces_each, 0.0, FP32)
-        table = units.reduced + whole * (units.table_gradient - table_shard)
+        table = units.reduced + whole * (units.table_gradient - units.table_shard)
         layer = table + whole * (units.layer - units.layer_shard)
         no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (no_layer, no_table))
         last = step._replace(fsdp=fsdp._replace(copied=np.zeros_like(fsdp.copied), used=fsdp.copied + fsdp.used))

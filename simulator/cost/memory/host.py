@@ -46,7 +46,10 @@ def uses_host(pricing: Pricing) -> bool:
 def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     """Return the bytes that a block of layouts holds on the hosts: of a step (M25), or of loading if more (M32)."""
     contents, profile = pricing.contents, pricing.scenario.framework
-    state, offloaded = memory.state, _offloaded_parameters(pricing)
+    # The parameters of a device whose optimizer state is on the host.
+    trained = device_parameters(pricing, "parameters" if pricing.scenario.lora_rank is None else "adapters")
+    offloads = pricing.offloads("optimizer", "optimizer_tensorwise")
+    state, offloaded = memory.state, shard(pricing, trained, 1) * offloads * profile.offload_fraction
     first = pricing.block.zero_stage < 3
     summed = np.where(first & (micro_batches(pricing) <= 1), 0.0, profile.host_accumulation_bytes)
     weights = np.where(first, profile.host_weight_bytes, 0.0)
@@ -140,13 +143,6 @@ def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindAr
 
 def _block(size: KindArray) -> KindArray:
     return np.asarray(2.0 ** np.ceil(np.log2(size)))
-
-
-def _offloaded_parameters(pricing: Pricing) -> KindArray:
-    """Return the parameters of a device whose optimizer state is on the host, shape (kinds, n)."""
-    trained = device_parameters(pricing, "parameters" if pricing.scenario.lora_rank is None else "adapters")
-    offloads = pricing.offloads("optimizer", "optimizer_tensorwise")
-    return shard(pricing, trained, 1) * offloads * pricing.scenario.framework.offload_fraction
 
 
 def _largest_parameter(pricing: Pricing) -> KindArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from simulator.tabular import record
 
 MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction", "load"]
 """Moments that are compared for the peak."""
-MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
 
 
 @record()

@@ -149,22 +149,16 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     peak = peak + retained + encoder
     outside = outside_allocator(pricing, peak)
     if shards_by_unit(scenario):
-        streams = np.minimum(_idle_streams(pricing, moments, moment), room(pricing, peak + outside.total))
+        shape = (len(contents.ranks), len(pricing))
+        gradients = np.choose(moment, [contents.on_ranks(np.broadcast_to(each.gradients, shape)) for each in moments])
+        streams = np.minimum(idle_stream_bytes(pricing, gradients), room(pricing, peak + outside.total))
         outside = replace(outside, streams=streams)
     resident = resident_optimizer(pricing, state.optimizer)
     freed = scenario.framework.release_grads or scenario.framework.step_in_backward
-    gradients = state.gradients * (0.0 if freed else 1.0)
-    after = contents.on_ranks(state.parameters + gradients + resident + state.widened) + retained
+    left = state.gradients * (0.0 if freed else 1.0)
+    after = contents.on_ranks(state.parameters + left + resident + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
     return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device, encoder)
-
-
-def _idle_streams(pricing: Pricing, moments: tuple[Moment, ...], moment: NDArray[np.int8]) -> StageArray | float:
-    """Return the idle blocks of FSDP2's streams at the peak."""
-    contents = pricing.contents
-    shape = (len(contents.ranks), len(pricing))
-    gradients = np.choose(moment, [contents.on_ranks(np.broadcast_to(each.gradients, shape)) for each in moments])
-    return idle_stream_bytes(pricing, gradients)
 
 
 def _moments(pricing: Pricing) -> tuple[Moment, ...]:
@@ -206,9 +200,8 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     """Return what is alive when weights are built; None where it is no more than a step's state (M30).
 
     With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
-    them (PaddleNLP 2.8, transformers/model_utils.py, `_from_config`; Paddle's GroupShardedStage3). With
-    `buffers_weights` the buffers of weights and gradients stand beside the weights that move into them (Megatron-LM
-    d98e8a6, core/distributed/param_and_grad_buffer.py); frozen ones stay, and 8-bit ones share the gradients' buffer.
+    them. With `buffers_weights` buffers of weights and gradients stand beside the weights that move into them; frozen
+    ones stay, and 8-bit ones share the gradients' buffer.
     """
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
     elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
@@ -217,7 +210,7 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     if not (buffers | built).any():
         return None
     whole = sum(device_parameters(pricing))
-    weights = (2.0 * buffers + built) * element_bytes(scenario) * whole
+    weights = (2.0 * buffers * parameter_bytes(scenario) + built * element_bytes(scenario)) * whole
     return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 

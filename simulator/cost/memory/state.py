@@ -394,12 +394,7 @@ def _gradients(pricing: Pricing, trained: DeviceParameters, trained_shard: KindA
 
 
 def _gradients_away(pricing: Pricing) -> Array:
-    """Return the share of the reduced gradients that goes to the host as it is made, shape (n,) (M25).
-
-    FSDP2's go where its parameters are (PyTorch 2.13, _fsdp_collectives.py, `foreach_reduce`), those of DeepSpeed's
-    partitions to their state (v0.19.6, runtime/zero/stage_1_and_2.py, `copy_grads_in_partition`; stage3.py,
-    `grad_partitions_flat_buffer`).
-    """
+    """Return the share of reduced gradients that goes to the host, to FSDP2's parameters or DeepSpeed's state (M25)."""
     profile, stage = pricing.scenario.framework, pricing.block.zero_stage
     if profile.step_parameters:
         with_state = pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction

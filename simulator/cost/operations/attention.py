@@ -371,7 +371,8 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
         weights=_down_weights(conditions),
         saved=(
             Saved("latents", element * (normed + rope), "sequence"),
-            *_norm_statistics(conditions),
+            # One fp32 number per token for the norm of each latent.
+            Saved("latent_norm_statistics", FP32 * (1.0 if model.q_lora_rank is None else 2.0), "sequence"),
             Saved("latent_norm_outputs", element * normed, "sequence"),
         ),
         moved=cast(conditions, float(model.hidden_size), "sequence"),
@@ -389,10 +390,12 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
         saved=(expansion,),
     )
     rotated = tuple(Saved(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
+    unrotated = Operation(name="rotation", group="position", saved=rotated)
     return (
         down,
         up,
-        _latent_positions(conditions, mixer, rotated),
+        # Without a rotation keys are still joined with their shared part, and queries stay as projected.
+        rotation(conditions, mixer, rotated) if model.rotary else unrotated,
         context_exchange(conditions, mixer, heads * (no_rope + rope + value)),
         *(indexer(conditions) if TRAITS[mixer].context == "chosen" else ()),
         core_attention(conditions, mixer),
@@ -401,23 +404,10 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
     )
 
 
-def _latent_positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Saved, ...]) -> Operation:
-    """Return the rotation; without one, keys are still joined with their shared part, and queries stay as projected."""
-    if conditions.model.rotary:
-        return rotation(conditions, mixer, rotated)
-    return Operation(name="rotation", group="position", saved=rotated)
-
-
 def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
     """Return the latent's rank, and a head's features without rotation, with rotation, and of its values."""
     conditions = model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
     return as_type("tuple[int, int, int, int]", conditions)
-
-
-def _norm_statistics(conditions: Conditions) -> tuple[Saved, ...]:
-    """Return one fp32 number per token for the norm of each latent."""
-    norms = 1.0 if conditions.model.q_lora_rank is None else 2.0
-    return (Saved("latent_norm_statistics", FP32 * norms, "sequence"),)
 
 
 def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:

@@ -65,10 +65,10 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
     match module:
         case "core_attn":
             groups = {"core_attention"}
-            frees, saves = (
-                {"attention_scores", "attention_dropout", *_core_frees(conditions)},
-                _joined(conditions, kind),
-            )
+            frees, saves = {"attention_scores", "attention_dropout"}, _joined(conditions, kind)
+            # Its output too, if the product behind has its own copy.
+            copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
+            frees |= {"attention_output"} if copied and conditions.model.attention_gate == "none" else set()
         case "layernorm":
             # TransformerEngine fuses other norms with the product behind them: those are not recomputed.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()
@@ -98,12 +98,6 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
         saves=saves,
         back_with_others=module == "core_attn",
     )
-
-
-def _core_frees(conditions: Conditions) -> tuple[str, ...]:
-    """Return what recompute of the core frees beside scores: its output, if the product behind has its own copy."""
-    copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
-    return ("attention_output",) if copied and conditions.model.attention_gate == "none" else ()
 
 
 def _joined(conditions: Conditions, kind: LayerKind) -> tuple[Saved, ...]:

@@ -275,6 +275,8 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
     model, element = conditions.model, element_bytes(conditions)
     inner, matrices = model.mamba_heads * model.mamba_head_dim, 2 * model.mamba_groups * model.mamba_state
     entering = 2 * inner + matrices + model.mamba_heads
+    widths = {"z": inner, "x": inner, "b": matrices // 2, "c": matrices // 2, "step": model.mamba_heads}
+    weights = tuple(Weight(name, model.hidden_size, width, "column") for name, width in widths.items())
     scan = Operation(
         name="state_space_scan",
         group="core_attention",
@@ -296,7 +298,7 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
         moved=(Amount(2.0 * element * inner, "tensor"),),
     )
     return (
-        input_projection(conditions, "scan_projection", _mamba_weights(model), entering),
+        input_projection(conditions, "scan_projection", weights, entering),
         scan_exchange(conditions, entering, inner),
         convolution(conditions, inner + matrices),
         scan,
@@ -318,12 +320,6 @@ def _matrices(conditions: Conditions) -> tuple[Saved, ...]:
     heads, inner = float(model.mamba_heads), float(model.mamba_heads * model.mamba_head_dim)
     matrices = 2.0 * heads * (model.chunk_tokens + model.mamba_state)
     return (Saved("scan_matrices", FP32 * (matrices + 7.0 * inner), "tensor"),)
-
-
-def _mamba_weights(model: ModelSpec) -> tuple[Weight, ...]:
-    inner, groups = model.mamba_heads * model.mamba_head_dim, model.mamba_groups * model.mamba_state
-    widths = {"z": inner, "x": inner, "b": groups, "c": groups, "step": model.mamba_heads}
-    return tuple(Weight(name, model.hidden_size, width, "column") for name, width in widths.items())
 
 
 def _flops(model: ModelSpec) -> float:

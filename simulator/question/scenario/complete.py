@@ -187,11 +187,6 @@ def resolve(
     return replace(scenario, global_batch_size=batch), layout
 
 
-def complete_layout(scenario: Scenario, **fields: Any) -> Layout:
-    """Return the layout of a scenario from its fields by name or key; omitted ones follow as in `resolve`."""
-    return resolve(scenario, fields, filled=False)[1]
-
-
 def _chunks(fields: dict[str, Any], words: Wording) -> int | None:
     """Fill in ranks and chunks that lists of layers and the schedule imply; return the layers per virtual stage."""
     chunk: int | None = fields.pop("layers_per_virtual_stage", None)

@@ -634,11 +634,6 @@ class ModelSpec(Frozen):
         return self.shared_expert_intermediate_size or self.num_shared_experts * self.moe_intermediate_size
 
     @property
-    def num_moe_layers(self) -> int:
-        """Layers with routed experts, a count."""
-        return sum(layers for kind, layers in self.layer_counts.items() if kind.routed)
-
-    @property
     def num_dense_layers(self) -> int:
         """Layers with a feed-forward network that every token passes, a count."""
         return sum(layers for kind, layers in self.layer_counts.items() if kind.has_network)
