@@ -114,6 +114,7 @@ BESIDE = {
         "reduction_parameters": "1",
     },
     "reduction_buffers": DEEPSPEED,
+    "split_blocks": DEEPSPEED,
     "step_temporaries": {"foreach_optimizer": "true", "optimizer": "adamw"},
     "unused_output_layer": {"score_head": "true", "fully_shard": "false"},
     "gradient_copies": {"fully_shard": "false", "gradient_dtype": "fp32", "parameter_dtype": "bf16"},
