@@ -48,8 +48,8 @@ ON_T4 = [
 @pytest.mark.parametrize(
     ("dropout", "more"),
     [
-        # peft 0.19, tuners/lora/layer.py, `lora_A(dropout(x))`: q, k, v, gate and up each keep their own input, of which
-        # the layer saves two; the output's is no longer attention's own. A byte of mask for every number of seven.
+        # peft 0.19, tuners/lora/layer.py, `lora_A(dropout(x))`: q, k, v, gate and up each keep their own input, two of
+        # which the layer saves; the output's is no longer attention's own. A byte of mask for every number of seven.
         ("before", 2 * (2 + 1 + 1) * 4096 + (3 + 1 + 2) * 4096 + 14336),
         # NVIDIA-NeMo/Automodel 36044ad, components/_peft/lora.py, `F.dropout(lora_res)`: masks of seven outputs.
         ("after", 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096),

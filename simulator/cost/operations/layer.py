@@ -215,5 +215,7 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
         saved.append(Saved("adapter_inner_mask", inner, "tensor"))
     if dropout == "after":
         saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
-        saved.append(Saved("adapter_inner_masks", model.query_width + heads * model.kv_width + products * inner, "tensor"))
+        saved.append(
+            Saved("adapter_inner_masks", model.query_width + heads * model.kv_width + products * inner, "tensor")
+        )
     return (Operation(name="adapters", group="adapter", saved=tuple(saved)),)
