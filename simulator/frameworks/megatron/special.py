@@ -571,9 +571,8 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
         targets["option.cp_communication"] = kinds.pop()
     if targets.get("option.cp_communication") == "all_to_all_ring":
         # The innermost of Megatron's sizes, or MindSpeed's degree.
-        sizes = re.findall(
-            r"[0-9]{1,5}", arguments.text("cp_inner_degree", "hierarchical-context-parallel-sizes") or ""
-        )
+        text = arguments.text("cp_inner_degree", "hierarchical-context-parallel-sizes") or ""
+        sizes = re.findall(r"[0-9]{1,5}", text)
         if sizes or inner:
             targets["option.cp_inner_degree"] = sizes[0] if sizes else inner
 

@@ -293,9 +293,8 @@ def _precision(arguments: Arguments) -> str | None:
 
 def _options(arguments: Arguments, layout: Layout) -> dict[str, str]:
     options: dict[str, str] = {}
-    replicas = (
-        arguments.integer("sharding_replicas", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
-    )
+    name = "parallelism.data_parallel_replicate_degree"
+    replicas = arguments.integer("sharding_replicas", name, low=-1, high=2**20) or 1
     if replicas > 1 and layout.zero_stage:
         _, shards = _data_parallel(arguments)
         open_ended = {"sharding_replicas": str(replicas)}

@@ -142,10 +142,8 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
 
 def _optimizer(arguments: Arguments) -> dict[str, str]:
     """Return the switches of the optimizer: its kind, fused or for-each steps, types of bitsandbytes' moments."""
-    momentum = arguments.has("optimizer.momentum")
-    named = read_optimizer(
-        arguments, "optimizer._component_", "torch", own={"sgd": "sgd_momentum" if momentum else "sgd"}
-    )
+    own = {"sgd": "sgd_momentum" if arguments.has("optimizer.momentum") else "sgd"}
+    named = read_optimizer(arguments, "optimizer._component_", "torch", own=own)
     fused = arguments.switch("foreach_optimizer", "optimizer.fused")
     return {"foreach_optimizer": str(not fused).lower()} | named
 
