@@ -107,10 +107,17 @@ def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageA
         return values.fragmentation_expandable * allocated + late, cached
     gathers = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
     always = values.fragmentation_early if profile.eager_modules else values.fragmentation
-    share = always + np.where(block.zero_stage >= 3, profile.split_blocks, 0.0)
+    share = always + _split_share(pricing)
     most = (_CACHED_SHARE if scenario.devices == 1 else _CACHED_BESIDE) * allocated + _OPEN_SEGMENTS
     cached = cached + np.minimum(values.unexpandable_bytes + gathers, most) + widened_tables(pricing)
     return share * allocated + late, cached
+
+
+def _split_share(pricing: Pricing) -> Array:
+    """Return the bytes of segments that DeepSpeed's ZeRO 3 leaves split, for each allocated one, shape (n,) (M20)."""
+    profile = pricing.scenario.framework
+    share = profile.split_blocks if profile.live_parameters else 0.0
+    return np.where(pricing.block.zero_stage >= 3, share, 0.0)
 
 
 EAGER_CONTEXT_BYTES = 1573.0 * MIB
@@ -182,7 +189,7 @@ def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> Outsi
         buffer = profile.communicator_buffer_mib * float(MIB)
     tokens = tokens_per_device(pricing) / block.tensor_parallel
     ring = tokens * (4.0 * element_bytes(scenario) * model.kv_width + FP32 * model.query_width)
-    split = values.fragmentation + np.where(block.zero_stage >= 3, profile.split_blocks, 0.0)
+    split = values.fragmentation + _split_share(pricing)
     share = values.fragmentation_expandable if profile.expandable_segments else split
     return OutsideAllocator(
         context=np.full(len(pricing), values.context_bytes),
