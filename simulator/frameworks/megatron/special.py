@@ -540,10 +540,8 @@ def _set_types(arguments: Arguments, targets: Targets) -> None:
             arguments.not_modelled("moments in this type are not modelled", "exp-avg-dtype", "exp-avg-sq-dtype")
         if masters in _DTYPES:
             targets.setdefault("option.master_weight_dtype", _DTYPES[masters])
-    if arguments.text("mixers", "dsa-kernel-backend") == "none":
-        arguments.not_modelled(
-            "the scores that sparse attention keeps without a kernel are not priced", "dsa-kernel-backend"
-        )
+    if arguments.text("mixers", name := "dsa-kernel-backend") == "none":
+        arguments.not_modelled("the scores that sparse attention keeps without a kernel are not priced", name)
     named = read_optimizer(arguments, "optimizer", "megatron", own={"sgd": "sgd_momentum"})
     targets |= {f"option.{name}": text for name, text in named.items()}
     recipe = arguments.text("fp8_recipe", "fp8-recipe")

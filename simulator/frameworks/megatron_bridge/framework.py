@@ -147,9 +147,8 @@ def _spell(arguments: Arguments, precision: str, line: int) -> None:
     """Add what flags of the scripts mean beyond themselves, in words of Megatron-LM (`set_user_overrides`)."""
     words = list(_PRECISIONS.get(precision, ()))
     if not words:
-        arguments.not_modelled(
-            f"--compute_dtype {precision[:40]}: allowed are {', '.join(_PRECISIONS)}", "compute_dtype"
-        )
+        message = f"--compute_dtype {precision[:40]}: allowed are {', '.join(_PRECISIONS)}"
+        arguments.not_modelled(message, "compute_dtype")
     virtual = arguments.entry("num_virtual_stages_per_pipeline_rank")
     if virtual is not None and virtual.text.lower() == "none":
         arguments.entries[virtual.name] = [replace(virtual, values=(known_value("1", virtual.value_line),))]

@@ -205,11 +205,9 @@ def _layout(arguments: Arguments, layers: int | None) -> tuple[Layout, int]:
         steps = max(local // micro, 1)
     replicas, shards = _data_parallel(arguments)
     mode, method, listed = _recompute(arguments, layers)
-    schedule = arguments.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
+    schedule = arguments.text("schedule", name := "parallelism.pipeline_parallel_schedule") or "1F1B"
     if pipeline > 1 and schedule.lower() not in SCHEDULES:
-        arguments.not_modelled(
-            f"pipeline schedule {schedule[:40]} is not modelled", "parallelism.pipeline_parallel_schedule"
-        )
+        arguments.not_modelled(f"pipeline schedule {schedule[:40]} is not modelled", name)
     order = SCHEDULES.get(schedule.lower(), "1f1b") if pipeline > 1 else "1f1b"
     chunks, stages, unequal = cut_of(arguments, layers, pipeline, order, interleaved=schedule.lower() != "1f1b")
     return Layout(
