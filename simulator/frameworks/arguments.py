@@ -373,9 +373,8 @@ class Arguments:
         self, key: Key, message: str, rule: str = "not-modelled", severity: Severity = "error", *, bound: Bound = ""
     ) -> None:
         """Add a remark on a key of a configuration file; `bound` as of `Remark`."""
-        self.remarks.append(
-            Remark(rule, severity, message, Place(key.file or self.file, max(key.line, 1)), bound=bound)
-        )
+        place = Place(key.file or self.file, max(key.line, 1))
+        self.remarks.append(Remark(rule, severity, message, place, bound=bound))
 
     def note_unset(self, names: Iterable[str]) -> None:
         """Remark the environment variables that are assumed to be unset."""

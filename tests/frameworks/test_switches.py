@@ -115,6 +115,7 @@ BESIDE = {
         "reduction_parameters": "1",
     },
     "reduction_buffers": DEEPSPEED,
+    "split_blocks": {**DEEPSPEED, "expandable_segments": "false", "growing_pool": "false"},
     "step_temporaries": {"foreach_optimizer": "true", "optimizer": "adamw"},
     "unused_output_layer": {"score_head": "true", "fully_shard": "false"},
     "gradient_copies": {"fully_shard": "false", "gradient_dtype": "fp32", "parameter_dtype": "bf16"},
@@ -143,7 +144,7 @@ def other(name: str, current: object) -> str:
     values |= {"gradient_passes": "2.0", "cp_inner_degree": "1", "offloaded_modules": "core_attn,attn_proj"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
     values |= {"quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
-    values |= {"expert_stash": "1.2", "step_parameters": "1000000000000"}
+    values |= {"expert_stash": "1.2", "step_parameters": "1000000000000", "split_blocks": "0.3"}
     if name.startswith(("recomputed", "host_")):
         return "0.5"
     return values.get(name) or str(int(str(current)) + 2)

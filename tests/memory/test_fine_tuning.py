@@ -48,8 +48,8 @@ ON_T4 = [
 @pytest.mark.parametrize(
     ("dropout", "more"),
     [
-        # peft 0.19, tuners/lora/layer.py, `lora_A(dropout(x))`: q, k, v, gate and up each keep their own input, of which
-        # the layer saves two; the output's is no longer attention's own. A byte of mask for every number of seven.
+        # peft 0.19, tuners/lora/layer.py, `lora_A(dropout(x))`: q, k, v, gate and up each keep their own input, two of
+        # which the layer saves; the output's is no longer attention's own. A byte of mask for every number of seven.
         ("before", 2 * (2 + 1 + 1) * 4096 + (3 + 1 + 2) * 4096 + 14336),
         # NVIDIA-NeMo/Automodel 36044ad, components/_peft/lora.py, `F.dropout(lora_res)`: masks of seven outputs.
         ("after", 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096),
@@ -58,6 +58,7 @@ ON_T4 = [
 def test_dropped_adapters_keep_masks(dropout: str, more: int) -> None:
     saved = [
         simulator.estimate(
+            framework="torch",
             model="llama3.1-8b",
             hardware="h100",
             devices=1,
@@ -66,7 +67,7 @@ def test_dropped_adapters_keep_masks(dropout: str, more: int) -> None:
             micro_batch_size=1,
             recompute="none",
             options={"adapter_dropout": kind},
-        ).memory.breakdown_bytes["activations"]
+        ).memory.parts_bytes["activations"]
         for kind in ("none", dropout)
     ]
     assert saved[1] - saved[0] == pytest.approx(32 * 1024 * more, rel=1e-3)

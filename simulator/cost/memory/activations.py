@@ -58,9 +58,8 @@ def layer_input_bytes(pricing: Pricing) -> Array:
 @of_work
 def embedded_bytes(pricing: Pricing) -> Array:
     """Return the bytes that a micro batch saves before the first layer, shape (n,): norm and dropout of embeddings."""
-    return total(
-        pricing, summed(tensor for operation in inputs(conditions_of(pricing.scenario)) for tensor in operation.saved)
-    )
+    operations = inputs(conditions_of(pricing.scenario))
+    return total(pricing, summed(tensor for operation in operations for tensor in operation.saved))
 
 
 @of_work
@@ -204,9 +203,8 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     They are made on the device, wherever the scores were meanwhile.
     """
     operations = whole_operations(conditions_of(pricing.scenario), kind)
-    return total(
-        pricing, summed(tensor for operation in operations for tensor in operation.saved if tensor.spread == "scores")
-    )
+    saved = (tensor for operation in operations for tensor in operation.saved)
+    return total(pricing, summed(tensor for tensor in saved if tensor.spread == "scores"))
 
 
 @of_sizes

@@ -39,10 +39,8 @@ def encoder_bytes(pricing: Pricing) -> StageArray | float:
     trained = images.trained_parameters(encoder)
     whole = encoder.parameters + encoder.projector_parameters
     frozen = images.frozen_parameters(encoder) + whole * scenario.framework.frozen_reference
-    state = (frozen * element + trained * stored) / shards[2]
-    state = state + trained * (
-        gradient_bytes(scenario) / shards[1] + optimizer_bytes_per_parameter(scenario) / shards[0]
-    )
+    beside = gradient_bytes(scenario) / shards[1] + optimizer_bytes_per_parameter(scenario) / shards[0]
+    state = (frozen * element + trained * stored) / shards[2] + trained * beside
     patches = images_of_micro_batch(pricing) * images.each(encoder).patches
     working, saved = encoder.widths
     if images.trains_encoder:

@@ -134,9 +134,8 @@ def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindAr
     size = np.maximum(offloaded, 1.0)
     groups = np.where(pricing.block.zero_stage >= 3, np.floor(size / group), 0.0)
     rest = size - groups * group
-    parts = (
-        groups * _block(np.full_like(size, group)) + np.where(rest > 0.0, _block(np.maximum(rest, 1.0)), 0.0)
-    ) / size
+    last = np.where(rest > 0.0, _block(np.maximum(rest, 1.0)), 0.0)
+    parts = (groups * _block(np.full_like(size, group)) + last) / size
     used = offloaded > 0.0
     return np.where(used, _block(size) / size, 1.0), np.where(used, parts, 1.0)
 

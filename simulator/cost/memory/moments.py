@@ -257,9 +257,8 @@ def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) 
 def _saved(pricing: Pricing, kind: LayerKind, name: str) -> Array:
     """Return the bytes that the operation called `name` saves."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    return total(
-        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.saved)
-    )
+    named = (operation for operation in operations if operation.name == name)
+    return total(pricing, summed(tensor for operation in named for tensor in operation.saved))
 
 
 def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:

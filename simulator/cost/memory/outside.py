@@ -105,12 +105,19 @@ def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageA
     late = chunks * values.pipeline_buffers * layer_input_bytes(pricing)
     if profile.expandable_segments:
         return values.fragmentation_expandable * allocated + late, cached
-    split = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
-    share = values.fragmentation_early if profile.eager_modules else values.fragmentation
+    gathers = np.where(block.tensor_parallel > 1.0, values.unexpandable_tensor_parallel_bytes, 0.0)
+    always = values.fragmentation_early if profile.eager_modules else values.fragmentation
+    share = always + _split_share(pricing)
     most = (_CACHED_SHARE if scenario.devices == 1 else _CACHED_BESIDE) * allocated + _OPEN_SEGMENTS
-    return share * allocated + late, cached + np.minimum(values.unexpandable_bytes + split, most) + widened_tables(
-        pricing
-    )
+    cached = cached + np.minimum(values.unexpandable_bytes + gathers, most) + widened_tables(pricing)
+    return share * allocated + late, cached
+
+
+def _split_share(pricing: Pricing) -> Array:
+    """Return the bytes of segments that DeepSpeed's ZeRO 3 leaves split, for each allocated one, shape (n,) (M20)."""
+    profile = pricing.scenario.framework
+    share = profile.split_blocks if profile.live_parameters else 0.0
+    return np.where(pricing.block.zero_stage >= 3, share, 0.0)
 
 
 EAGER_CONTEXT_BYTES = 1573.0 * MIB
@@ -182,7 +189,8 @@ def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> Outsi
         buffer = profile.communicator_buffer_mib * float(MIB)
     tokens = tokens_per_device(pricing) / block.tensor_parallel
     ring = tokens * (4.0 * element_bytes(scenario) * model.kv_width + FP32 * model.query_width)
-    share = values.fragmentation_expandable if profile.expandable_segments else values.fragmentation
+    split = values.fragmentation + _split_share(pricing)
+    share = values.fragmentation_expandable if profile.expandable_segments else split
     return OutsideAllocator(
         context=np.full(len(pricing), values.context_bytes),
         communicators=buffer * communicator_groups(pricing),

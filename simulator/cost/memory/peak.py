@@ -181,9 +181,8 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
     absent = gradients_absent(pricing)
     parameters, gradients = state.parameters, state.gradients
-    losses_held = np.maximum(
-        losses * loss_bytes(pricing), (losses - heads) * loss_bytes(pricing) + heads * head_gradient_bytes(pricing)
-    )
+    loss = loss_bytes(pricing)
+    losses_held = np.maximum(losses * loss, (losses - heads) * loss + heads * head_gradient_bytes(pricing))
     table = steady + embedding_gradient
     if scenario.framework.step_in_backward:
         table = table + state.step_temporary
@@ -277,10 +276,8 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
-        operations = (
-            summed(operation.temporary) for operation in layer_operations(conditions, kind) if operation.temporary
-        )
-        inner = largest(total(pricing, amounts) for amounts in operations)
+        made = [operation.temporary for operation in layer_operations(conditions, kind)]
+        inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
         widest.append(inner + score_bytes(pricing, kind))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 

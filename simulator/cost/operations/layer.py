@@ -214,6 +214,7 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
         saved.append(Saved("adapter_input_masks", (reads + entered) * hidden + output, "sequence"))
         saved.append(Saved("adapter_inner_mask", inner, "tensor"))
     if dropout == "after":
+        outputs = model.query_width + heads * model.kv_width + products * inner
         saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
-        saved.append(Saved("adapter_inner_masks", model.query_width + heads * model.kv_width + products * inner, "tensor"))
+        saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
     return (Operation(name="adapters", group="adapter", saved=tuple(saved)),)

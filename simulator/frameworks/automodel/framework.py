@@ -198,9 +198,8 @@ def _layout(arguments: Arguments, model: str | None, targets: dict[str, Any]) ->
     if arguments.has("distributed.reshard_after_forward"):
         fields["zero_stage"] = 3 if arguments.switch("zero_stage", "distributed.reshard_after_forward") else 2
     if pipeline > 1:
-        fields["micro_batch_size"] = (
-            arguments.integer("micro_batch_size", "distributed.pipeline.pp_microbatch_size") or 1
-        )
+        micro = arguments.integer("micro_batch_size", "distributed.pipeline.pp_microbatch_size")
+        fields["micro_batch_size"] = micro or 1
         if model is not None:
             fields |= _cut(arguments, models.load_model(model).num_hidden_layers, pipeline)
     return fields

@@ -89,9 +89,8 @@ def _require_megatron(file: str, keys: Iterable[Key], name: str) -> None:
         if "auto_tuner" in key.path:
             raise UnsupportedError(f"{file}:{key.line}: FlagScale's tuner chooses the layout as it runs; give {name}")
         if key.dotted == "experiment.task.backend" and key.first.text != "megatron":
-            raise UnsupportedError(
-                f"{file}:{key.line}: FlagScale on {key.first.text[:40]} is not read; read is megatron"
-            )
+            message = f"FlagScale on {key.first.text[:40]} is not read; read is megatron"
+            raise UnsupportedError(f"{file}:{key.line}: {message}")
 
 
 def _named(content: Mapping[str, Any]) -> str:

@@ -68,7 +68,8 @@ def read_llava(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     adapters = arguments.switch("lora_rank", "lora_enable")
     if not adapters:
         arguments.entries.pop("lora_r", None)
-    arguments.add_defaults(["lora_r=64", "lora_dropout=0.05"] if adapters else [] if decoder else ["lora_r=1"], launch.line)
+    usual = ["lora_r=64", "lora_dropout=0.05"] if adapters else [] if decoder else ["lora_r=1"]
+    arguments.add_defaults(usual, launch.line)
     if arguments.text("quantization", "bits") == "4":
         arguments.add_defaults(["load_in_4bit=true", "use_bnb_nested_quant=true"], launch.line)
     projector = not arguments.switch("projector", "freeze_mm_mlp_adapter")

@@ -540,10 +540,8 @@ def _set_types(arguments: Arguments, targets: Targets) -> None:
             arguments.not_modelled("moments in this type are not modelled", "exp-avg-dtype", "exp-avg-sq-dtype")
         if masters in _DTYPES:
             targets.setdefault("option.master_weight_dtype", _DTYPES[masters])
-    if arguments.text("mixers", "dsa-kernel-backend") == "none":
-        arguments.not_modelled(
-            "the scores that sparse attention keeps without a kernel are not priced", "dsa-kernel-backend"
-        )
+    if arguments.text("mixers", name := "dsa-kernel-backend") == "none":
+        arguments.not_modelled("the scores that sparse attention keeps without a kernel are not priced", name)
     named = read_optimizer(arguments, "optimizer", "megatron", own={"sgd": "sgd_momentum"})
     targets |= {f"option.{name}": text for name, text in named.items()}
     recipe = arguments.text("fp8_recipe", "fp8-recipe")
@@ -571,9 +569,8 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
         targets["option.cp_communication"] = kinds.pop()
     if targets.get("option.cp_communication") == "all_to_all_ring":
         # The innermost of Megatron's sizes, or MindSpeed's degree.
-        sizes = re.findall(
-            r"[0-9]{1,5}", arguments.text("cp_inner_degree", "hierarchical-context-parallel-sizes") or ""
-        )
+        text = arguments.text("cp_inner_degree", "hierarchical-context-parallel-sizes") or ""
+        sizes = re.findall(r"[0-9]{1,5}", text)
         if sizes or inner:
             targets["option.cp_inner_degree"] = sizes[0] if sizes else inner
 

@@ -107,9 +107,8 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     run = read_megatron(arguments, launch.environment)
     run = with_named_model(arguments, run, *((bases[0].recipe.model,) if bases else (name.replace("_", "-"),)))
     sharded = run.layout is not None and run.layout.zero_stage > 1
-    run = replace(
-        run, options={**run.options, **(_WHOLE if sharded else {})}, hardware=shipped_name("hardware", device)
-    )
+    options = {**run.options, **(_WHOLE if sharded else {})}
+    run = replace(run, options=options, hardware=shipped_name("hardware", device))
     if not bases or run.layout is None:
         message = f"{name[:60]}: no release has its recipe to {task} on {device[:20]} in {precision[:20]}"
         arguments.not_modelled(message, "model_recipe_name")
@@ -148,9 +147,8 @@ def _spell(arguments: Arguments, precision: str, line: int) -> None:
     """Add what flags of the scripts mean beyond themselves, in words of Megatron-LM (`set_user_overrides`)."""
     words = list(_PRECISIONS.get(precision, ()))
     if not words:
-        arguments.not_modelled(
-            f"--compute_dtype {precision[:40]}: allowed are {', '.join(_PRECISIONS)}", "compute_dtype"
-        )
+        message = f"--compute_dtype {precision[:40]}: allowed are {', '.join(_PRECISIONS)}"
+        arguments.not_modelled(message, "compute_dtype")
     virtual = arguments.entry("num_virtual_stages_per_pipeline_rank")
     if virtual is not None and virtual.text.lower() == "none":
         arguments.entries[virtual.name] = [replace(virtual, values=(known_value("1", virtual.value_line),))]

@@ -92,9 +92,8 @@ def _shape(arguments: Arguments, targets: Targets) -> dict[str, Any]:
     shape["num_key_value_heads"] = arguments.integer("kv", "model.model_config.num_key_value_heads") or heads
     shape["head_dim"] = shape["hidden_size"] // heads
     # `_vocab_size_with_padding`: a multiple on each tensor-parallel rank.
-    step = (arguments.integer("vocab_size", "model.make_vocab_size_divisible_by") or 1) * targets.get(
-        "layout.tensor_parallel", 1
-    )
+    multiple = arguments.integer("vocab_size", "model.make_vocab_size_divisible_by") or 1
+    step = multiple * targets.get("layout.tensor_parallel", 1)
     return {"architecture": "llama", **shape, "vocab_size": -(-shape["vocab_size"] // step) * step}
 
 

@@ -270,9 +270,8 @@ def _set_fields(instance: Instance, settings: Mapping[str, str]) -> None:
             except yaml.YAMLError:
                 value = {}
             if not isinstance(value, str | int | float | list | None):
-                raise InputError(
-                    f"--set {name[:60]}={text[:60]}: must be a text, a number, true, false, null or a list"
-                )
+                allowed = "a text, a number, true, false, null or a list"
+                raise InputError(f"--set {name[:60]}={text[:60]}: must be {allowed}")
             part.put(field, value, Place("--set", 1))
 
 

@@ -38,9 +38,8 @@ _PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
 
 def is_training(names: Collection[str]) -> bool:
     """Whether keys belong to a training configuration of oumi."""
-    return {"model.model_name", "training"} <= set(names) and (
-        "training.trainer_type" in names or "training.enable_gradient_checkpointing" in names
-    )
+    own = {"training.trainer_type", "training.enable_gradient_checkpointing"}
+    return {"model.model_name", "training"} <= set(names) and not own.isdisjoint(names)
 
 
 def is_job(names: Collection[str]) -> bool:

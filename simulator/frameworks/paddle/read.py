@@ -223,9 +223,8 @@ def _note_contradictions(arguments: Arguments, layout: Layout, *, whole_sends: b
         arguments.remark("inactive-flag", "note", "sequence_parallel has no effect: tensor parallel is 1", sequence)
     if tensor > 1 and not divides and sequence not in arguments.incomplete:
         message = f"tensor parallel {tensor} without sequence_parallel keeps whole activations between the layers"
-        arguments.remark(
-            "no-sequence-parallel", "warning", message, "tensor_parallel_degree", fix="sequence_parallel 1"
-        )
+        fix = "sequence_parallel 1"
+        arguments.remark("no-sequence-parallel", "warning", message, "tensor_parallel_degree", fix=fix)
     piped = layout.sequence_parallel and layout.pipeline_parallel > 1
     if whole_sends and piped and "disable_partial_send_recv" not in pipeline_config(arguments):
         message = "sequence_parallel with pipeline stages needs disable_partial_send_recv"

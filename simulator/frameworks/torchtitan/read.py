@@ -205,11 +205,9 @@ def _layout(arguments: Arguments, layers: int | None) -> tuple[Layout, int]:
         steps = max(local // micro, 1)
     replicas, shards = _data_parallel(arguments)
     mode, method, listed = _recompute(arguments, layers)
-    schedule = arguments.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
+    schedule = arguments.text("schedule", name := "parallelism.pipeline_parallel_schedule") or "1F1B"
     if pipeline > 1 and schedule.lower() not in SCHEDULES:
-        arguments.not_modelled(
-            f"pipeline schedule {schedule[:40]} is not modelled", "parallelism.pipeline_parallel_schedule"
-        )
+        arguments.not_modelled(f"pipeline schedule {schedule[:40]} is not modelled", name)
     order = SCHEDULES.get(schedule.lower(), "1f1b") if pipeline > 1 else "1f1b"
     chunks, stages, unequal = cut_of(arguments, layers, pipeline, order, interleaved=schedule.lower() != "1f1b")
     return Layout(
@@ -293,9 +291,8 @@ def _precision(arguments: Arguments) -> str | None:
 
 def _options(arguments: Arguments, layout: Layout) -> dict[str, str]:
     options: dict[str, str] = {}
-    replicas = (
-        arguments.integer("sharding_replicas", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
-    )
+    name = "parallelism.data_parallel_replicate_degree"
+    replicas = arguments.integer("sharding_replicas", name, low=-1, high=2**20) or 1
     if replicas > 1 and layout.zero_stage:
         _, shards = _data_parallel(arguments)
         open_ended = {"sharding_replicas": str(replicas)}

@@ -251,6 +251,7 @@ class FrameworkProfile(Switches):
     sharding_degree: int = switch(default=0, low=0, high=16777216)
     sharding_replicas: int = switch(default=1, low=1, high=1048576)
     live_parameters: int = switch(default=0, high=1125899906842624)
+    split_blocks: float = switch(default=0.0, high=8.0, moves=("memory",))
     reuse_parameters: int = switch(default=0, high=1125899906842624)
     prefetch_parameters: int = switch(default=0, high=1125899906842624)
     reduction_parameters: int = switch(default=0, high=1125899906842624)
