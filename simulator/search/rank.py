@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import min_step_seconds
@@ -264,9 +264,9 @@ def least_devices(query: Query) -> float:
     offloads = space.offload or ("none",)
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
-    memory = memory_by_stage(pricing_of(replace(scenario, devices=1), *alone))
+    lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
     room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
-    return _ROUNDING * float(np.min(memory.after_step - memory.retained)) / room
+    return _ROUNDING * float(np.min(lasting)) / room
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
@@ -278,7 +278,7 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
             continue
         # Until a layout is known no bound spares one.
         bounds = _ROUNDING * min_step_seconds(allowed) if bar() < np.inf else np.zeros(len(allowed))
-        below = bounds < bar()
+        below = (bounds < bar()) & _may_fit(allowed)
         if not below.any():
             continue
         allowed, bounds = (allowed, bounds) if below.all() else (allowed.take(below), bounds[below])
@@ -288,6 +288,13 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
             below = bounds < bar()
             partial = solved(sized if below.all() else sized.take(np.flatnonzero(below)))
             yield from _timed_below(partial, bar) if partial is not None else ()
+
+
+def _may_fit(pricing: Pricing) -> Mask:
+    """Return which layouts have room for what lives between steps, with any recompute."""
+    kinds, group = pricing.scenario.kinds_of_device, pricing.contents.group
+    room = np.array([kind.usable_memory_bytes for kind in kinds]) * pricing.scenario.coefficients.memory.starved_from
+    return np.asarray((_ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
 
 
 def _experts_divide(pricing: Pricing) -> Mask:
