@@ -271,7 +271,7 @@ def least_devices(query: Query) -> float:
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    possible = _experts_divide if query.scenario.model.is_moe else None
+    possible = _experts_possible if query.scenario.model.is_moe else None
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
@@ -297,9 +297,11 @@ def _may_fit(pricing: Pricing) -> Mask:
     return np.asarray((_ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
 
 
-def _experts_divide(pricing: Pricing) -> Mask:
-    """Return which layouts have sizes that experts and widths divide by: most do not, with as many experts."""
-    return np.asarray(~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
+def _experts_possible(pricing: Pricing) -> Mask:
+    """Return which layouts may fit with sizes that experts and widths divide by: of as many experts, most do not."""
+    divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
+    divide[divide] = _may_fit(pricing.take(divide))
+    return np.asarray(divide)
 
 
 _OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})
