@@ -190,10 +190,9 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
     pricing = priced.pricing
     some = pricing.recomputes("none") | (pricing.recomputes("full") & pricing.recomputes_by("block"))
     chosen = unlikely[some[unlikely]]
-    if not len(chosen):
-        return []
     # Without the sizes, whose figures of the whole block would be held until then.
-    return [Raisable(replace(pricing.take(chosen), sizes=None), priced.step.total[chosen])]
+    alone = replace(pricing.take(chosen), sizes=None)
+    return [Raisable(alone, priced.step.total[chosen])] if len(chosen) else []
 
 
 def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
@@ -366,10 +365,8 @@ class Shortlist:
         index = self.entering(sized, index)
         if not self.variants:
             index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
-        merged = [
-            *self.entries,
-            *(priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit]),
-        ]
+        entering = (priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit])
+        merged = [*self.entries, *entering]
         merged.sort(key=self._figure)
         best: dict[object, PricedLayout] = {}
         for entry in merged:
