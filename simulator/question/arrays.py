@@ -20,19 +20,6 @@ Index = NDArray[np.intp]
 """Positions, shape (n,)."""
 
 
-def uniform(where: Mask) -> Mask | bool:
-    """Return a mask, or one boolean where all of it is equal."""
-    first = bool(where[0]) if len(where) else False
-    return first if (where == first).all() else where
-
-
-def either(where: Mask | bool, yes: Any, no: Any) -> Any:
-    """Return `np.where` of figures that broadcast, by what `uniform` returns."""
-    if isinstance(where, bool):
-        return yes if where else no
-    return np.where(where, yes, no)
-
-
 def numbered(codes: Index) -> tuple[Index, Index, Index]:
     """Return np.unique's values, first positions and inverse of whole numbers close together, without a sort."""
     if not len(codes):

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import min_step_seconds
@@ -190,10 +190,9 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
     pricing = priced.pricing
     some = pricing.recomputes("none") | (pricing.recomputes("full") & pricing.recomputes_by("block"))
     chosen = unlikely[some[unlikely]]
-    if not len(chosen):
-        return []
     # Without the sizes, whose figures of the whole block would be held until then.
-    return [Raisable(replace(pricing.take(chosen), sizes=None), priced.step.total[chosen])]
+    alone = replace(pricing.take(chosen), sizes=None)
+    return [Raisable(alone, priced.step.total[chosen])] if len(chosen) else []
 
 
 def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
@@ -264,21 +263,21 @@ def least_devices(query: Query) -> float:
     offloads = space.offload or ("none",)
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
-    memory = memory_by_stage(pricing_of(replace(scenario, devices=1), *alone))
+    lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
     room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
-    return _ROUNDING * float(np.min(memory.after_step - memory.retained)) / room
+    return _ROUNDING * float(np.min(lasting)) / room
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    possible = _experts_divide if query.scenario.model.is_moe else None
+    possible = _experts_possible if query.scenario.model.is_moe else None
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
             continue
         # Until a layout is known no bound spares one.
         bounds = _ROUNDING * min_step_seconds(allowed) if bar() < np.inf else np.zeros(len(allowed))
-        below = bounds < bar()
+        below = (bounds < bar()) & _may_fit(allowed)
         if not below.any():
             continue
         allowed, bounds = (allowed, bounds) if below.all() else (allowed.take(below), bounds[below])
@@ -290,9 +289,18 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
             yield from _timed_below(partial, bar) if partial is not None else ()
 
 
-def _experts_divide(pricing: Pricing) -> Mask:
-    """Return which layouts have sizes that experts and widths divide by: most do not, with as many experts."""
-    return np.asarray(~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
+def _may_fit(pricing: Pricing) -> Mask:
+    """Return which layouts have room for what lives between steps, with any recompute."""
+    kinds, group = pricing.scenario.kinds_of_device, pricing.contents.group
+    room = np.array([kind.usable_memory_bytes for kind in kinds]) * pricing.scenario.coefficients.memory.starved_from
+    return np.asarray((_ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
+
+
+def _experts_possible(pricing: Pricing) -> Mask:
+    """Return which layouts may fit with sizes that experts and widths divide by: of as many experts, most do not."""
+    divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
+    divide[divide] = _may_fit(pricing.take(divide))
+    return np.asarray(divide)
 
 
 _OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})
@@ -357,10 +365,8 @@ class Shortlist:
         index = self.entering(sized, index)
         if not self.variants:
             index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
-        merged = [
-            *self.entries,
-            *(priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit]),
-        ]
+        entering = (priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit])
+        merged = [*self.entries, *entering]
         merged.sort(key=self._figure)
         best: dict[object, PricedLayout] = {}
         for entry in merged:

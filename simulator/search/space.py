@@ -314,7 +314,7 @@ def blocks(
 ) -> Iterator[Pricing]:
     """Yield every candidate of the space, at most `chunk` at a time, in a fixed order.
 
-    With `possible`, a mask by the sizes of split and experts alone, only those whose sizes it allows.
+    With `possible`, a mask by split, experts and what shards or offloads state, only those that it allows.
     """
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
     work = _kinds_of_work(scenario, space, all_shapes, choices)
@@ -325,18 +325,20 @@ def blocks(
         sizes = (len(splits), *(len(axis.values) for axis in choices))
         every = np.arange(math.prod(sizes))
         if possible is not None:
-            few = (len(splits), *(len(axis.values) if "expert_parallel" in axis.names else 1 for axis in choices))
+            few = (len(splits), *(len(axis.values) if _OF_STATE & set(axis.names) else 1 for axis in choices))
             split, *index = np.unravel_index(np.arange(math.prod(few)), few)
-            allowed = possible(Pricing(scenario, _block(space, shape, splits[split], choices, index)))
+            block = _block(space, shape, splits[split], choices, index)
+            allowed = possible(Pricing(scenario, block, work=_shared(work, shape, choices, split, index)))
             every = np.flatnonzero(np.broadcast_to(allowed.reshape(few), sizes))
         for start in range(0, len(every), chunk):
             split, *index = np.unravel_index(every[start : start + chunk], sizes)
             block = _block(space, shape, splits[split], choices, index)
-            shared = None
-            if work is not None:
-                pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
-                shared = Alike(work.pricing, _coded(choices, pairs[split % len(pairs)], index, _is_work))
-            yield _distinct(Pricing(scenario, block, work=shared), choices, split, index)
+            pricing = Pricing(scenario, block, work=_shared(work, shape, choices, split, index))
+            yield _distinct(pricing, choices, split, index)
+
+
+_OF_STATE = frozenset({"expert_parallel", "zero_stage", "offload"})
+"""Axes that decide, with the split, what a device stores."""
 
 
 class _KindsOfWork(NamedTuple):
@@ -359,6 +361,16 @@ def _kinds_of_work(
     splits = np.array([(np.nan, *pair, np.nan) for pair in pairs])
     block = _block(space, Shape(0, (), "1f1b", (), (), ()), splits[pair], choices, index)
     return _KindsOfWork(Pricing(scenario, block), {pair: number for number, pair in enumerate(pairs)})
+
+
+def _shared(
+    work: _KindsOfWork | None, shape: Shape, choices: Sequence[Choices], split: Index, index: Sequence[Index]
+) -> Alike | None:
+    """Return the work of the layouts with these splits of a shape, and the choices at an index."""
+    if work is None:
+        return None
+    pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
+    return Alike(work.pricing, _coded(choices, pairs[split % len(pairs)], index, _is_work))
 
 
 def candidates(scenario: Scenario, space: Space) -> int:

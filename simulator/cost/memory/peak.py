@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.derived import Pricing, derived, of_work
+from simulator.cost.derived import Pricing, derived, of_sizes, of_work
 from simulator.cost.dtypes import element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
@@ -153,12 +153,17 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
         gradients = np.choose(moment, [contents.on_ranks(np.broadcast_to(each.gradients, shape)) for each in moments])
         streams = np.minimum(idle_stream_bytes(pricing, gradients), room(pricing, peak + outside.total))
         outside = replace(outside, streams=streams)
-    resident = resident_optimizer(pricing, state.optimizer)
-    freed = scenario.framework.release_grads or scenario.framework.step_in_backward
-    left = state.gradients * (0.0 if freed else 1.0)
-    after = contents.on_ranks(state.parameters + left + resident + state.widened) + retained
+    after = contents.on_ranks(lasting_bytes(pricing) + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
     return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device, encoder)
+
+
+@of_sizes
+def lasting_bytes(pricing: Pricing) -> KindArray:
+    """Return the bytes of the training state that no moment of a step is without, shape (kinds, n)."""
+    state, profile = training_state(pricing), pricing.scenario.framework
+    gradients = state.gradients * (0.0 if profile.release_grads or profile.step_in_backward else 1.0)
+    return state.parameters + gradients + resident_optimizer(pricing, state.optimizer)
 
 
 def _moments(pricing: Pricing) -> tuple[Moment, ...]:

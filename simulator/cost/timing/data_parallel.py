@@ -19,7 +19,7 @@ from simulator.cost.memory.state import (
 )
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
-from simulator.question.arrays import Mask, either, uniform
+from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
@@ -73,25 +73,25 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     time of every micro batch adds to its rank's work: to the step, only what makes the slowest rank slower.
     """
     scenario, block, batches = pricing.scenario, pricing.block, micro_batches(pricing)
-    always, often = (uniform(block.zero_stage >= stage) for stage in (_GATHERS_ALWAYS, _REDUCES_OFTEN))
+    always, often = block.zero_stage >= _GATHERS_ALWAYS, block.zero_stage >= _REDUCES_OFTEN
     own, window = forward + backward, _window(pricing)
-    share = either(often, scenario.coefficients.time.shard_exposed, scenario.coefficients.time.data_exposed)
+    share = np.where(often, scenario.coefficients.time.shard_exposed, scenario.coefficients.time.data_exposed)
     pace = own.max(axis=0)
-    beside_forward = either(always, forward, window.own * forward + window.pace * _FORWARD_SHARE * pace)
-    beside_backward = either(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
+    beside_forward = np.where(always, forward, window.own * forward + window.pace * _FORWARD_SHARE * pace)
+    beside_backward = np.where(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
     gather, reduction = _gather(pricing), _reduction(pricing)
     overlaps = scenario.framework
     first = _exposed(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
-    regathered = either(always, gather.seconds, 0.0)
+    regathered = np.where(always, gather.seconds, 0.0)
     hidden = regathered if overlaps.overlap_param_gather else 0.0
     hidden = hidden + (reduction.seconds if overlaps.overlap_grad_reduce else 0.0)
     end = reduction.end if overlaps.overlap_grad_reduce else 0.0
     last = _exposed(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
-    each_step = either(always, 0.0, first) + either(often, 0.0, last)
+    each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
     alone: Array = (each_step + _exchange_overhead(pricing) + _broadcasts(pricing)).max(axis=0)
-    if often is False:  # nothing is exchanged with each micro batch
+    if not often.any():  # nothing is exchanged with each micro batch
         return alone
-    each_batch = either(always, first, 0.0) + either(often, last, 0.0)
+    each_batch = np.where(always, first, 0.0) + np.where(often, last, 0.0)
     waits = (batches * (own + each_batch)).max(axis=0) - batches * pace
     return waits + alone
 
@@ -128,11 +128,11 @@ def _window(pricing: Pricing) -> HidingWindow:
 def _gather(pricing: Pricing) -> Exchange:
     """Return one gather of 16-bit parameters: under ZeRO 3 of all, below of the trained ones, under ZeRO 0 none."""
     scenario, lora = pricing.scenario, pricing.scenario.lora_rank is not None
-    always, sharded = (uniform(pricing.block.zero_stage >= stage) for stage in (_GATHERS_ALWAYS, 1))
+    always, sharded = pricing.block.zero_stage >= _GATHERS_ALWAYS, pricing.block.zero_stage >= 1
     weights = device_parameters(pricing)
     trained = device_parameters(pricing, "adapters") if lora else weights
-    gathered_dense = either(always, weights.dense, trained.dense)
-    gathered_routed = either(always, weights.routed, trained.routed)
+    gathered_dense = np.where(always, weights.dense, trained.dense)
+    gathered_routed = np.where(always, weights.routed, trained.routed)
     dense, routed = shard_seconds_per_byte(pricing)
     seconds = element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:

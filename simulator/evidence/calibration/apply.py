@@ -90,7 +90,7 @@ def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart)
 @derived
 def _time_slopes(pricing: Pricing, fitted: tuple[tuple[str, float], ...]) -> Matrix:
     """Return the slopes of each logarithmic step time by the coefficients."""
-    moved, steps = _moved(pricing, "time", fitted)
+    moved, steps = _moved(pricing, "time", fitted, len(pricing))
     each = np.repeat(np.arange(len(pricing), dtype=np.intp), 1 + len(steps))
     # Every copy has its own coefficients, so no time can be shared. Memory of which it reads has none of them.
     tiled = Pricing(moved, pricing.block.take(each))
@@ -98,35 +98,27 @@ def _time_slopes(pricing: Pricing, fitted: tuple[tuple[str, float], ...]) -> Mat
 
 
 def _memory_slopes(pricing: Pricing, at: Index, fitted: tuple[tuple[str, float], ...]) -> tuple[Matrix, Vector | None]:
-    """Return the slopes of the logarithmic need of layouts at an index, and where only documents give what lies outside
-    the allocator, its share of the need.
-    """
+    """Return the slopes of the logarithmic need, and the share outside the allocator if only documents give it."""
     moved, steps = _moved(pricing, "memory", fitted, len(at))
     # Coefficients enter behind the state and what a layer saves. Idle blocks fill what a device leaves.
-    tiled = pricing.copies(
-        np.repeat(at, 1 + len(steps)), moved, training_state, stage_activations, activations_in_flight
-    )
-    memory = memory_by_stage(tiled)
-    need = memory.need
-    slopes = _slopes(np.max(need, axis=0), steps)
+    kept = (training_state, stage_activations, activations_in_flight)
+    memory = memory_by_stage(pricing.copies(np.repeat(at, 1 + len(steps)), moved, *kept))
+    slopes = _slopes(np.max(memory.need, axis=0), steps)
     if pricing.scenario.hardware.communicator_buffer_bytes is None:
         return slopes, None
-    need, outside = (figure[:, :: 1 + len(steps)] for figure in (need, memory.outside.total))
+    need, outside = (figure[:, :: 1 + len(steps)] for figure in (memory.need, memory.outside.total))
     fullest = (np.argmax(need, axis=0), np.arange(len(at)))
     return slopes, outside[fullest] / need[fullest]
 
 
 def _moved(
-    pricing: Pricing, kind: CoefficientKind, fitted: tuple[tuple[str, float], ...], count: int | None = None
+    pricing: Pricing, kind: CoefficientKind, fitted: tuple[tuple[str, float], ...], count: int
 ) -> tuple[Scenario, Vector]:
-    """Return the scenario of copies of layouts, with the step of each coefficient.
-
-    A layout is priced once at the coefficients, and once with each of them moved.
-    """
+    """Return the scenario of `count` layouts, each at the coefficients and with each of them moved, and the steps."""
     known, scenario, names = priors(kind), pricing.scenario, [name for name, _ in fitted]
     steps = np.array([1e-3 * (known[name].high - known[name].low) for name in names])
     centre = np.array([[value] for _, value in fitted])
-    values = np.tile(np.hstack([centre, centre + np.diag(steps)]), len(pricing) if count is None else count)
+    values = np.tile(np.hstack([centre, centre + np.diag(steps)]), count)
     return replace(scenario, coefficients=replaced(scenario.coefficients, kind, names, values)), steps
 
 

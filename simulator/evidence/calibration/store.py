@@ -265,7 +265,6 @@ def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
     }
 
 
-@lru_cache(maxsize=16)
 def words(scenario: Scenario, layout: Layout) -> Mapping[str, str]:
     """Return the features of a run that are words, by name; switches are the last."""
     return _plain_words(scenario, layout) | _switched(scenario.framework, layout.tensor_parallel == 1)
@@ -324,11 +323,7 @@ def _signed(scenario: Scenario) -> str:
 
 def stack_text(scenario: Scenario, layout: Layout) -> str:
     """Return the framework with the switches that differ from its defaults."""
-    return _stack_text(scenario.framework, layout.tensor_parallel == 1)
-
-
-@lru_cache(maxsize=64)
-def _stack_text(profile: FrameworkProfile, alone: bool) -> str:  # noqa: FBT001  a key of the cache
+    alone, profile = layout.tensor_parallel == 1, scenario.framework
     usual, own = (_switched(each, alone) for each in (PROFILES[profile.name], profile))
     switched = (f"{name.removeprefix(_SWITCH)}={word}" for name, word in own.items() if usual.get(name) != word)
     return " ".join((profile.name, *switched))
@@ -361,7 +356,7 @@ class CalibratedRange(NamedTuple):
             if not low <= value <= high:
                 yield name, f"{name} {value:g} (calibrated {low:g} to {high:g})"
         yield from self.unseen(_plain_words(scenario, layout))
-        yield from _switches_outside(self, scenario.framework, layout.tensor_parallel == 1)
+        yield from _unseen(self, scenario.framework, layout.tensor_parallel == 1)
 
     def unseen(self, words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield the words that no run had, with a phrase each."""
@@ -391,12 +386,8 @@ class CalibratedRange(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _switches_outside(
-    calibrated: CalibratedRange,
-    profile: FrameworkProfile,
-    alone: bool,  # noqa: FBT001  a key of the cache
-) -> tuple[tuple[str, str], ...]:
-    return tuple(calibrated.unseen(_switched(profile, alone)))
+def _unseen(known: CalibratedRange, profile: FrameworkProfile, alone: bool) -> tuple[tuple[str, str], ...]:  # noqa: FBT001
+    return tuple(known.unseen(_switched(profile, alone)))
 
 
 def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
