@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
 Row = Mapping[str, Any]
@@ -18,12 +19,35 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(*, kw_only: bool = False, slots: bool = True) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that makes an inner dataclass: compared by identity, frozen for the type checker alone.
+def record(*, kw_only: bool = False, slots: bool = True, by_value: bool = False) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that makes an inner dataclass: frozen for type checkers alone, compared by identity or value.
 
-    Python compiles the methods of a dataclass as it is imported: these are left to answers and to keys of caches.
+    Python compiles the methods of a dataclass as it is imported, and longest those of a frozen one: these are left to
+    what users hold in their hands. Others share methods, which know a class's fields.
     """
-    return dataclass(kw_only=kw_only, slots=slots, eq=False, repr=False)
+
+    def made(kind: type[T]) -> type[T]:
+        kind = dataclass(kw_only=kw_only, slots=slots, eq=False, repr=False)(kind)
+        return _by_value(kind) if by_value else kind
+
+    return made
+
+
+def _by_value(kind: Any) -> Any:
+    """Return a record whose equality, hash and text are those of its fields."""
+    values = attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
+
+    def equal(self: object, other: object) -> bool:
+        return self is other or (type(self) is type(other) and values(self) == values(other))
+
+    def shown(self: object) -> str:
+        texts = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(kind) if each.repr)
+        return f"{kind.__qualname__}({', '.join(texts)})"
+
+    for name, method in {"__eq__": equal, "__hash__": lambda self: hash(values(self)), "__repr__": shown}.items():
+        if name not in vars(kind):
+            setattr(kind, name, method)
+    return kind
 
 
 class Drawing(Protocol):

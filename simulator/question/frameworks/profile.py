@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, Literal, get_args
@@ -129,7 +129,7 @@ def _fields(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*(each.name for each in fields(kind)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class FrameworkLimits:
     """Limits of a framework that the layout rules read."""
 
