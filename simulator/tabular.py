@@ -28,12 +28,12 @@ def record(*, kw_only: bool = False, slots: bool = True, by_value: bool = False)
 
     def made(kind: type[T]) -> type[T]:
         kind = dataclass(kw_only=kw_only, slots=slots, eq=False, repr=False)(kind)
-        return _by_value(kind) if by_value else kind
+        return compared(kind) if by_value else kind
 
     return made
 
 
-def _by_value(kind: Any) -> Any:
+def compared(kind: Any) -> Any:
     """Return a record whose equality, hash and text are those of its fields."""
     values = attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
 
