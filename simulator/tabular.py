@@ -34,20 +34,25 @@ def record(*, kw_only: bool = False, slots: bool = True, by_value: bool = False)
 
 
 def compared(kind: Any) -> Any:
-    """Return a record whose equality, hash and text are those of its fields."""
-    values = attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
-
-    def equal(self: object, other: object) -> bool:
-        return self is other or (type(self) is type(other) and values(self) == values(other))
-
-    def shown(self: object) -> str:
-        texts = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(kind) if each.repr)
-        return f"{kind.__qualname__}({', '.join(texts)})"
-
-    for name, method in {"__eq__": equal, "__hash__": lambda self: hash(values(self)), "__repr__": shown}.items():
-        if name not in vars(kind):
+    """Return a record with equality, hash and text of its fields, where it has none of its own."""
+    kind.values_of = attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
+    for name, method in (("__eq__", _equal), ("__hash__", _hash), ("__repr__", _shown)):
+        if getattr(kind, name) is getattr(object, name):
             setattr(kind, name, method)
     return kind
+
+
+def _equal(self: Any, other: Any) -> bool:
+    return self is other or (type(self) is type(other) and self.values_of(self) == self.values_of(other))
+
+
+def _hash(self: Any) -> int:
+    return hash(self.values_of(self))
+
+
+def _shown(self: Any) -> str:
+    texts = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    return f"{type(self).__qualname__}({', '.join(texts)})"
 
 
 class Drawing(Protocol):
