@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
 Row = Mapping[str, Any]
@@ -18,12 +19,40 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(*, kw_only: bool = False, slots: bool = True) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that makes an inner dataclass: compared by identity, frozen for the type checker alone.
+def record(*, kw_only: bool = False, slots: bool = True, by_value: bool = False) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that makes an inner dataclass: frozen for type checkers alone, compared by identity or value.
 
-    Python compiles the methods of a dataclass as it is imported: these are left to answers and to keys of caches.
+    Python compiles the methods of a dataclass as it is imported, and longest those of a frozen one: these are left to
+    what users hold in their hands. Others share methods, which know a class's fields.
     """
-    return dataclass(kw_only=kw_only, slots=slots, eq=False, repr=False)
+
+    def made(kind: type[T]) -> type[T]:
+        kind = dataclass(kw_only=kw_only, slots=slots, eq=False, repr=False)(kind)
+        return compared(kind) if by_value else kind
+
+    return made
+
+
+def compared(kind: Any) -> Any:
+    """Return a record with equality, hash and text of its fields, where it has none of its own."""
+    kind.values_of = attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
+    for name, method in (("__eq__", _equal), ("__hash__", _hash), ("__repr__", _shown)):
+        if getattr(kind, name) is getattr(object, name):
+            setattr(kind, name, method)
+    return kind
+
+
+def _equal(self: Any, other: Any) -> bool:
+    return self is other or (type(self) is type(other) and self.values_of(self) == self.values_of(other))
+
+
+def _hash(self: Any) -> int:
+    return hash(self.values_of(self))
+
+
+def _shown(self: Any) -> str:
+    texts = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    return f"{type(self).__qualname__}({', '.join(texts)})"
 
 
 class Drawing(Protocol):

@@ -11,7 +11,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.origin import Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.documents import of_fields, validated, wrong_value
+from simulator.question.specs.documents import of_fields, validated, wrong_values
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIGA
 
@@ -71,8 +71,8 @@ def _value(name: str, text: str) -> object:
         return text.lower() in ("true", "1")
     if not text.isascii() or not text.isdigit() or len(text) > 12:
         raise InputError(f"--model-field {name}={text[:60]}: must be a whole number")
-    if wrong := wrong_value(ModelSpec, name, int(text)):  # only its own range; the model checks how fields combine
-        raise InputError(f"--model-field {name}={text[:60]}: {wrong}")
+    if wrong := wrong_values(ModelSpec, {name: int(text)}):  # its own range; the model checks how fields combine
+        raise InputError(f"--model-field {name}={text[:60]}: {wrong[0].rpartition(': ')[2]}")
     return int(text)
 
 

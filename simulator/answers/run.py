@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -27,6 +26,7 @@ from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.search.build import bare_estimate
 from simulator.search.space import Remedy, Space
+from simulator.tabular import record
 
 _BELONGS_TO = {
     "recompute_modules": "selective",
@@ -119,7 +119,7 @@ SECONDS_PER_HOUR = 3600.0
 _HOURS_PER_DAY = 24.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class TrainingRun:
     """Duration and cost of a whole training run with one layout."""
 

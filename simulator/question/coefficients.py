@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from simulator.question.specs.documents import TABLED, TableRow, fields_from, rows_of
 from simulator.question.units import parse_bytes
+from simulator.tabular import record
 
 CoefficientKind = Literal["memory", "time"]
 """Kinds of coefficients, which are fitted apart."""
@@ -57,7 +58,7 @@ def _of_kind(kind: CoefficientKind) -> dict[str, dict[str, str]]:
     return {name: row for name, row in _TABLE.items() if row["kind"] == kind}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 @fields_from(_of_kind("memory"), _coefficient)
 class MemoryCoefficients:
     """Coefficients of memory that tensors do not explain."""
@@ -83,7 +84,7 @@ class MemoryCoefficients:
     """Share of the usable memory up to which a starved run may still start: a measured one needed about 1.026."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 @fields_from(_of_kind("time"), _coefficient)
 class TimeCoefficients:
     """Coefficients of time: shares of the device's peak rates, exposed shares of communication, overheads."""
@@ -142,7 +143,7 @@ class TimeCoefficients:
     optimizer_slowdown: float = TABLED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class Coefficients:
     """Set of coefficients that a calibration writes and a scenario takes."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_args
+
+from simulator.tabular import record
 
 _ByTheUser = Literal["argument", "option", "environment", "settings"]
 OriginKind = Literal[_ByTheUser, "file", "search", "stack", "hardware", "framework", "follows", "nobody"]
@@ -49,7 +50,7 @@ class Input(NamedTuple):
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Place:
     """A line of a file."""
 
@@ -64,7 +65,7 @@ class Place:
         return Origin("file", f"{self.file}:{self.line}")
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Unknown:
     """A value that only the run's environment knows: `$WORLD_SIZE`, `$1`, `$(command)`."""
 
@@ -75,7 +76,7 @@ class Unknown:
     """Settings that depend on it; empty where none that matters does."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Remark:
     """A fact about a recipe that its reader should know: an unknown, repeated or contradictory flag, a broken rule."""
 
@@ -94,7 +95,7 @@ class Remark:
     """What an upper bound is of, where its most favourable reading is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class RecipeFlag:
     """A flag as it stands in the recipe."""
 

@@ -37,7 +37,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName, StackName
-from simulator.tabular import Tabular
+from simulator.tabular import Tabular, record
 
 CHUNK = 8192
 """Layouts priced at once, few enough for their arrays to stay in the processor's cache."""
@@ -440,7 +440,7 @@ _EXCHANGE = ("expert_dispatch", "overlap_expert_exchange")
 """Switches of the experts' exchange; a question that sets one is searched as it stands."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class Query:
     """A question whose layout is searched."""
 
@@ -492,7 +492,7 @@ class PricedLayout(NamedTuple):
     """The layout alone, priced in full, where a search keeps it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class Counts:
     """Numbers of layouts visited, by outcome."""
 
@@ -506,7 +506,7 @@ class Counts:
     """Duration of the search."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Remedy:
     """A change that would make the nearest miss fit."""
 
@@ -516,7 +516,7 @@ class Remedy:
     """The fastest layout after it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class StackBest:
     """The best layout under another named stack."""
 
@@ -526,7 +526,7 @@ class StackBest:
     """None where nothing fits."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class NodeCount:
     """Fastest layout on a number of nodes."""
 
@@ -538,7 +538,7 @@ class NodeCount:
     """Its speed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class FewestNodes:
     """Result of a search for the fewest nodes."""
 

@@ -7,7 +7,7 @@ A norm's output has 2 h bytes a token and the spread `sequence`: a device holds 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple, assert_never, cast
 
@@ -34,6 +34,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.specs.optimizers import TensorClass
 from simulator.question.vocabulary import RecomputeMode
+from simulator.tabular import record
 
 
 @of_sizes
@@ -240,7 +241,7 @@ def _by_heads(pricing: Pricing, spread: HeadSpread) -> Array:
     assert_never(spread)
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class WeightTotals:
     """Parameters of a group of weights, by how they are split."""
 

@@ -14,10 +14,10 @@ from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import Batching
-from simulator.tabular import Tabular, read_late
+from simulator.tabular import Tabular, read_late, record
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Violation:
     """A rule that a layout breaks."""
 
@@ -36,7 +36,7 @@ Coverage = Literal["measured", "between", "beyond", "never"]
 """Position of a question relative to the measured runs: among, between or beyond them, or where there are none."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Interval:
     """A 90 % interval."""
 
@@ -50,7 +50,7 @@ class Interval:
         return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (self, other)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class StageMemory:
     """Peak memory of one pipeline rank."""
 
@@ -81,7 +81,7 @@ _TAIL = 0.05
 
 
 @read_late("interval_bytes", "fit_probability")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class MemoryEstimate:
     """Memory of a layout on its worst rank and on all ranks."""
 
@@ -172,7 +172,7 @@ class ChunkTime(NamedTuple):
     """Seconds of weight gradients in the backward pass, where the schedule separates them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class StageTime:
     """Work of one pipeline rank per micro batch."""
 
@@ -187,7 +187,7 @@ class StageTime:
 
 
 @read_late("interval_seconds")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class ThroughputEstimate:
     """Speed of one optimizer step."""
 
@@ -242,7 +242,7 @@ class NextMeasurement:
 
 
 @read_late("contributions", "next_measurement")
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Provenance:
     """Basis of the numbers."""
 
@@ -272,7 +272,7 @@ class Provenance:
     """Release of the stack whose recipe sets the switches; empty for a stack without releases."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class LengthsEstimate:
     """What lengths that differ do to a run."""
 
@@ -298,7 +298,7 @@ class LengthsEstimate:
     """Tokens per second and device of that step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class AssumedSwitch:
     """A switch left unset that matters: its assumed value, and the effect of another value."""
 
@@ -323,7 +323,7 @@ class AssumedSwitch:
         return 1.0 / (1.0 + self.speed_change) - 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class OpenSwitch:
     """A switch that nobody said, and a value beside the present one that runs have."""
 
@@ -354,7 +354,7 @@ class OpenSwitch:
         return (f"{self.switch}={self.other}", *(f"{name}={text}" for name, text in self.others.items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class OpenRange:
     """Switches that nobody said, and figures of the layout at their ends."""
 

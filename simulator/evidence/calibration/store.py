@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -94,7 +94,7 @@ class Distance(NamedTuple):
     """Features that no row of the framework on the family has."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class RowsCoverage:
     """Coverage of the rows of one kind on a device family; of a family without any, that of all rows."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, Literal, get_args
@@ -90,12 +90,9 @@ def switch(  # noqa: PLR0913  what is known of a switch
     return field(default=default, metadata=meta)
 
 
-@record(kw_only=True)
+@record(kw_only=True, by_value=True)
 class Switches:
-    """Record of many switches that serves as a cache key, with its hash stored.
-
-    Classes that add switches are made with `eq=False`: code for each of a hundred fields takes long to start.
-    """
+    """Record of many switches that serves as a cache key, with its hash stored."""
 
     hashed: int = field(init=False, repr=False)
     """Hash of the switches, the same in every process."""
@@ -109,13 +106,6 @@ class Switches:
         """Hash by the switches."""
         return self.hashed
 
-    def __eq__(self, other: object) -> bool:
-        """Compare the hashes of the switches, then all fields."""
-        if not isinstance(other, Switches):
-            return NotImplemented
-        kind: Any = type(self)
-        return self.hashed == other.hashed and bool(_fields(kind)(self) == _fields(kind)(other))
-
 
 @lru_cache(maxsize=4)
 def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
@@ -123,13 +113,7 @@ def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*(each.name for each in fields(kind) if "moves" in each.metadata))
 
 
-@lru_cache(maxsize=4)
-def _fields(kind: type) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a getter of all field values of a record."""
-    return attrgetter(*(each.name for each in fields(kind)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True, by_value=True)
 class FrameworkLimits:
     """Limits of a framework that the layout rules read."""
 
@@ -182,7 +166,7 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-@record(kw_only=True)
+@record(kw_only=True, by_value=True)
 class FrameworkProfile(Switches):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 

@@ -17,6 +17,7 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import StackName
+from simulator.tabular import record
 
 
 class Calibrated(Protocol):
@@ -39,7 +40,7 @@ class Calibrated(Protocol):
         """Return which layouts at `index` of a priced block fit with at least `probability`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class NodeGroup:
     """Group of equal nodes in a cluster of several kinds."""
 

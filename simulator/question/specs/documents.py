@@ -15,7 +15,6 @@ from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from importlib.util import cache_from_source
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_args, get_type_hints
 
@@ -23,6 +22,7 @@ from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
 from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, read_table, replacing
 from simulator.question.units import MIB
+from simulator.tabular import compared
 
 TableRow = Mapping[str, str]
 """Cells of a row by column."""
@@ -89,11 +89,9 @@ class Frozen:
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     __pydantic_config__: ClassVar[dict[str, object]]
-    _values: ClassVar[Any]
 
     def __init_subclass__(cls) -> None:
-        dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
-        cls._values = attrgetter("__class__", *(each.name for each in fields(cls)))
+        compared(dataclass(init=False, repr=False, eq=False, kw_only=True)(cls))
         cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False, "alias_generator": cls.key}
 
     def __init__(self, **values: Any) -> None:
@@ -102,16 +100,6 @@ class Frozen:
             known[each.name] = values.pop(each.name) if each.name in values else _default(each)
         if values or MISSING in known.values():
             raise TypeError(f"{type(self).__name__}: unknown {list(values)}, or missing in {list(known)}")
-
-    def __eq__(self, other: object) -> bool:
-        """Compare all fields."""
-        return self is other or (type(self) is type(other) and self._values(self) == self._values(other))
-
-    def __hash__(self) -> int:
-        return hash(self._values(self))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in of_fields(self).items())})"
 
     def __post_init__(self) -> None:
         """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""
@@ -198,17 +186,6 @@ def wrong_values(kind: type[Frozen], values: dict[str, object]) -> list[str]:
     except ValidationError as error:
         return [message for message in _messages(kind, error) if not message.endswith(": is missing")]
     return []
-
-
-def wrong_value(kind: type[Frozen], name: str, value: object) -> str:
-    """Return what is wrong with the value of one field; an empty text for nothing."""
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  start-up time
-
-    try:
-        TypeAdapter(kind.field_types(limits=True)[name]).validate_python(value)
-    except ValidationError as error:
-        return error.errors()[0]["msg"].lower()
-    return ""
 
 
 def listed(where: str, problems: Iterable[str]) -> str:
