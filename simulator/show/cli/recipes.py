@@ -126,8 +126,8 @@ def _compare(**values: Any) -> None:
     ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
-    asked = question_on_line(ctx)
-    cases = case_of_text(values["a"], asked), case_of_text(values["b"], asked)
+    question = question_on_line(ctx)
+    cases = case_of_text(values["a"], question), case_of_text(values["b"], question)
     compared = compare(*cases, (values["a"].strip(), values["b"].strip()))
     streams.write_answer(
         ctx, "comparison", compared, streams.presentation(ctx, scenarios=tuple(case.scenario for case in cases))
@@ -139,38 +139,38 @@ def _explain(**values: Any) -> None:
     from simulator.answers.explain import explain
 
     ctx = click.get_current_context()
-    asked = question_on_line(ctx)
-    case = _case_of_options(asked) if values["subject"] is None else case_of_text(values["subject"], asked)
+    question = question_on_line(ctx)
+    case = _case_of_options(question) if values["subject"] is None else case_of_text(values["subject"], question)
     explained = explain(case, values["min_fit_probability"])
     if case.question.recipe is not None:
         from simulator.recipes.check.judge import with_bounds
 
         explained = with_bounds(explained, case)
-    assumed = values["subject"] is None and "hardware" not in asked.inputs
+    assumed = values["subject"] is None and "hardware" not in question.inputs
     default = streams.default_text(case.scenario.hardware) if assumed else ""
     streams.write_answer(ctx, "explanation", explained, streams.presentation(ctx, default_hardware=default))
 
 
-def _case_of_options(asked: Question) -> Case:
+def _case_of_options(question: Question) -> Case:
     """Return the case of options alone."""
     from simulator.answers.cases import case_of, priceable
     from simulator.answers.ranking import with_best_layout
 
-    if "model" not in asked.inputs:
+    if "model" not in question.inputs:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
-    return priceable(case_of(with_best_layout(asked)))
+    return priceable(case_of(with_best_layout(question)))
 
 
-def case_of_text(text: str, asked: Question) -> Case:
+def case_of_text(text: str, question: Question) -> Case:
     """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
     if text.lstrip().startswith("-"):
-        return _case_of_options(asked.over(_quoted_question(text)))
+        return _case_of_options(question.over(_quoted_question(text)))
     from simulator.question.specs.names import shipped_name
     from simulator.recipes.emit.write import case_of_file
 
     if not os.path.exists(text) and shipped_name("model", text):  # noqa: PTH110  false for what is no path
         raise click.UsageError(f"{options.shown(text)} is a model, not a file: write '--model {text}'")
-    return case_of_file(text, asked)
+    return case_of_file(text, question)
 
 
 def _quoted_question(text: str) -> Question:
