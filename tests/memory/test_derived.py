@@ -71,7 +71,9 @@ def test_copies_under_other_coefficients_take_what_reads_none() -> None:
 
 @pytest.mark.parametrize("scenario", [DENSE, scenario_of(small_moe(num_hidden_layers=4))])
 def test_memory_of_copies_is_that_of_layouts_with_their_coefficients(scenario: Scenario) -> None:
-    layouts = [layout_of(scenario, micro_batch_size=size, recompute=mode) for size in (1, 2) for mode in ("none", "full")]
+    layouts = [
+        layout_of(scenario, micro_batch_size=size, recompute=mode) for size in (1, 2) for mode in ("none", "full")
+    ]
     names = priors("memory")
     values = np.tile([[0.7 * prior.low + 0.3 * prior.high] for prior in names.values()], 4) * np.linspace(0.9, 1.1, 4)
     moved = replace(scenario, coefficients=replaced(scenario.coefficients, "memory", list(names), values))
