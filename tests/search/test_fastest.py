@@ -13,6 +13,7 @@ from simulator.cost.timing.step import min_step_seconds
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import Offload
 from simulator.search import space as space_module
+from simulator.search.build import estimates_of
 from simulator.search.rank import (
     _experts_possible,
     _may_fit,
@@ -48,9 +49,13 @@ def test_it_is_the_first_of_a_search(scenario: Scenario) -> None:
     query = Query(scenario=scenario, min_fit_probability=LEAST)
     found = search(query, top=4)
     assert found.fastest
-    assert best_of(query) == found.fastest[0]
+    for below in (np.inf, found.fastest[1].step_seconds):
+        best = best_of(query, below=below)
+        assert best is not None
+        assert best._replace(priced=None) == found.fastest[0]
+        # It is estimated as it was priced, without pricing it again.
+        assert estimates_of([best], intervals=False) == estimates_of(found.fastest[:1], intervals=False)
     assert best_of(query, below=found.fastest[0].step_seconds) is None
-    assert best_of(query, below=found.fastest[1].step_seconds) == found.fastest[0]
     assert fits_somewhere(query)
 
 
