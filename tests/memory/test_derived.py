@@ -9,7 +9,6 @@ import pytest
 from simulator.cost.derived import (
     Alike,
     Pricing,
-    alike,
     derived,
     of_sizes,
     of_work,
@@ -17,10 +16,12 @@ from simulator.cost.derived import (
     pricings_of,
     recomputed_inside,
 )
-from simulator.cost.memory.activations import layer_bytes
+from simulator.cost.memory.activations import activations_in_flight, layer_bytes, stage_activations
 from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.state import training_state
+from simulator.question.coefficients import priors, replaced
 from simulator.question.scenario.block import Array, block_of
-from simulator.question.scenario.scenario import NodeGroup
+from simulator.question.scenario.scenario import NodeGroup, Scenario
 from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
 
 DENSE = scenario_of(small_dense(num_hidden_layers=4))
@@ -38,24 +39,49 @@ def test_a_mask_that_layouts_share_cannot_be_written() -> None:
         mask[0] = False
 
 
-def test_figures_are_shared_where_that_halves_them() -> None:
-    four = block(micro_batch_size=[1, 2, 4, 8])
-    for first, index, shares in (
-        ([0, 1], [0, 0, 1, 1], True),
-        ([0, 1, 2], [0, 1, 2, 2], False),
-        ([0], [0, 0, 0, 0], True),
-    ):
-        assert (alike(four, np.array(first), np.array(index)) is not None) is shares
-    shared = alike(four, np.array([1, 3]), np.array([0, 1, 1, 0]))
-    assert shared is not None
-    assert shared.pricing.block.micro_batch_size.tolist() == [2, 8]
+def test_a_figure_of_each_kind_is_spread_over_its_layouts() -> None:
+    kinds = block(micro_batch_size=[2, 8])
+    shared = Alike(kinds, np.array([0, 1, 1, 0]))
     assert shared.spread(np.array([10.0, 20.0])).tolist() == [10, 20, 20, 10]
     assert shared.spread(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist() == [[1, 2, 2, 1], [3, 4, 4, 3]]
-    # Of two layouts of one kind that kind is left, and of two kinds none is shared.
-    left = shared.take(np.array([1, 2]))
-    assert left is not None
-    assert (left.pricing.block.micro_batch_size.tolist(), left.index.tolist()) == ([8], [0, 0])
-    assert shared.take(np.array([0, 1])) is None
+    # Chosen layouts share the kinds with what is known of them.
+    left = shared.take(np.array([1, 3]))
+    assert left.pricing is kinds
+    assert left.index.tolist() == [1, 0]
+
+
+def test_copies_under_other_coefficients_take_what_reads_none() -> None:
+    whole, seen = block(micro_batch_size=[1, 2, 4]), list[int]()
+
+    @derived
+    def kept(pricing: Pricing) -> Array:
+        seen.append(len(pricing))
+        return pricing.block.micro_batch_size
+
+    @of_sizes
+    def sizes(pricing: Pricing) -> Array:
+        seen.append(len(pricing))
+        return pricing.block.micro_batch_size
+
+    each = np.array([2, 2, 0])
+    copies = whole.copies(each, DENSE, kept)
+    assert kept(copies).tolist() == sizes(copies).tolist() == copies.block.micro_batch_size.tolist() == [4, 4, 1]
+    assert seen == [3, 3]
+
+
+@pytest.mark.parametrize("scenario", [DENSE, scenario_of(small_moe(num_hidden_layers=4))])
+def test_memory_of_copies_is_that_of_layouts_with_their_coefficients(scenario: Scenario) -> None:
+    layouts = [
+        layout_of(scenario, micro_batch_size=size, recompute=mode) for size in (1, 2) for mode in ("none", "full")
+    ]
+    names = priors("memory")
+    values = np.tile([[0.7 * prior.low + 0.3 * prior.high] for prior in names.values()], 4) * np.linspace(0.9, 1.1, 4)
+    moved = replace(scenario, coefficients=replaced(scenario.coefficients, "memory", list(names), values))
+    each, kept = np.array([3, 0, 1, 1]), (training_state, stage_activations, activations_in_flight)
+    shared = memory_by_stage(Pricing(scenario, block_of(layouts)).copies(each, moved, *kept))
+    alone = memory_by_stage(Pricing(moved, block_of([layouts[at] for at in each])))
+    assert np.array_equal(shared.need, alone.need)
+    assert np.array_equal(shared.outside.total, alone.outside.total)
 
 
 class NoCalibration:
@@ -93,7 +119,7 @@ def test_what_depends_on_work_or_sizes_is_computed_for_each_kind_alone() -> None
         return pricing.block.micro_batch_size
 
     whole = block(micro_batch_size=[2, 2, 4, 4], data_parallel=[8, 8, 8, 8])
-    kinds = alike(whole, np.array([0, 2]), np.array([0, 0, 1, 1]))
+    kinds = Alike(whole.take(np.array([0, 2])), np.array([0, 0, 1, 1]))
     one = Alike(whole.take(np.array([2])), np.array([0, 0, 0, 0]))
     priced = Pricing(DENSE, whole.block, sizes=kinds, work=one)
     for _ in range(2):
@@ -109,7 +135,6 @@ def test_what_depends_on_work_or_sizes_is_computed_for_each_kind_alone() -> None
     assert seen[-2:] == [("work", 2), ("work", 4)]
     assert bare.kinds_of_work is bare
     assert priced.kinds_of_work is one.pricing
-    assert kinds is not None
     assert by_sizes.kinds_of_work is kinds.pricing
     assert bare.spread_work(np.array([1.0])).tolist() == [1]
     assert priced.spread_work(np.array([7.0])).tolist() == [7] * 4
@@ -117,13 +142,13 @@ def test_what_depends_on_work_or_sizes_is_computed_for_each_kind_alone() -> None
 
 def test_chosen_layouts_keep_their_kinds() -> None:
     whole = block(micro_batch_size=[2, 2, 4, 4])
-    kinds = alike(whole, np.array([0, 2]), np.array([0, 0, 1, 1]))
+    kinds = Alike(whole.take(np.array([0, 2])), np.array([0, 0, 1, 1]))
     priced = Pricing(DENSE, whole.block, sizes=kinds, work=kinds)
     some = priced.take(np.array([3, 2, 1]))
     assert some.block.micro_batch_size.tolist() == [4, 4, 2]
-    assert some.work is not None
-    assert some.work.index.tolist() == [1, 1, 0]
-    assert some.sizes is None
+    for shared in (some.work, some.sizes):
+        assert shared is not None
+        assert (shared.pricing, shared.index.tolist()) == (kinds.pricing, [1, 1, 0])
     changed = priced.changed(zero_stage=np.array([0.0, 1, 2, 3]))
     assert changed.block.zero_stage.tolist() == [0, 1, 2, 3]
     assert (changed.work, changed.sizes) == (kinds, kinds)

@@ -41,9 +41,9 @@ def test_ranges_of_many_layouts_are_priced_together(monkeypatch: pytest.MonkeyPa
     blocks: list[int] = []
     alone = apply.relative_variances
 
-    def counted(kind: Any, pricing: Any, part: Any) -> Any:
-        blocks.append(len(pricing))
-        return alone(kind, pricing, part)
+    def counted(kind: Any, pricing: Any, part: Any, at: Any = None) -> Any:
+        blocks.append(len(pricing if at is None else at))
+        return alone(kind, pricing, part, at)
 
     monkeypatch.setattr(apply, "relative_variances", counted)
     ranking = simulator.rank(**QUESTION, top=200, variants=True)

@@ -27,7 +27,9 @@ QUERY = Query(scenario=scenario_of(small_dense(num_hidden_layers=8), global_batc
 def test_what_takes_as_long_as_the_bound_is_too_slow() -> None:
     first = search(QUERY, top=1).fastest[0]
     assert fastest_of(QUERY, below=first.step_seconds) is None
-    assert fastest_of(QUERY, below=first.step_seconds * 1.001) == first
+    found = fastest_of(QUERY, below=first.step_seconds * 1.001)
+    assert found is not None
+    assert found[:4] == first[:4]
     assert fastest_of(QUERY, below=first.step_seconds / 2) is None
 
 

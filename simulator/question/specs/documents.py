@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -81,7 +81,7 @@ class Taken:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Frozen:
-    """Base of specs: dataclasses, immutable for the type checker, of which pydantic validates what people write.
+    """Base of specs: immutable dataclasses, of which pydantic validates what people write.
 
     Of these no unknown keys are taken, and no numbers that are not finite. A subclass is a dataclass without being
     decorated; its methods stand here, since Python takes long to compile those of many fields.
@@ -100,6 +100,9 @@ class Frozen:
             known[each.name] = values.pop(each.name) if each.name in values else _default(each)
         if values or MISSING in known.values():
             raise TypeError(f"{type(self).__name__}: unknown {list(values)}, or missing in {list(known)}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field '{name}'")
 
     def __post_init__(self) -> None:
         """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""
