@@ -376,8 +376,8 @@ def _planned(value: Mapping[str, Any]) -> Plan:
         for each in value["offers"]
     ]
     limits = {name: value[name] for name in ("train_tokens", "deadline_days", "budget", "min_fit_probability")}
-    asked = [{c["precision"]: None for c in value["choices"] if c["offer"] == each} for each in range(len(offers))]
-    precisions = tuple(asked[0]) if all(each == asked[0] for each in asked) else ()
+    by_offer = [{c["precision"]: None for c in value["choices"] if c["offer"] == at} for at in range(len(offers))]
+    precisions = tuple(by_offer[0]) if all(each == by_offer[0] for each in by_offer) else ()
     known = value["availability"]
     availability = None if known is None else Availability(**known)
     plan = plan_of(saved_question(value), offers=offers, precisions=precisions, availability=availability, **limits)
