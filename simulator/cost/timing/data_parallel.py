@@ -80,12 +80,12 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     beside_forward = np.where(always, forward, window.own * forward + window.pace * _FORWARD_SHARE * pace)
     beside_backward = np.where(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
     gather, reduction = _gather(pricing), _reduction(pricing)
-    overlaps = scenario.framework
+    overlaps, nothing = scenario.framework, np.zeros_like(own)
     first = _exposed(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
     regathered = np.where(always, gather.seconds, 0.0)
-    hidden = regathered if overlaps.overlap_param_gather else 0.0
-    hidden = hidden + (reduction.seconds if overlaps.overlap_grad_reduce else 0.0)
-    end = reduction.end if overlaps.overlap_grad_reduce else 0.0
+    hidden = regathered if overlaps.overlap_param_gather else nothing
+    hidden = hidden + (reduction.seconds if overlaps.overlap_grad_reduce else nothing)
+    end = reduction.end if overlaps.overlap_grad_reduce else nothing
     last = _exposed(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
     each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
     alone: Array = (each_step + _exchange_overhead(pricing) + _broadcasts(pricing)).max(axis=0)
@@ -93,7 +93,8 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
         return alone
     each_batch = np.where(always, first, 0.0) + np.where(often, last, 0.0)
     waits = (batches * (own + each_batch)).max(axis=0) - batches * pace
-    return waits + alone
+    added: Array = waits + alone
+    return added
 
 
 def _exposed(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
