@@ -13,6 +13,7 @@ from simulator.cost.memory.activations import delayed_bytes, layer_bytes
 from simulator.cost.operations.layer import MIXERS, layer_operations
 from simulator.cost.operations.record import Conditions
 from simulator.cost.operations.sums import total_parameters, weights_of
+from simulator.errors import InputError
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import TRAITS, FeedForward, LayerKind, Mixer, ModelSpec
 from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_mla, small_moe
@@ -251,7 +252,7 @@ def test_fewer_key_value_heads_than_ranks() -> None:
     ],
 )
 def test_what_does_not_fit_together_is_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InputError, match=message):
         small_dense(**changes)
 
 

@@ -77,7 +77,7 @@ def test_offload_by_tensor_brings_back_the_experts_of_a_rank_at_once(
 
     No other rank has a rank's experts to shard them with; the dense layers are sharded over all.
     """
-    scenario = question(small_moe(vocab_size=8), seq_length=2, devices=devices)
+    scenario = question(small_moe(vocab_size=8), seq_length=2, devices=devices, options={"buffers_weights": "false"})
     found = stage(
         scenario, offload="optimizer_tensorwise", expert_parallel=experts, zero_stage=zero_stage, micro_batch_size=1
     )

@@ -255,13 +255,13 @@ def test_heads_that_are_repeated_take_more_and_are_not_refused(tmp_path: Path) -
     exchange = "--use-distributed-optimizer --context-parallel-algo ulysses_cp_algo --context-parallel-size"
     needs = []
     for groups in (2, 8):
-        result = judged(f"{GROUPS} {groups} {exchange} 8 {LATER}", tmp_path)
+        result = judged(f"{GROUPS} {groups} {exchange} 8 {LATER} --micro-batch-size 4", tmp_path)
         assert result.outcome == "fits"
         assert result.estimate is not None
         needs.append(result.estimate.memory.parts_bytes["activations"])
-    # Of 512 tokens in 32 layers, in widths of q: q, k and v; or the projection, q and k.
+    # Of 4 x 512 tokens in 32 layers, in widths of q: q, k and v; or the projection, q and k.
     wide, narrow = 3, 1 + 2 * 8 / 32 + 1 + 8 / 32
-    assert needs[0] - needs[1] == (wide - narrow) * 4096 * 2 * 512 * 32
+    assert needs[0] - needs[1] == (wide - narrow) * 4096 * 2 * 4 * 512 * 32
     refused = judged(f"{GROUPS} 4 {exchange} 3 {LATER}", tmp_path)
     assert refused.outcome != "fits"
 

@@ -101,8 +101,8 @@ def _memory_slopes(pricing: Pricing, at: Index, fitted: tuple[tuple[str, float],
     """Return the slopes of the logarithmic need, and the share outside the allocator if only documents give it."""
     moved, steps = _moved(pricing, "memory", fitted, len(at))
     # Coefficients enter behind the state and what a layer saves. Idle blocks fill what a device leaves.
-    kept = (training_state, stage_activations, activations_in_flight)
-    memory = memory_by_stage(pricing.copies(np.repeat(at, 1 + len(steps)), moved, *kept))
+    shared = (training_state, stage_activations, activations_in_flight)
+    memory = memory_by_stage(pricing.copies(np.repeat(at, 1 + len(steps)), moved, *shared))
     slopes = _slopes(np.max(memory.need, axis=0), steps)
     if pricing.scenario.hardware.communicator_buffer_bytes is None:
         return slopes, None

@@ -115,7 +115,9 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
 
 def _add_defaults(arguments: Arguments) -> None:
     """Add the defaults of TRL's own scripts."""
-    arguments.add_defaults(("lora_dropout=0.05", *([] if arguments.has(*_LENGTHS) else ["max_length=1024"])), 1)
+    adapters = ["lora_dropout=0.05"] if arguments.has("use_peft") else []
+    length = [] if arguments.has(*_LENGTHS) else ["max_length=1024"]
+    arguments.add_defaults((*adapters, *length), 1)
     if not arguments.has("gradient_checkpointing"):
         message = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
         arguments.remark("activations-bound", "warning", message)

@@ -140,8 +140,8 @@ def of_fields(spec: Frozen, *, but: Iterable[str] = (), defaults: bool = True) -
     return {name: value for name, (value, usual) in values.items() if name not in but and (defaults or value != usual)}
 
 
-def _default(of: Field[Any]) -> Any:
-    return of.default if of.default_factory is MISSING else of.default_factory()
+def _default(about: Field[Any]) -> Any:
+    return about.default if about.default_factory is MISSING else about.default_factory()
 
 
 def plain(value: Any, *, but: Iterable[str] = ()) -> Any:

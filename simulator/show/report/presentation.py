@@ -69,7 +69,7 @@ def grid(  # noqa: PLR0913  what a table is made of
 
 def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
     """Return a table for a terminal as tabulate writes it, whose import takes longer than all tables of an answer."""
-    rows = [[text.strip().split("\n") for text in row] for row in (headers, *cells)]
+    rows = [[text.strip(" ").split("\n") for text in row] for row in (headers, *cells)]
     widths = [max(len(_COLOUR.sub("", line)) for text in column for line in text) for column in zip(*rows, strict=True)]
     lines: list[str] = []
     for row in rows:
