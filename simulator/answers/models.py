@@ -41,7 +41,7 @@ def model_of(model: Any) -> ModelSpec:
     return model_of_config(values, "model", name or "own-model")
 
 
-_NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
+_NOT_SHAPE = ("name", "note", "sources", "provenance", "published", "encoder")
 
 
 def field_values(settings: Iterable[tuple[str, str]]) -> dict[str, object]:

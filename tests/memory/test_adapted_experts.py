@@ -43,6 +43,18 @@ def test_experts_that_no_library_quantises_stay_in_16_bits() -> None:
     assert state_bytes(wide, "parameters") - state_bytes(narrow, "parameters") == pytest.approx(more, rel=0.001)
 
 
+def test_experts_that_are_not_quantised_are_gathered_in_16_bits() -> None:
+    """Under ZeRO 3 two layers are gathered: of 8 experts with three matrices of 4096 x 14336 each."""
+    words: dict[str, Any] = {**SMALL, "hardware": "h200", "devices": 2, "method": "qlora", "zero_stage": 3}
+    narrow, wide = (
+        simulator.estimate(model="mixtral-8x7b", stack="peft", options={"quantised_experts": word}, **words)
+        for word in ("true", "false")
+    )
+    experts = 8 * 3 * 4096 * 14336
+    more = state_bytes(wide, "temporary") - state_bytes(narrow, "temporary")
+    assert more == pytest.approx(2 * experts * (2 - 0.5 - 4 / 64), rel=0.001)
+
+
 def test_experts_outside_a_4_bit_base_are_widened_as_peft_widens_the_rest() -> None:
     """peft 0.19, utils/other.py, `prepare_model_for_kbit_training`: what is not of 4 bits becomes fp32."""
     answer = over_4_bits("qwen3-30b-a3b", "trl", quantised_experts="false", widened_rest="true")

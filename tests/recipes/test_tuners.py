@@ -264,6 +264,25 @@ def test_commands_of_tuners(  # noqa: PLR0917  what a command says
     assert (recipe.seq_length, recipe.layout.zero_stage) == (sequence, zero)
 
 
+@pytest.mark.parametrize(
+    ("command", "adapters", "dropout"),
+    [
+        ("trl sft", " --use_peft", "before"),
+        ("accelerate launch trl/scripts/sft.py", " --use_peft", "before"),
+        ("accelerate launch open_instruct/finetune.py", " --use_lora --lora_rank 16", "before"),
+    ],
+)
+def test_the_usual_dropout_of_adapters_makes_no_adapters(
+    command: str, adapters: str, dropout: str, tmp_path: Path
+) -> None:
+    launch = f"{command} --model_name_or_path Qwen/Qwen2.5-7B --max_length 512 --per_device_train_batch_size 1"
+    whole = read(tmp_path, "x.sh", launch)
+    assert whole.lora_rank is None
+    assert not [remark for remark in whole.remarks if "adapters" in remark.message]
+    assert read(tmp_path, "x.sh", launch + adapters).options["adapter_dropout"] == dropout
+    assert read(tmp_path, "x.sh", f"{launch}{adapters} --lora_dropout 0").options["adapter_dropout"] == "none"
+
+
 FOUNDRY = """variables: {max_seq_len: 2048}
 max_seq_len: ${variables.max_seq_len}
 model: {name: mpt_causal_lm, d_model: 4096, n_heads: 32, n_layers: 32, attn_config: {attn_impl: flash}}

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import time
+from dataclasses import FrozenInstanceError
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.question.specs import documents, yaml_text
+from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import (
     MAXIMUM_BYTES,
     Frozen,
@@ -214,3 +216,12 @@ def test_where_nothing_may_be_written_files_are_read(shipped: Path, monkeypatch:
     monkeypatch.setattr(documents, "_SHIPPED", (shipped.parent / "other",))
     assert read_yaml(shipped) == wanted
     assert not remembered(shipped).exists(), "a file of the user's leaves nothing beside it"
+
+
+def test_specs_are_frozen() -> None:
+    spec = load_model("llama3.1-8b")
+    with pytest.raises(FrozenInstanceError):
+        spec.hidden_size = 1  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        del spec.hidden_size
+    assert load_model("llama3.1-8b").hidden_size == 4096

@@ -184,10 +184,11 @@ def linear_parameters(pricing: Pricing) -> KindArray:
 
 
 @of_work
-def largest_linear_layer(pricing: Pricing) -> Array:
-    """Return the largest number of linear weights of a layer on one device, over the kinds, shape (n,)."""
+def largest_linear_layer(pricing: Pricing, *, routed: bool = True) -> Array:
+    """Return the largest number of linear weights of a layer on one device, shape (n,), on demand without experts."""
     kinds = pricing.scenario.model.layer_kinds
-    parameters: Array = largest(local_count(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
+    parts = [local_by_class(pricing, _linear(pricing.scenario, kind)) for kind in kinds]
+    parameters: Array = largest(part.dense + part.routed * routed for part in parts)
     return parameters
 
 
@@ -639,7 +640,8 @@ def _gathered(pricing: Pricing) -> KindArray:
     layer = largest(local_count(pricing, piece) for piece in totals.layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
     narrowed = element - _quantised_bytes(scenario) if scenario.framework.quantised_base else 0.0
-    of_layer = layer * element - narrowed * largest_linear_layer(pricing)
+    quantised = largest_linear_layer(pricing, routed=scenario.framework.quantised_experts)
+    of_layer = layer * element - narrowed * quantised
     weights = np.where(block.zero_stage >= 3, 2.0 * of_layer, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:

@@ -45,7 +45,8 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
-    arguments.add_defaults(("torch_dtype=bfloat16", "lora_dropout=0.1"), launch.line)
+    adapters = ("lora_dropout=0.1",) if arguments.has("use_lora") else ()
+    arguments.add_defaults(("torch_dtype=bfloat16", *adapters), launch.line)
     return read_trainer(arguments, launch)
 
 

@@ -27,7 +27,7 @@ from simulator.frameworks.values import PlainValue
 from simulator.frameworks.write import WordPair
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, model_chunks, pipeline_shape, rank_layers
-from simulator.question.specs.documents import read_limited, read_yaml
+from simulator.question.specs.documents import read_limited, read_yaml, validated
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 
@@ -166,7 +166,8 @@ def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, ob
     if not arguments.switch("fault_tolerance", "fault_tolerance.enable") or not (model or "vocab_size" in shape):
         return 0.0
     named: dict[str, Any] = {"name": "flavor", "architecture": "llama", "tie_word_embeddings": False, **shape}
-    return 4.0 * FP32 * total_parameters(models.load_model(model) if model else ModelSpec(**named))
+    spec = models.load_model(model) if model else validated(arguments.file, ModelSpec, named)
+    return 4.0 * FP32 * total_parameters(spec)
 
 
 def _layer_count(shape: Mapping[str, object]) -> int | None:

@@ -115,9 +115,8 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
 
 def _add_defaults(arguments: Arguments) -> None:
     """Add the defaults of TRL's own scripts."""
-    adapters = ["lora_dropout=0.05"] if arguments.has("use_peft") else []
-    length = [] if arguments.has(*_LENGTHS) else ["max_length=1024"]
-    arguments.add_defaults((*adapters, *length), 1)
+    if not arguments.has(*_LENGTHS):
+        arguments.add_defaults(("max_length=1024",), 1)
     if not arguments.has("gradient_checkpointing"):
         message = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
         arguments.remark("activations-bound", "warning", message)
@@ -126,6 +125,8 @@ def _add_defaults(arguments: Arguments) -> None:
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
     """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
     _add_mode(arguments)
+    if arguments.has("use_peft"):  # a flag of TRL's ModelConfig, as is its default
+        arguments.add_defaults(("lora_dropout=0.05",), 1)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)

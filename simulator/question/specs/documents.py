@@ -104,6 +104,9 @@ class Frozen:
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field '{name}'")
 
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field '{name}'")
+
     def __post_init__(self) -> None:
         """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""
         if problems := "; ".join(self.problems()):

@@ -61,6 +61,8 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
     per_device = spec.links[-1].bandwidth_bytes_per_second
     if "network" in stated:
         per_device = parse_bytes_per_second(stated["network"])
+        if per_device <= 0.0:
+            raise InputError(f"{where}: network must be more than 0")
     divided = _factor(where, stated.get("oversubscription", "1"))
     sources = {**spec.sources, _SOURCE: "told with the question"}
     changed = replace(spec, name=f"{spec.name}@{text}", sources=sources)
@@ -72,8 +74,8 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
 
 def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> HardwareSpec:
     """Return the spec with a layer of switches that joins `nodes` nodes at the full rate."""
-    if nodes < 2:
-        raise InputError(f"{where}: leaf must be 2 nodes at least")
+    if not 2 <= nodes <= (most := MAXIMUM_DEVICES // spec.devices_per_node):
+        raise InputError(f"{where}: leaf must be 2 to {most} nodes")
     span = Count(value=nodes * spec.devices_per_node, source=(_SOURCE,), status="assumed")
     link = DeviceLink(
         name="leaf", topology="leaf", devices=span, bandwidth=_rate(per_device), latency=spec.network.latency
@@ -91,6 +93,8 @@ def _factor(where: str, text: str) -> float:
     return float(text)
 
 
+MAXIMUM_DEVICES: Final = 2**20
+"""Devices that may be joined."""
 PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 """Number formats a peak can be given for."""
 
@@ -150,7 +154,7 @@ class Duration(_Measure):
 class Count(Sourced):
     """Number of devices or network cards."""
 
-    value: Annotated[int, Limits(ge=1, le=2**20, strict=True)]
+    value: Annotated[int, Limits(ge=1, le=MAXIMUM_DEVICES, strict=True)]
     """Number."""
 
 

@@ -69,7 +69,7 @@ def grid(  # noqa: PLR0913  what a table is made of
 
 def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
     """Return a table for a terminal as tabulate writes it, whose import takes longer than all tables of an answer."""
-    rows = [[text.strip(" ").split("\n") for text in row] for row in (headers, *cells)]
+    rows = [[text.split("\n") for text in headers], *([text.strip().split("\n") for text in row] for row in cells)]
     widths = [max(len(_COLOUR.sub("", line)) for text in column for line in text) for column in zip(*rows, strict=True)]
     lines: list[str] = []
     for row in rows:
@@ -88,14 +88,16 @@ def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Colle
 def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
     import tabulate  # noqa: PLC0415  start-up time
 
-    tabulate.MIN_PADDING = 0  # a column may be as narrow as its header
-    return tabulate.tabulate(
+    padding, tabulate.MIN_PADDING = tabulate.MIN_PADDING, 0  # a column may be as narrow as its header
+    text = tabulate.tabulate(
         cells,
         headers=[_on_one_line(header) for header in headers],
         tablefmt="github",
         disable_numparse=True,
         colalign=["left" if column in left else "right" for column in range(len(headers))] if cells else None,
     )
+    tabulate.MIN_PADDING = padding
+    return text
 
 
 def _on_one_line(header: str) -> str:
