@@ -81,7 +81,7 @@ def test_less_network_is_no_faster(texts: tuple[str, ...]) -> None:
         ("@netwrok=200Gbit/s", "network"),
         ("@network=fast", "bandwidth"),
         ("@oversubscription=0.5", "from 1 to 100"),
-        ("@leaf=1", "2 nodes at least"),
+        ("@leaf=1", "leaf must be 2 to"),
         ("@leaf=2@leaf=4", "once at most"),
     ],
 )

@@ -66,9 +66,7 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     yield "per_device_train_batch_size", str(layout.micro_batch_size)
     yield "gradient_accumulation_steps", str(case.accumulation)
     yield "gradient_checkpointing", _recompute(layout)
-    if scenario.lora_rank is not None:
-        yield "use_peft", ""
-        yield "lora_r", str(scenario.lora_rank)
+    yield from _adapters(scenario)
     if (optimizer := scenario.framework.optimizer) != PROFILES["torch"].optimizer:
         if optimizer not in _OPTIMIZERS:
             raise UnsupportedError(f"--optimizer {optimizer}: the trainer has no word for it")
@@ -85,6 +83,16 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
         yield from (("dtype", "bfloat16"), ("bf16", "false"))
     elif scenario.lora_rank is not None and scenario.framework.parameter_dtype == "bf16":
         yield "dtype", "bfloat16"
+
+
+def _adapters(scenario: Scenario) -> Iterator[WordPair]:
+    """Yield the words of PEFT's adapters, with the dropout that TRL would choose otherwise."""
+    if scenario.lora_rank is None:
+        return
+    if (dropout := scenario.framework.adapter_dropout) == "after":
+        raise UnsupportedError("--option adapter_dropout=after: PEFT drops the inputs of adapters")
+    yield from (("use_peft", ""), ("lora_r", str(scenario.lora_rank)))
+    yield "lora_dropout", "0" if dropout == "none" else "0.05"
 
 
 def _is_half(profile: FrameworkProfile) -> bool:

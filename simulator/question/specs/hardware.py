@@ -74,7 +74,8 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
 
 def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> HardwareSpec:
     """Return the spec with a layer of switches that joins `nodes` nodes at the full rate."""
-    if not 2 <= nodes <= (most := MAXIMUM_DEVICES // spec.devices_per_node):
+    most = MAXIMUM_DEVICES // spec.devices_per_node
+    if not 2 <= nodes <= most:
         raise InputError(f"{where}: leaf must be 2 to {most} nodes")
     span = Count(value=nodes * spec.devices_per_node, source=(_SOURCE,), status="assumed")
     link = DeviceLink(
