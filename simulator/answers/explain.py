@@ -187,13 +187,21 @@ def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
 
 def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
     """Yield the candidates one change away, on the same devices."""
-    yield from _allocator(start)
+    scenario = start.case.scenario
+    has_them = scenario.framework.name in _TORCH_ALLOCATOR and scenario.hardware.vendor != "Iluvatar"
+    if has_them and not scenario.framework.expandable_segments:
+        switch = {"expandable_segments": "true"}
+        yield from _with(start, "allocator", "--option expandable_segments=true", {}, switches=switch)
     yield from _recompute(start)
     yield from _offload(start, marks)
-    yield from _micro_batch(start)
+    size = start.case.layout.micro_batch_size
+    for smaller in reversed(divisors(size, size - 1)):
+        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
     yield from _sizes(start)
     yield from _experts(start)
-    yield from _zero(start)
+    for stage in (1, 2, 3):
+        if stage != start.case.layout.zero_stage:
+            yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
     yield from _chunks(start)
 
 
@@ -221,15 +229,6 @@ def _with(  # noqa: PLR0913  what an option may change
         return
     if isinstance(case, Case):
         yield _Try((*start.options, option), case, start.axes | axes)
-
-
-def _allocator(start: _Try) -> Iterator[_Try]:
-    """Yield expandable segments, where the recipe does not enable them in PyTorch's allocator."""
-    scenario = start.case.scenario
-    has_them = scenario.framework.name in _TORCH_ALLOCATOR and scenario.hardware.vendor != "Iluvatar"
-    if has_them and not scenario.framework.expandable_segments:
-        switch = {"expandable_segments": "true"}
-        yield from _with(start, "allocator", "--option expandable_segments=true", {}, switches=switch)
 
 
 _TORCH_ALLOCATOR = ("megatron", "torch")
@@ -305,12 +304,6 @@ def _methods(start: _Try) -> Iterator[_Try]:
         yield from _with(start, method.option, method.option, layout, adapters, switches=method.switches)
 
 
-def _micro_batch(start: _Try) -> Iterator[_Try]:
-    size = start.case.layout.micro_batch_size
-    for smaller in reversed(divisors(size, size - 1)):
-        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
-
-
 _SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_parallel", "--pp"))
 
 
@@ -371,12 +364,6 @@ def _experts(start: _Try) -> Iterator[_Try]:
     for size in divisors(model.num_experts, model.num_experts) if model.is_moe else ():
         if size > layout.expert_parallel and ranks % (size * layout.expert_tensor_parallel) == 0:
             yield from _with(start, "experts", f"--ep {size}", {"expert_parallel": size})
-
-
-def _zero(start: _Try) -> Iterator[_Try]:
-    for stage in (1, 2, 3):
-        if stage != start.case.layout.zero_stage:
-            yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
 
 
 def _chunks(start: _Try) -> Iterator[_Try]:

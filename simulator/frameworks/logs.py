@@ -23,13 +23,6 @@ _TABLE: Final = "_samples"
 """Data sets by name, each with an upper bound of its samples' length in tokens and its reason."""
 
 
-def longest_sample(names: Collection[str]) -> int | None:
-    """Return an upper bound of the data sets' samples, in tokens; None if one set's bound is not known."""
-    bounds = [_bounds().get(name) for name in names]
-    known = [bound for bound in bounds if bound is not None]
-    return max(known) if known and len(known) == len(bounds) else None
-
-
 def note_samples(arguments: Arguments, name: str) -> None:
     """Remark that batches are padded only to their longest sample, so that full batches are an upper bound."""
     entry = arguments.entry(name)
@@ -40,7 +33,9 @@ def note_samples(arguments: Arguments, name: str) -> None:
 
 def with_longest_sample(arguments: Arguments, run: Recipe, names: Collection[str]) -> Recipe:
     """Return a run of padded batches, its sequence length limited to its data sets' longest sample."""
-    bound = longest_sample(names)
+    bounds = [_bounds().get(name) for name in names]
+    known = [bound for bound in bounds if bound is not None]
+    bound = max(known) if known and len(known) == len(bounds) else None
     if bound is None or (run.seq_length is not None and run.seq_length <= bound):
         return run
     allowed = "any number" if run.seq_length is None else f"{run.seq_length:,}"

@@ -329,7 +329,14 @@ class PythonReader:
             case ast.With():
                 self.run(node.body)
             case ast.Try():
-                self._run_try(node)
+                try:
+                    self.run(node.body)
+                except RaisedError:
+                    for handler in node.handlers[:1]:
+                        self.run(handler.body)
+                else:
+                    self.run(node.orelse)
+                self.run(node.finalbody)
 
     def _run_if(self, node: ast.If) -> None:
         truth = self.truth(self.value(node.test))
@@ -361,16 +368,6 @@ class PythonReader:
             except LeftError as left:
                 if left.args[0]:
                     return
-
-    def _run_try(self, node: ast.Try) -> None:
-        try:
-            self.run(node.body)
-        except RaisedError:
-            for handler in node.handlers[:1]:
-                self.run(handler.body)
-        else:
-            self.run(node.orelse)
-        self.run(node.finalbody)
 
     def assign(self, target: ast.expr, value: Any, origin: Place | None = None) -> None:
         """Set a name, field or item; `origin` is where the value, passed on from a field, was first set."""
@@ -521,7 +518,11 @@ class PythonReader:
             case PythonFunction():
                 return self._called(function, values, named, node)
             case Class():
-                return self._object(function, values, named, node)
+                instance = Instance(function.name, defined=function)  # default fields, then the arguments
+                self._defaults(instance, function)
+                for name, value in (*zip([*instance.fields], values, strict=False), *named.items()):
+                    instance.put(name, value, self._place(node))
+                return instance
             case Method():
                 return self._method(function, values, named, node)
             case Outside():
@@ -566,14 +567,6 @@ class PythonReader:
         for word in places:
             names.setdefault(word.arg, OpenValue(word.arg, Place(str(function.module.path), function.node.lineno)))
         return names
-
-    def _object(self, kind: Class, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST) -> Any:
-        """Return an instance of a class that is read: default fields overridden by the call's arguments."""
-        instance = Instance(kind.name, defined=kind)
-        self._defaults(instance, kind)
-        for name, value in (*zip([*instance.fields], values, strict=False), *named.items()):
-            instance.put(name, value, self._place(node))
-        return instance
 
     def _defaults(self, instance: Instance, kind: Class) -> None:
         for base in kind.bases:

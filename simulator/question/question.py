@@ -193,7 +193,8 @@ def question_of(
     fields = {name: stated.pop(name) for name in tuple(stated) if name in BY_NAME}
     if many:
         fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
-    _check_lengths(stated)
+    if "lengths" in stated and "seq_length" in stated:
+        raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
     framework, trained = _framework(stated), _trained(stated, origin)
     switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), origin)
     replaced = stated.pop("model_fields", {})
@@ -245,12 +246,6 @@ def _plain(name: str, value: Any) -> Any:
         return parse_count(value, length=setting.of_tokens)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-
-
-def _check_lengths(stated: Mapping[str, Any]) -> None:
-    """Raise InputError for lengths beside a length of all sequences."""
-    if "lengths" in stated and "seq_length" in stated:
-        raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
 
 
 def _framework(stated: Mapping[str, Any]) -> str | None:
@@ -323,7 +318,15 @@ def _following(base: Mapping[str, Any], changes: Mapping[str, Any], recipe: Reci
         fields.setdefault("pipeline_parallel", len(fields["stage_layers"]))
     _tensor_parallel(base, fields, recipe)
     pipeline = fields.get("pipeline_parallel", base.get("pipeline_parallel", 1))
-    _recut(base, fields, pipeline)
+    # The base's cut goes where another is stated, or sizes that do not match it.
+    if pipeline != base.get("pipeline_parallel", 1) and "stage_layers" not in fields:
+        fields["stage_layers"] = ()
+    if "chunk_layers" in fields:
+        fields.setdefault("stage_layers", ())
+        fields.setdefault("virtual_stages", max(len(fields["chunk_layers"]) // pipeline, 1))
+    elif base.get("chunk_layers") and fields.keys() & {"pipeline_parallel", "virtual_stages", "stage_layers"}:
+        fields["chunk_layers"] = ()
+        fields.setdefault("stage_layers", ())
     if pipeline == 1 and base.get("virtual_stages", 1) > 1:
         fields = {"virtual_stages": 1, "schedule": BY_NAME["schedule"].default} | fields
     elif "schedule" in fields and pipeline_shape(fields["schedule"], 2, 2) == "there_and_back":
@@ -350,15 +353,3 @@ def _tensor_parallel(base: Mapping[str, Any], fields: dict[str, Any], recipe: Re
         fields.setdefault("expert_parallel", tensor)
     elif base.get("expert_tensor_parallel") == before > 1:
         fields.setdefault("expert_tensor_parallel", tensor)
-
-
-def _recut(base: Mapping[str, Any], fields: dict[str, Any], pipeline: int) -> None:
-    """Drop the base's cut where another is stated, or sizes that do not match it."""
-    if pipeline != base.get("pipeline_parallel", 1) and "stage_layers" not in fields:
-        fields["stage_layers"] = ()
-    if "chunk_layers" in fields:
-        fields.setdefault("stage_layers", ())
-        fields.setdefault("virtual_stages", max(len(fields["chunk_layers"]) // pipeline, 1))
-    elif base.get("chunk_layers") and fields.keys() & {"pipeline_parallel", "virtual_stages", "stage_layers"}:
-        fields["chunk_layers"] = ()
-        fields.setdefault("stage_layers", ())

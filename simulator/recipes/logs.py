@@ -379,12 +379,6 @@ class _LoggedRun:
     out_of_memory: LogLine | None = None
 
 
-def _by_parameters(family: str, parameters: int) -> str | None:
-    """Return the shipped model of a family with exactly this number of parameters; None without one."""
-    same = [spec.name for spec in models_by_sizes() if total_parameters(spec) == parameters]
-    return next((name for name in same if name.startswith(family.lower())), None)
-
-
 _EVENT: Final = re.compile(r":::MLLOG (\{.{1,4000}\})\s*$")
 _EVENT_FACTS: Final = {
     "global_batch_size": "batch",
@@ -444,7 +438,9 @@ def _steps_row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> Measu
     columns = form.columns(where, run.facts)
     if "parameters" in run.facts:
         parameters = int(run.facts["parameters"].replace(",", ""))
-        columns["model"] = _by_parameters(run.facts.get("family", ""), parameters)
+        family = run.facts.get("family", "")
+        same = [spec.name for spec in models_by_sizes() if total_parameters(spec) == parameters]
+        columns["model"] = next((name for name in same if name.startswith(family.lower())), None)
     match = matched(where, run.config.shape(), context)
     named = context.model or context.columns.get("model")
     values = completed(

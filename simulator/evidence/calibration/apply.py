@@ -217,20 +217,9 @@ def contributed(
     kind: CoefficientKind, unit: Unit, sizes: Mapping[str, float], scenario: Scenario
 ) -> list[Contribution]:
     """Return the contributions to a range, the largest first."""
-    because = _because(unit, scenario)
-    contributions = [
-        Contribution(kind, name, NORMAL_90 * deviation, because[name])
-        for name, deviation in unit.deviations(sizes).items()
-        if NORMAL_90 * deviation >= _SHOWN
-    ]
-    return sorted(contributions, key=lambda contribution: -contribution.half_width)
-
-
-def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:
-    """Return what is unknown behind each contribution."""
     family, framework, distance = scenario.hardware.family, scenario.framework.name, unit.distance
     sources = round(1.0 / distance.share_of_source) if distance.share_of_source else 0
-    return {
+    because = {
         "coefficients": "rates and overheads that the measured runs leave open",
         "scatter": "how runs of one source scatter around it",
         "sources": f"runs of family {family} are from {sources} source{'' if sources == 1 else 's'}",
@@ -239,6 +228,12 @@ def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:
         "nodes": f"{scenario.devices} devices are {distance.doublings:.1f} doublings beyond the runs of {framework}",
         "layout": f"no run of {framework} on family {family} has {', '.join(distance.features)}",
     }
+    contributions = [
+        Contribution(kind, name, NORMAL_90 * deviation, because[name])
+        for name, deviation in unit.deviations(sizes).items()
+        if NORMAL_90 * deviation >= _SHOWN
+    ]
+    return sorted(contributions, key=lambda contribution: -contribution.half_width)
 
 
 def next_measurement(unit: Unit, sizes: Mapping[str, float], scenario: Scenario) -> NextMeasurement:

@@ -233,16 +233,11 @@ def unused(rows: Sequence[MeasuredRow], fits: Sequence[OwnFit]) -> Iterator[str]
             yield f"{row.key}: not fitted: outcome {row.outcome}, status {row.status}; only runs that ended well are"
     for fitted in fits:
         for sample in fitted.samples:
-            yield from _contradiction(sample)
+            implied, stated = figures_devices(sample.row), sample.row.devices
+            if implied is not None and abs(implied / stated - 1.0) > DEVICE_TOLERANCE:
+                read = f"; it is read with {sample.scenario.devices}" if sample.scenario.devices != stated else ""
+                yield f"{sample.key}: its own TFLOPS and step time give {implied:.1f} devices, not {stated}{read}"
             yield from _not_fitted(fitted, sample)
-
-
-def _contradiction(sample: Sample) -> Iterator[str]:
-    """Yield a sentence on a row whose TFLOPS, step time and devices contradict each other."""
-    implied, stated = figures_devices(sample.row), sample.row.devices
-    if implied is not None and abs(implied / stated - 1.0) > DEVICE_TOLERANCE:
-        read = f"; it is read with {sample.scenario.devices}" if sample.scenario.devices != stated else ""
-        yield f"{sample.key}: its own TFLOPS and step time give {implied:.1f} devices, not {stated}{read}"
 
 
 def _not_fitted(fitted: OwnFit, sample: Sample) -> Iterator[str]:

@@ -61,7 +61,10 @@ def accelerate_script(scenario: Scenario, layout: Layout, head: Head) -> str:
 def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """Yield the trainer's words. Raises UnsupportedError for settings without one."""
     case = Writing(scenario, layout, table_of("transformers", "trl"))
-    yield "model_name_or_path", _hub_name(case)
+    name = case.shipped_name(_TITLE)
+    if (hub_id := next((alias for alias in load_model(name).aliases if "/" in alias), None)) is None:
+        raise UnsupportedError(f"model {name}: its id on Hugging Face is not known")
+    yield "model_name_or_path", hub_id
     yield "max_length", str(scenario.seq_length)
     yield "per_device_train_batch_size", str(layout.micro_batch_size)
     yield "gradient_accumulation_steps", str(case.accumulation)
@@ -99,14 +102,6 @@ def _is_half(profile: FrameworkProfile) -> bool:
     """Whether weights, gradients and moments are bf16, without autocast and master weights."""
     types = {profile.parameter_dtype, profile.gradient_dtype, profile.optimizer_dtype}
     return types == {"bf16"} and not profile.master_weights
-
-
-def _hub_name(case: Writing) -> str:
-    """Return the model's id on Hugging Face."""
-    name = case.shipped_name(_TITLE)
-    if (hub_id := next((alias for alias in load_model(name).aliases if "/" in alias), None)) is None:
-        raise UnsupportedError(f"model {name}: its id on Hugging Face is not known")
-    return hub_id
 
 
 def _precision(scenario: Scenario) -> Iterator[WordPair]:

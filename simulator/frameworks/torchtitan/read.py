@@ -104,16 +104,7 @@ def read_launch(arguments: Arguments, _: LaunchCommand) -> Recipe:
 def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     add_keys(arguments, arguments.file, keys)
-    return _as_commented(torchtitan_run(arguments), arguments)
-
-
-LAUNCH: Final = "Launch: "
-"""Start of the comment with the launch command, which holds the environment and the size of the cluster."""
-_COMMENT: Final = re.compile(rf"^# {LAUNCH}(.*)$", re.MULTILINE)
-
-
-def _as_commented(run: Recipe, arguments: Arguments) -> Recipe:
-    """Return the run with the allocator and nodes from the comment that `simulate emit` writes."""
+    run = torchtitan_run(arguments)
     comment = _COMMENT.search(read_limited(Path(arguments.file)))
     if comment is None:
         return run
@@ -123,6 +114,11 @@ def _as_commented(run: Recipe, arguments: Arguments) -> Recipe:
     if "ALLOC_CONF=expandable_segments:True" not in comment[1]:
         return run
     return replace(run, options={**run.options, "expandable_segments": "true"})
+
+
+LAUNCH: Final = "Launch: "
+"""Start of the comment with the launch command, which holds the environment and the size of the cluster."""
+_COMMENT: Final = re.compile(rf"^# {LAUNCH}(.*)$", re.MULTILINE)
 
 
 def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:

@@ -71,7 +71,10 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
 def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     """Return the run of a configuration file; `recipe` names the torchtune recipe that a launch starts."""
     arguments.add_keys(keys)
-    _require_training(arguments)
+    if not arguments.has("optimizer._component_"):
+        purpose = next((purpose for key, purpose in _IDLE.items() if arguments.has(key)), "")
+        if purpose:
+            raise no_training(purpose, arguments.file)
     targets = take(arguments)
     builder = (arguments.text("model", _KEY) or "").rpartition(".")[2]
     adapters = builder.startswith(("lora_", "qlora_"))
@@ -101,14 +104,6 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     padded = not arguments.switch("packed", "dataset.packed")
     data = (arguments.text("packed", "dataset.source", "dataset._component_") or "").removeprefix("torchtune.datasets.")
     return with_longest_sample(arguments, run, (data,)) if padded else run
-
-
-def _require_training(arguments: Arguments) -> None:
-    """Raise NoRecipeError for a file of a program that does not train."""
-    if not arguments.has("optimizer._component_"):
-        purpose = next((purpose for key, purpose in _IDLE.items() if arguments.has(key)), "")
-        if purpose:
-            raise no_training(purpose, arguments.file)
 
 
 def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:

@@ -267,12 +267,17 @@ def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) ->
         gains = [_gain(launch, known) / _launch_seconds(launch.seconds, effort) for launch in priced]
         best = priced.pop(int(np.argmax(gains)))
         after = {kind: _updated(known[kind], best.slopes[kind], NOISE[kind]) for kind in kinds}
+        deviations = [
+            (float(np.sqrt(after[kind][i, i] / known[kind][i, i])), name)
+            for kind, listed in names.items()
+            for i, name in enumerate(listed)
+        ]
         chosen.append(
             Planned(
                 candidate=best.candidate,
                 step_seconds=best.seconds,
                 launch_seconds=_launch_seconds(best.seconds, effort),
-                pins=tuple(_pinned(names, known, after)),
+                pins=tuple(name for left, name in sorted(deviations) if left <= PINNED),
             )
         )
         known = after
@@ -329,19 +334,6 @@ def _updated(covariance: Matrix, slopes: Vector, noise: float) -> Matrix:
     """Return the covariance after one more launch (Sherman and Morrison)."""
     reach = covariance @ slopes
     return np.asarray(covariance - np.outer(reach, reach) / (noise**2 + slopes @ reach))
-
-
-def _pinned(
-    names: dict[CoefficientKind, tuple[str, ...]],
-    before: dict[CoefficientKind, Matrix],
-    after: dict[CoefficientKind, Matrix],
-) -> list[str]:
-    deviations = [
-        (float(np.sqrt(after[kind][i, i] / before[kind][i, i])), name)
-        for kind, listed in names.items()
-        for i, name in enumerate(listed)
-    ]
-    return [name for left, name in sorted(deviations) if left <= PINNED]
 
 
 FOLDER: Final = "simulate-probe"

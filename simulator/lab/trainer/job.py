@@ -259,7 +259,9 @@ def _model_problems(model: ModelSpec) -> Iterator[str]:
         yield f"model {model.name}: the reference trainer has no latent attention (mla); allowed is grouped-query (gqa)"
 
 
-def _layout_problems(layout: Layout) -> Iterator[str]:
+def _problems(job: TrainingJob) -> Iterator[str]:
+    yield from _model_problems(job.model)
+    layout = job.layout
     for name in ("context_parallel", "expert_parallel"):
         if getattr(layout, name) != 1:
             yield f"{name} {getattr(layout, name)}: the reference trainer has 1 only"
@@ -273,11 +275,6 @@ def _layout_problems(layout: Layout) -> Iterator[str]:
         yield f"recompute_modules {','.join(layout.recompute_modules)}: the reference trainer has core_attn only"
     if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:
         yield f"recompute_layers {layout.recompute_layers}: the reference trainer recomputes in units of 1 layer"
-
-
-def _problems(job: TrainingJob) -> Iterator[str]:
-    yield from _model_problems(job.model)
-    yield from _layout_problems(job.layout)
     if job.precision not in TRAINED_PRECISIONS:
         allowed = " and ".join(TRAINED_PRECISIONS)
         yield f"precision {job.precision}: the reference trainer computes in {allowed}"

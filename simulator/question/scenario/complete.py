@@ -93,8 +93,17 @@ def layout_fields(answers: Mapping[str, Any], words: Wording = NAMES, *, many: b
             f"{words('layers_per_virtual_stage')}: chunks of equal layers need an even cut, and "
             f"{words('stage_layers')} {_layers_text(cut)} is uneven; leave out one"
         )
-    for mode in _ONLY_WITH:
-        _ask_for_mode(fields, mode, words, many=many)
+    for mode in _ONLY_WITH:  # details of one mode are refused beside another, and imply their own without any
+        details = [name for name in _ONLY_WITH[mode] if name in fields]
+        if details and mode not in _values(fields.setdefault("recompute", (mode,) if many else mode)):
+            raise words.refused(f"{words(details[0])} needs {words('recompute')} {mode}")
+        if "recompute_layer_list" in fields:
+            for name in details[:-1]:
+                if fields[name] != "list":
+                    raise words.refused(
+                        f"{words('recompute_layer_list')} and {words(name)} exclude each other: give one"
+                    )
+            fields["recompute_method"] = ("list",) if many else "list"
     return fields
 
 
@@ -126,18 +135,6 @@ def _check_chunks(fields: dict[str, Any], words: Wording) -> None:
             f"{words('stage_layers')} {_layers_text(cut)}; leave out one",
             "chunk_layers",
         )
-
-
-def _ask_for_mode(fields: dict[str, Any], mode: str, words: Wording, *, many: bool) -> None:
-    """Refuse details of one recompute mode beside another mode; without a mode they imply their own."""
-    details = [name for name in _ONLY_WITH[mode] if name in fields]
-    if details and mode not in _values(fields.setdefault("recompute", (mode,) if many else mode)):
-        raise words.refused(f"{words(details[0])} needs {words('recompute')} {mode}")
-    if "recompute_layer_list" in fields:
-        for name in details[:-1]:
-            if fields[name] != "list":
-                raise words.refused(f"{words('recompute_layer_list')} and {words(name)} exclude each other: give one")
-        fields["recompute_method"] = ("list",) if many else "list"
 
 
 def _values(value: Any) -> tuple[Any, ...]:
@@ -216,7 +213,14 @@ def _completed(fields: dict[str, Any], scenario: Scenario, words: Wording, *, fi
         check_count(name, fields.setdefault(name, 1))
         replica *= fields[name]
     if filled:
-        _check_filled(fields, replica, devices, words)
+        sizes = " x ".join(f"{words(name)} {fields[name]}" for name in _REPLICA)
+        keys = tuple(field.key for field in FIELDS if field.name in _REPLICA)
+        if devices % replica:
+            raise words.refused(f"{sizes} = {replica} does not divide the {devices} devices", *keys)
+        data = fields.get("data_parallel")
+        if data is not None and data * replica != devices:
+            message = f"{sizes} x {words('dp')} {data} takes {data * replica} devices; there are {devices}"
+            raise words.refused(message, "dp", *keys)
     pipeline = fields["pipeline_parallel"]
     if pipeline > layers and not cut:
         raise words.refused(f"{words('pp')} {pipeline} is more than the {layers} layers of {model.name}", "pp")
@@ -266,14 +270,3 @@ def default_chunks(model: ModelSpec, framework: FrameworkProfile, pipeline: int,
 
 
 _REPLICA = ("tensor_parallel", "pipeline_parallel", "context_parallel")
-
-
-def _check_filled(fields: Mapping[str, Any], replica: int, devices: int, words: Wording) -> None:
-    sizes = " x ".join(f"{words(name)} {fields[name]}" for name in _REPLICA)
-    keys = tuple(field.key for field in FIELDS if field.name in _REPLICA)
-    if devices % replica:
-        raise words.refused(f"{sizes} = {replica} does not divide the {devices} devices", *keys)
-    data = fields.get("data_parallel")
-    if data is not None and data * replica != devices:
-        message = f"{sizes} x {words('dp')} {data} takes {data * replica} devices; there are {devices}"
-        raise words.refused(message, "dp", *keys)

@@ -209,7 +209,12 @@ def _messages(kind: type[Frozen], error: Any) -> list[str]:
 
 def _message(kind: type[Frozen], problem: Any) -> str:
     """Return key path and reason of one pydantic error."""
-    path = _key_path(problem["loc"])
+    path = ""
+    for step in problem["loc"]:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step != "[key]":
+            path += f".{step[:60]}" if path else step[:60]
     prefix = f"{path}: " if path else ""
     form, value = problem["type"], problem["input"]
     if form == "missing":
@@ -243,17 +248,6 @@ _FORMS: Final = {
     **dict.fromkeys(("dict_type", "mapping_type", "dataclass_type"), "a mapping, such as {key: value}"),
 }
 """Forms of a value, by the kind of pydantic's error where it has another."""
-
-
-def _key_path(steps: Sequence[int | str]) -> str:
-    """Return a path such as ``links[0].latency``, without pydantic's own marks."""
-    path = ""
-    for step in steps:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif step != "[key]":
-            path += f".{step[:60]}" if path else step[:60]
-    return path
 
 
 def _keys(kind: type[Frozen], steps: Sequence[int | str]) -> list[str]:

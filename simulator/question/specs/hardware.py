@@ -67,21 +67,17 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
     sources = {**spec.sources, _SOURCE: "told with the question"}
     changed = replace(spec, name=f"{spec.name}@{text}", sources=sources)
     if "leaf" in stated:
-        changed = _leaf(changed, where, parse_count(stated["leaf"]), per_device)
+        nodes = parse_count(stated["leaf"])  # that a layer of switches joins at the full rate
+        most = MAXIMUM_DEVICES // changed.devices_per_node
+        if not 2 <= nodes <= most:
+            raise InputError(f"{where}: leaf must be 2 to {most} nodes")
+        span = Count(value=nodes * changed.devices_per_node, source=(_SOURCE,), status="assumed")
+        link = DeviceLink(
+            name="leaf", topology="leaf", devices=span, bandwidth=_rate(per_device), latency=changed.network.latency
+        )
+        changed = replace(changed, device_links=(*changed.device_links, link))
     rate = per_device / divided * spec.devices_per_node / spec.nics_per_node
     return replace(changed, network=replace(spec.network, nic_bandwidth=_rate(rate)))
-
-
-def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> HardwareSpec:
-    """Return the spec with a layer of switches that joins `nodes` nodes at the full rate."""
-    most = MAXIMUM_DEVICES // spec.devices_per_node
-    if not 2 <= nodes <= most:
-        raise InputError(f"{where}: leaf must be 2 to {most} nodes")
-    span = Count(value=nodes * spec.devices_per_node, source=(_SOURCE,), status="assumed")
-    link = DeviceLink(
-        name="leaf", topology="leaf", devices=span, bandwidth=_rate(per_device), latency=spec.network.latency
-    )
-    return replace(spec, device_links=(*spec.device_links, link))
 
 
 def _rate(bytes_per_second: float) -> Bandwidth:
@@ -462,12 +458,8 @@ class HardwareSpec(Frozen):
                 latency_seconds=link.latency.amount,
                 measured=link.bandwidth.status == "measured",
             )
-        yield self._network_level()
-
-    def _network_level(self) -> LinkLevel:
-        """Return the network in base units: the node's ports shared evenly by its devices."""
         share = self.nics_per_node * self.nic_bandwidth_bytes_per_second / self.devices_per_node
-        return LinkLevel(
+        yield LinkLevel(
             name=self.network.name,
             topology="network",
             devices=None,

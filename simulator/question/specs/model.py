@@ -156,13 +156,6 @@ EXPERT_FIELDS: Final = frozenset(("num_experts", "topk_group", *_MOE_FIELDS, *_M
 """Fields that only a model with routed experts has."""
 
 
-def shape_problems(model: ModelSpec) -> Iterator[str]:
-    """Yield every problem of a shape."""
-    for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _whole_problem):
-        if problem := check(model):
-            yield problem
-
-
 def _head_problem(model: ModelSpec) -> str:
     """Return the problem of the heads, or an empty text."""
     heads, shared = model.num_attention_heads, model.num_key_value_heads
@@ -227,7 +220,18 @@ def _kind_problem(model: ModelSpec) -> str:
             says = "needs {} of at least 1" if present else "is what {} is for; this model has none"
             named = next(mixer for mixer in TRAITS if mixer in (present or needing))
             return f"mixer '{named}' {says.format(name)}"
-    return _sequence_problem(model, mixers)
+    latent = mixers & LATENT
+    if model.attention == "gqa" and latent:
+        return f"mixer '{min(latent)}' needs attention 'mla'"
+    if model.feed_forwards and model.is_moe != any(kind.routed for kind in model.layer_counts):
+        return "feed_forwards and num_experts must agree on whether there are experts"
+    if model.feed_forwards and model.first_k_dense_replace:
+        return "first_k_dense_replace and feed_forwards both say which layers are dense; give one"
+    if any(kind[:2] == ("none", "none") for kind in model.layer_counts):
+        return "a layer of mixer 'none' and feed-forward 'none' is empty"
+    own = model.sliding_attention_heads or model.sliding_key_value_heads
+    heads, shared = model.heads("sliding").queries, model.heads("sliding").shared
+    return f"{heads} sliding heads must be a multiple of {shared} key-value heads" if own and heads % shared else ""
 
 
 def _whole_problem(model: ModelSpec) -> str:
@@ -241,22 +245,6 @@ def _whole_problem(model: ModelSpec) -> str:
     if model.output_groups and model.query_width % model.output_groups:
         return f"output_groups {model.output_groups} must divide the {model.query_width} features of all heads"
     return ""
-
-
-def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
-    """Return the contradiction in the sequence, or an empty text."""
-    latent = mixers & LATENT
-    if model.attention == "gqa" and latent:
-        return f"mixer '{min(latent)}' needs attention 'mla'"
-    if model.feed_forwards and model.is_moe != any(kind.routed for kind in model.layer_counts):
-        return "feed_forwards and num_experts must agree on whether there are experts"
-    if model.feed_forwards and model.first_k_dense_replace:
-        return "first_k_dense_replace and feed_forwards both say which layers are dense; give one"
-    if any(kind[:2] == ("none", "none") for kind in model.layer_counts):
-        return "a layer of mixer 'none' and feed-forward 'none' is empty"
-    own = model.sliding_attention_heads or model.sliding_key_value_heads
-    heads, shared = model.heads("sliding").queries, model.heads("sliding").shared
-    return f"{heads} sliding heads must be a multiple of {shared} key-value heads" if own and heads % shared else ""
 
 
 Size = Annotated[int, Limits(ge=1, le=2**31, strict=True)]
@@ -548,7 +536,9 @@ class ModelSpec(Frozen):
 
     def problems(self) -> Iterator[str]:
         """Yield the contradictions between fields."""
-        yield from shape_problems(self)
+        for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _whole_problem):
+            if problem := check(self):
+                yield problem
         yield from undefined_sources(self, self.sources)
 
     def __hash__(self) -> int:
@@ -673,20 +663,13 @@ class ModelSpec(Frozen):
         return {name: value for name, value in asdict(self).items() if name not in _PROVENANCE_FIELDS}
 
 
-def _feed_forwards(
-    pattern: tuple[FeedForward, ...], network: FeedForward, dense: int, layers: int
-) -> tuple[FeedForward, ...]:
-    """Return the feed-forward parts of the pattern, else dense layers with experts behind them."""
-    routed: tuple[FeedForward, ...] = ("experts",)
-    return pattern or (network,) * dense + routed * (layers - dense)
-
-
 @lru_cache(maxsize=256)
 def _layers(model: ModelSpec) -> tuple[LayerKind, ...]:
     """Return mixer, feed-forward part and width of every layer, repeating their patterns."""
     layers = model.num_hidden_layers
     dense = model.first_k_dense_replace if model.is_moe else layers
-    networks = _feed_forwards(model.feed_forwards, model._dense, dense, layers)  # noqa: SLF001  of this file
+    routed: tuple[FeedForward, ...] = ("experts",)
+    networks = model.feed_forwards or (model._dense,) * dense + routed * (layers - dense)  # noqa: SLF001  of this file
     mixers, widths = model.mixers or (model._mixer,), model.intermediate_sizes or (0,)  # noqa: SLF001  of this file
     return tuple(
         LayerKind(mixers[i % len(mixers)], networks[i % len(networks)], widths[i % len(widths)]) for i in range(layers)

@@ -67,7 +67,14 @@ class _YamlReader:
         if depth > _MAXIMUM_DEPTH:
             raise self._refusal(event, f"nested deeper than {_MAXIMUM_DEPTH} levels")
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
+            if not self._loose:
+                raise self._refusal(event, "aliases are not allowed; write the value again")
+            name = str(event.anchor)
+            if name not in self._anchors:
+                raise self._refusal(event, f"alias '{name[:60]}' has no anchor before it")
+            content, size = self._anchors[name]
+            self._count(event, size)
+            return content
         before = self._values
         self._count(event, 1)
         content = self._content(event, depth)
@@ -87,17 +94,6 @@ class _YamlReader:
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(depth)
         return self._sequence(depth)
-
-    def _alias(self, event: yaml.AliasEvent) -> Any:
-        """Return the value that an alias repeats."""
-        if not self._loose:
-            raise self._refusal(event, "aliases are not allowed; write the value again")
-        name = str(event.anchor)
-        if name not in self._anchors:
-            raise self._refusal(event, f"alias '{name[:60]}' has no anchor before it")
-        content, size = self._anchors[name]
-        self._count(event, size)
-        return content
 
     def _count(self, event: yaml.Event, size: int) -> None:
         """Refuse a document that its aliases make too large."""

@@ -77,11 +77,19 @@ _ROWS = "Measured rows, added to those that are there.  [default: HARDWARE.csv i
 
 def validate_command() -> click.Command:
     """Return the command that launches layouts and compares them with their predictions."""
+    helps = {
+        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
+        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
+    }
+    params = [param for param in options.question_options() if param.name not in _NOT_VALIDATED]
+    for param in params:
+        if isinstance(param, click.Option) and param.name in helps:
+            param.default, param.show_default, param.help = None, False, helps[param.name]
     return Sectioned(
         "validate",
         callback=options.handled(lambda: validate),
         params=[
-            *_launched_question(),
+            *params,
             *options.layout_options(many=True),
             *_LAUNCH,
             options.output_format("validation"),
@@ -98,19 +106,6 @@ def validate_command() -> click.Command:
             "launched."
         ),
     )
-
-
-def _launched_question() -> list[click.Parameter]:
-    """Return the options of a question, without the framework, as the engine decides it, and defaults that depend."""
-    helps = {
-        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
-        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
-    }
-    params = [param for param in options.question_options() if param.name not in _NOT_VALIDATED]
-    for param in params:
-        if isinstance(param, click.Option) and param.name in helps:
-            param.default, param.show_default, param.help = None, False, helps[param.name]
-    return params
 
 
 _OF_LENGTHS = ("lengths", "batching", "cutoff", "survive", "images")

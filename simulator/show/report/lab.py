@@ -62,7 +62,17 @@ def validate_table(validation: Validation, shown: Presentation) -> str:
         f"{first.model} on {counted(first.devices, 'device')} of {first.hardware}: {first.precision}, sequence "
         f"{first.seq_length}, global batch {first.global_batch_size}, {first.framework}"
     )
-    blocks = [title, _summary(comparisons, shown)]
+    headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
+    rows: list[list[str]] = []
+    for number, compared in enumerate(comparisons, start=1):
+        memory, step = compared.predicted_memory, compared.estimate.throughput
+        layout = sharded_layout_text(compared.estimate.layout)
+        need = [_mib(memory[0]), _span(memory[1], _mib), *_measured(compared.memory, _mib)]
+        outcome = [str(len(compared.ran)), _outcome(compared, colour=shown.colour)]
+        rows.append([str(number), layout, "memory MiB", *need, *outcome])
+        seconds = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
+        rows.append(["", "", "step ms", *seconds, *_measured(compared.step, milliseconds), "", ""])
+    blocks = [title, shown.grid(headers, rows, (1, 2, 9))]
     if verbosity > 0:
         blocks += [text for compared in comparisons if (text := _ranks(compared, shown))]
     if verbosity >= 0:
@@ -92,21 +102,6 @@ def dry_run_text(plan: LaunchPlan, launcher: Launcher) -> str:
         blocks.append("".join([f"# launch {launch.folder.name}\n", *texts, launcher.command_text(launch)]))
     known = [f"# measured already: {title}" for title, rows in plan.known.items() if rows]
     return "\n".join([*blocks, *known, *(f"# {line}" for line in _refused(plan.refused))]).rstrip("\n") + "\n"
-
-
-def _summary(comparisons: Sequence[LayoutComparison], shown: Presentation) -> str:
-    """Return two lines for each layout: memory of its fullest rank, and time of a step."""
-    headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
-    rows: list[list[str]] = []
-    for number, compared in enumerate(comparisons, start=1):
-        memory, step = compared.predicted_memory, compared.estimate.throughput
-        layout = sharded_layout_text(compared.estimate.layout)
-        need = [_mib(memory[0]), _span(memory[1], _mib), *_measured(compared.memory, _mib)]
-        outcome = [str(len(compared.ran)), _outcome(compared, colour=shown.colour)]
-        rows.append([str(number), layout, "memory MiB", *need, *outcome])
-        seconds = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
-        rows.append(["", "", "step ms", *seconds, *_measured(compared.step, milliseconds), "", ""])
-    return shown.grid(headers, rows, (1, 2, 9))
 
 
 def _measured(figure: ComparedFigure | None, text: Callable[[float], str]) -> list[str]:
