@@ -128,7 +128,7 @@ class Pricing:
         """
         copies = Pricing(scenario, self.block.take(each), Alike(self, each))
         for formula in kept:
-            copies.figures[vars(formula)["__wrapped__"]] = selected(formula(self), each, len(self))
+            copies.figures[formula] = selected(formula(self), each, len(self))
         return copies
 
     def changed(self, **columns: Any) -> Pricing:
@@ -201,7 +201,7 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
 
     @wraps(figure)
     def cached(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (figure, *args, *kwargs.items()) if args or kwargs else figure
+        key = (cached, *args, *kwargs.items()) if args or kwargs else cached
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
             known = pricing.figures[key] = figure(pricing, *args, **kwargs)

@@ -183,7 +183,7 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
 
 
 def _sgd(arguments: Arguments) -> str:
-    """Return which SGD of torch a recipe means: one with state where a key beside its word sets a momentum."""
+    """Return which SGD of torch a recipe means: one with state where a key `momentum` of any section sets one."""
     set_here = (entries[-1] for name, entries in arguments.entries.items() if name.rpartition(".")[2] == "momentum")
     return "sgd_momentum" if any(not entry.is_off for entry in set_here) else "sgd"
 

@@ -113,7 +113,7 @@ def test_the_layouts_of_a_ranking_are_recommendations_and_not_open() -> None:
     assert all(estimate.open is None for estimate in found.estimates)
 
 
-def _one(memory_bytes: float, share: float | None, verdict: Any = "fits") -> OpenSwitch:
+def _open_switch(memory_bytes: float, share: float | None, verdict: Any = "fits") -> OpenSwitch:
     return OpenSwitch(
         switch="gradient_dtype",
         value="fp32",
@@ -161,7 +161,7 @@ def test_the_verdict_holds_whatever_is_open_or_depends(
 ) -> None:
     changed = _needing(estimate, share)
     need, capacity = changed.memory.device_bytes, changed.memory.capacity_bytes
-    span = _span(need, _one(least * capacity - need, 0.3))
+    span = _span(need, _open_switch(least * capacity - need, 0.3))
     probability, verdict = _fitting(changed, span, 0.1, _moves(span, "memory", need))
     assert verdict == expected
     assert 0.0 <= probability <= 1.0
@@ -174,7 +174,7 @@ def test_the_probability_is_that_of_the_shares() -> None:
     for share in (0.25, None):
         weight = DOCUMENTED_SHARE if share is None else share
         deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
-        span = _span(need, _one(-0.5 * need, share))
+        span = _span(need, _open_switch(-0.5 * need, share))
         probability, _ = _fitting(changed, span, own, _moves(span, "memory", need))
         expected = (1.0 - weight) * normal_below(0.0) + weight * normal_below(half / deviation)
         assert probability == pytest.approx(expected, rel=1e-4)
@@ -183,7 +183,7 @@ def test_the_probability_is_that_of_the_shares() -> None:
 @pytest.mark.parametrize(("share", "reaches"), [(0.02, False), (0.3, True), (1.0, True)])
 def test_a_range_ends_where_a_twentieth_of_the_cases_lies_outside(share: float, reaches: bool) -> None:
     half = math.hypot(0.3, UNSAID_STACK["memory"])
-    moves = _moves(_span(1.0, _one(1.0, share)), "memory", 1.0)
+    moves = _moves(_span(1.0, _open_switch(1.0, share)), "memory", 1.0)
     low, high = _half_widths("memory", 0.3, moves)
     assert low == pytest.approx(half, abs=0.01)
     assert (high > half + 0.1) is reaches
@@ -203,7 +203,7 @@ def test_a_stack_that_hardware_brings_leaves_its_release_open(said: dict[str, st
 
 
 def test_what_decides_first_turns_the_verdict_alone() -> None:
-    span = _span(1.0, _one(-0.1, 0.2, "does_not_fit"), _one(-0.5, 0.2, "fits"))
+    span = _span(1.0, _open_switch(-0.1, 0.2, "does_not_fit"), _open_switch(-0.5, 0.2, "fits"))
     assert replace(span, usual_verdict="does_not_fit").decisive is span.switches[1]
     assert replace(span, usual_verdict="fits").decisive is span.switches[0]
 

@@ -18,7 +18,7 @@ def row(source: str, number: int, error: float) -> Any:
     return SimpleNamespace(kind="time", key=f"{source}:{number}", source=source, source_out=residual)
 
 
-def found(*rows: Any) -> Judgement:
+def judgement(*rows: Any) -> Judgement:
     return cast("Judgement", SimpleNamespace(rows=rows))
 
 
@@ -36,14 +36,14 @@ def test_a_source_of_three_rows_that_is_two_points_worse_needs_a_reason(
     rows: int, before: float, now: float, verdict: str
 ) -> None:
     mine = [row("mine", number, now) for number in range(rows)]
-    (source,) = compared(found(*mine), {("time", each.key): before for each in mine})
+    (source,) = compared(judgement(*mine), {("time", each.key): before for each in mine})
     assert (source.rows, source.verdict) == (rows, verdict)
     assert (source.before, source.now) == pytest.approx((abs(before), abs(now)))
 
 
 def test_rows_of_one_side_only_count_nowhere() -> None:
     (source,) = compared(
-        found(row("mine", 1, 0.1), row("new", 1, 0.5)), {("time", "mine:1"): 0.1, ("time", "old:1"): 9.0}
+        judgement(row("mine", 1, 0.1), row("new", 1, 0.5)), {("time", "mine:1"): 0.1, ("time", "old:1"): 9.0}
     )
     assert (source.name, source.rows) == ("mine", 1)
 

@@ -70,7 +70,7 @@ FEWEST: Final = 16
 """Rows of a class that is judged by itself."""
 
 
-def _of(name: str) -> list[PlainRow]:
+def _rows_of(name: str) -> list[PlainRow]:
     return [row for row in asked_plainly() if name in row.classes]
 
 
@@ -86,7 +86,7 @@ def test_runs_that_ran_are_rarely_called_unlikely() -> None:
 def test_answers_decide() -> None:
     assert fmean(row.verdict != "depends" for row in asked_plainly()) >= 0.55
     for name in ("dense", "mixture", "ampere", "hopper", "megatron", "torch"):
-        assert fmean(row.verdict != "depends" for row in _of(name)) >= 0.4, name
+        assert fmean(row.verdict != "depends" for row in _rows_of(name)) >= 0.4, name
 
 
 def test_ranges_hold_of_what_is_open() -> None:
@@ -95,6 +95,6 @@ def test_ranges_hold_of_what_is_open() -> None:
         assert fmean(row.inside[kind] for row in rows) >= inside
         assert fmean(row.half_widths[kind] for row in rows) <= widest
     for name in {each for row in asked_plainly() for each in row.classes}:
-        rows = [row for row in _of(name) if "time" in row.plain]
+        rows = [row for row in _rows_of(name) if "time" in row.plain]
         if len(rows) >= FEWEST:
             assert fmean(row.inside["time"] for row in rows) >= 0.81, name

@@ -88,7 +88,7 @@ def range_table(rows: Iterable[Expectation]) -> str:
     return grid(("family", "launches judged", "range reaches the capacity", "%"), cells, "markdown", text_columns=(0,))
 
 
-def told(rows: Iterable[Expectation]) -> Iterator[str]:
+def count_lines(rows: Iterable[Expectation]) -> Iterator[str]:
     """How many rows hold, wait and fail, by family."""
     count = Counter((row.family, "holds" if row.holds else "pending" if row.pending else "fails") for row in rows)
     for family in sorted({family for family, _ in count}):
@@ -109,6 +109,6 @@ def settle(rows: Iterable[Expectation]) -> None:
 
 if __name__ == "__main__":
     present = [row for row in expectations() if row.file.is_file()]
-    print("\n".join(told(present)), range_table(present), sep="\n\n")  # noqa: T201  a script
+    print("\n".join(count_lines(present)), range_table(present), sep="\n\n")  # noqa: T201  a script
     if "--settle" in sys.argv and len(present) == len(expectations()):
         settle(present)

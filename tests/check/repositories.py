@@ -108,7 +108,7 @@ def passed_over(rows: Sequence[Listed]) -> Iterator[tuple[Listed, str]]:
             yield row, results[0].reasons[0].replace(str(row.root), "")
 
 
-def told(rows: Sequence[Listed]) -> Iterator[str]:
+def share_lines(rows: Sequence[Listed]) -> Iterator[str]:
     """The table of shares, and the rate."""
     asked = question_of({"hardware": "h100-sxm-80g"})
     wanted = sys.argv[sys.argv.index("--list") + 1] if "--list" in sys.argv else ""
@@ -180,7 +180,7 @@ def shown(part: str, folder: Path) -> Iterator[str]:
         return causes(with_settings(folder, part))
     if "--checkouts" in sys.argv:
         return causes(sorted(root for root in FOLDER.iterdir() if root.is_dir() and part in root.name))
-    return told([row for row in listed() if part in row.repository])
+    return share_lines([row for row in listed() if part in row.repository])
 
 
 if __name__ == "__main__":

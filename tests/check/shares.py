@@ -142,7 +142,7 @@ def _none(results: tuple[Checked, ...]) -> bool:
     return part or _NONE.search(text) is not None or _OTHER.search(text) is not None
 
 
-def told() -> Iterator[str]:
+def share_lines() -> Iterator[str]:
     """The table, a line each."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in corpus():
@@ -163,4 +163,4 @@ def told() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in told())
+    sys.stdout.writelines(f"{line}\n" for line in share_lines())

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from simulator.answers.gates import OUTCOMES
-from tests.check.expectations import SHARED, Expectation, expectations, range_table, told
+from tests.check.expectations import SHARED, Expectation, count_lines, expectations, range_table
 from tests.project.tree import ROOT
 
 ROWS = expectations()
@@ -52,7 +52,7 @@ def test_the_counts_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     present = [row for row in ROWS if row.file.is_file()]
     if not present:
         pytest.skip("needs the corpus beside the checkout (SIMULATE_SHARED)")
-    lines = list(told(present))
+    lines = list(count_lines(present))
     with capsys.disabled():
         print("\n" + "\n".join(lines))  # noqa: T201  what the run is told
     waiting = Counter(row.pending for row in present if row.pending)

@@ -260,13 +260,13 @@ def test_changes_hold_when_they_are_applied(name: str, tmp_path: Path) -> None:
     for change in base["changes"]:
         added = shlex.split(change["options"])
         surely = change["estimate"]["memory"]["fit_probability"] > 0.95
-        (again,) = checked(file, *kept(options, added), *added, code=0 if surely else 3)
+        (again,) = checked(file, *kept_options(options, added), *added, code=0 if surely else 3)
         assert again["outcome"] == ("fits" if surely else "cannot_tell"), change["options"]
         for part in ("memory", "throughput", "layout"):
             assert again["estimate"][part] == change["estimate"][part], change["options"]
 
 
-def kept(options: tuple[str, ...], added: list[str]) -> list[str]:
+def kept_options(options: tuple[str, ...], added: list[str]) -> list[str]:
     """The options that a change does not replace."""
     replaced = set(added) | ({"--layers-per-virtual-stage"} if "--vpp" in added else set())
     pairs = [options[n : n + 2] for n in range(0, len(options), 2)]

@@ -275,7 +275,7 @@ def log(words: dict[str, object], folder: Path) -> MeasuredRow:
     return row
 
 
-def asked(profile: Any) -> dict[str, object]:
+def shown_switches(profile: Any) -> dict[str, object]:
     """The switches of a profile that a log can show."""
     return {switch.name: getattr(profile, switch.name) for switch in switches() if switch.name != "expandable_segments"}
 
@@ -287,7 +287,7 @@ def test_the_log_and_the_script_of_one_run_ask_the_same(flag: Flag, tmp_path: Pa
     row = log(words, tmp_path)
     scenario, layout = question(row)
     assert layout == case.layout
-    assert asked(scenario.framework) == asked(case.scenario.framework)
+    assert shown_switches(scenario.framework) == shown_switches(case.scenario.framework)
     workload = ("seq_length", "global_batch_size", "precision", "lora_rank", "devices")
     assert {name: getattr(scenario, name) for name in workload} == {
         name: getattr(case.scenario, name) for name in workload

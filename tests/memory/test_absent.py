@@ -19,7 +19,7 @@ from simulator.cost.schedule.orders import schedule_of
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.memory.test_state_terms import ENGINE
-from tests.memory.test_state_terms import asked as engine
+from tests.memory.test_state_terms import scenario_with as engine
 from tests.pricing.test_memory_arithmetic import DENSE, MOE, T
 from tests.pricing.test_memory_arithmetic import question as plain
 from tests.scenario.cases import layout_of, only, scenario_of, small_compressed, small_dense, small_moe
@@ -87,7 +87,7 @@ def test_layers_in_flight_are_those_of_the_passes_in_their_order(model: dict[str
         assert found[rank, 0] == most, (rank, sizes)
 
 
-def asked(**options: str) -> Scenario:
+def scenario_with(**options: str) -> Scenario:
     return scenario_of(small_moe(), profile="torch", devices=1, options=options, seq_length=32)
 
 
@@ -102,27 +102,29 @@ TABLE = 1000 * 64
 def test_numbers_of_a_step_have_their_type_and_their_number() -> None:
     """Moments' type where Adam makes them; none without; of one tensor no more than a rank has."""
     off = {"foreach_optimizer": "false", "largest_tensor_step": "false"}
-    assert step(asked(**off)) == 0
+    assert step(scenario_with(**off)) == 0
     one = off | {"largest_tensor_step": "true", "parameter_dtype": "bf16", "step_temporaries": "1"}
-    assert step(asked(**one, optimizer_dtype="fp32"), zero_stage=0) == 4 * max(TABLE, 8 * 2 * 48 * 64)
-    assert step(asked(**one, optimizer_dtype="bf16"), zero_stage=0) == 2 * max(TABLE, 8 * 2 * 48 * 64)
-    assert step(asked(**one, optimizer="lion"), zero_stage=0) == 0
-    assert step(asked(**one, optimizer="sgd", optimizer_dtype="bf16"), zero_stage=0) == 4 * max(TABLE, 8 * 2 * 48 * 64)
+    assert step(scenario_with(**one, optimizer_dtype="fp32"), zero_stage=0) == 4 * max(TABLE, 8 * 2 * 48 * 64)
+    assert step(scenario_with(**one, optimizer_dtype="bf16"), zero_stage=0) == 2 * max(TABLE, 8 * 2 * 48 * 64)
+    assert step(scenario_with(**one, optimizer="lion"), zero_stage=0) == 0
+    assert step(scenario_with(**one, optimizer="sgd", optimizer_dtype="bf16"), zero_stage=0) == 4 * max(
+        TABLE, 8 * 2 * 48 * 64
+    )
 
 
 def test_one_tensor_of_a_step_is_no_larger_than_what_is_trained() -> None:
     options = {"foreach_optimizer": "false", "largest_tensor_step": "true", "step_temporaries": "1"}
-    pricing = priced(asked(**options), zero_stage=0)
+    pricing = priced(scenario_with(**options), zero_stage=0)
     few, many = np.array([[10.0]]), np.array([[1e9]])
     assert only(step_bytes(pricing, few, np.array([100.0]))) == 4 * 10
     assert only(step_bytes(pricing, many, np.array([100.0]))) == 4 * 100
-    at_once = priced(asked(foreach_optimizer="true", step_temporaries="1"), zero_stage=0)
+    at_once = priced(scenario_with(foreach_optimizer="true", step_temporaries="1"), zero_stage=0)
     assert only(step_bytes(at_once, many, np.array([100.0]))) == 4e9
 
 
 def test_the_largest_matrix_of_either_class() -> None:
     """A dense layer's 64 x 160, or gate and up together; of experts one matrix of 64 x 48."""
-    found = largest_matrix(priced(asked(optimizer="muon"), zero_stage=0))
+    found = largest_matrix(priced(scenario_with(optimizer="muon"), zero_stage=0))
     assert (only(found.dense) % D, only(found.routed) % (64 * 48)) == (0, 0)
     assert only(found.dense) >= D > only(found.routed) > 0
 

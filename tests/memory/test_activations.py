@@ -41,7 +41,7 @@ def small(model: ModelSpec, profile: str = "megatron", **options: Any) -> Scenar
     return scenario_of(model, profile=profile, options=options, seq_length=32, global_batch_size=16, **fields)
 
 
-def kept(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
+def saved_bytes(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
     return layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), moe=moe)
 
 
@@ -49,30 +49,30 @@ def test_a_dense_layer_of_megatron() -> None:
     # Per token: norms 2 x (2 h in + 4 + 2 h out) = 2 x (128 + 4 + 128) = 520; qkv output 2 (q + 2 k) = 256;
     # rotated q, k 2 (64 + 32) = 192; attention output 128; row sums 4 x 4 = 16; gate, up 4 f = 640; product 2 f = 320.
     assert 520 + 256 + 192 + 128 + 16 + 640 + 320 == 2072
-    assert kept(small(small_dense())) == T * 2072
+    assert saved_bytes(small(small_dense())) == T * 2072
 
 
 def test_a_dense_layer_of_paddle() -> None:
     # Without the fused qkv output only v (2 k = 64) lives beside rotated q and k: 2072 - 256 + 64.
     # Two norms in pieces keep 6 bytes a feature for 2: 512 more.
-    assert kept(small(small_dense(), "paddle")) == T * (1880 + 512)
-    assert kept(small(small_dense(), "paddle", fused_rms_norm="true")) == T * 1880
+    assert saved_bytes(small(small_dense(), "paddle")) == T * (1880 + 512)
+    assert saved_bytes(small(small_dense(), "paddle", fused_rms_norm="true")) == T * 1880
 
 
 def test_sequence_parallelism_splits_everything() -> None:
-    assert kept(small(small_dense()), tensor_parallel=2, sequence_parallel=True) == T * 2072 / 2
+    assert saved_bytes(small(small_dense()), tensor_parallel=2, sequence_parallel=True) == T * 2072 / 2
 
 
 def test_without_sequence_parallelism_the_norms_stay_whole() -> None:
     # 520 of the norms whole, the other 1552 in halves.
-    assert kept(small(small_dense()), tensor_parallel=2) == T * (520 + 1552 / 2)
+    assert saved_bytes(small(small_dense()), tensor_parallel=2) == T * (520 + 1552 / 2)
 
 
 def test_context_parallelism_splits_the_tokens_and_the_ring_joins_keys_and_values() -> None:
     # Ring: k and v once more as one tensor, 2 x 2 k = 128 per token.
-    assert kept(small(small_dense()), context_parallel=2) == T / 2 * (2072 + 128)
+    assert saved_bytes(small(small_dense()), context_parallel=2) == T / 2 * (2072 + 128)
     # Heads: the output once more, 2 q = 128 per token, as the core made it and as the product behind it reads it.
-    assert kept(small(small_dense(), cp_communication="all_to_all"), context_parallel=2) == T / 2 * (2072 + 128)
+    assert saved_bytes(small(small_dense(), cp_communication="all_to_all"), context_parallel=2) == T / 2 * (2072 + 128)
 
 
 def test_tokens_of_all_ranks_leave_masks_and_a_buffer() -> None:
@@ -80,11 +80,11 @@ def test_tokens_of_all_ranks_leave_masks_and_a_buffer() -> None:
     alone = {"tp_comm_overlap": "false"}
     given, plain = small(small_moe(), expert_dispatch="allgather", **alone), small(small_moe(), **alone)
     fields: dict[str, Any] = {"moe": True, "expert_parallel": 4}
-    assert kept(given, **fields) == kept(plain, **fields) + 6 * 8 * T
+    assert saved_bytes(given, **fields) == saved_bytes(plain, **fields) + 6 * 8 * T
     # Expert tensor parallelism over the same ranks takes in the tokens of both.
     both: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
     split = both | {"moe": True, "expert_tensor_parallel": 2}
-    assert kept(given, **split) == kept(plain, **split) + 6 * 8 * T
+    assert saved_bytes(given, **split) == saved_bytes(plain, **split) + 6 * 8 * T
     buffers = [
         buffer_bytes(pricing(one, micro_batch_size=2, **cut))[0] - one.coefficients.memory.workspace_bytes
         for one, cut in ((given, both), (given, {"expert_parallel": 4}), (plain, {"expert_parallel": 4}), (given, {}))
@@ -102,15 +102,15 @@ def test_gradients_of_tokens_of_all_ranks_are_whole_for_a_moment() -> None:
 
 def test_fp8_takes_h_and_f_off() -> None:
     # Norm outputs 2 x (-h), the product -f, an 8-bit copy of the attention output +h: h + f = 224 less per token.
-    assert kept(small(small_dense(), precision="fp8")) == T * (2072 - 64 - 160)
+    assert saved_bytes(small(small_dense(), precision="fp8")) == T * (2072 - 64 - 160)
 
 
 def test_a_query_key_norm_keeps_statistics_and_where_nothing_else_does_its_input() -> None:
     # fp32 per head and token: 4 x (4 + 2) = 24. Paddle keeps the input 2 (q + k) = 192 too; for Megatron it is the
     # qkv output.
     model = small_dense(qk_norm=True)
-    assert kept(small(model)) == T * (2072 + 24)
-    assert kept(small(model, "paddle")) == T * (1880 + 512 + 24 + 192)
+    assert saved_bytes(small(model)) == T * (2072 + 24)
+    assert saved_bytes(small(model, "paddle")) == T * (1880 + 512 + 24 + 192)
 
 
 @pytest.mark.parametrize("keeps", ["true", "false"])
@@ -126,7 +126,7 @@ def test_a_query_key_norm_keeps_statistics_and_where_nothing_else_does_its_input
 def test_attention_without_positions_keeps_what_it_reads_once(keeps: str, qk_norm: bool, attention: int) -> None:
     rotated = 192 + 256
     scenario = small(small_dense(rotary=False, qk_norm=qk_norm), keep_qkv_output=keeps)
-    assert kept(scenario) == T * (2072 - rotated + attention)
+    assert saved_bytes(scenario) == T * (2072 - rotated + attention)
 
 
 @pytest.mark.parametrize(("score_bytes", "whole"), [("2", 2), ("4", 4 + 2)])
@@ -135,60 +135,62 @@ def test_unfused_attention_keeps_the_scores(score_bytes: str, whole: int) -> Non
     # its cast for the product with the values (transformers 5.23, models/llama/modeling_llama.py,
     # `eager_attention_forward`).
     scenario = small(small_dense(), flash_attention="false", attention_matrix_bytes=score_bytes)
-    assert kept(scenario) == T * (2072 - 16) + whole * 64 * 32 * 4
+    assert saved_bytes(scenario) == T * (2072 - 16) + whole * 64 * 32 * 4
     assert attention_scores(scenario, block(scenario, micro_batch_size=2)) == whole * 8192
-    assert kept(scenario, tensor_parallel=2, sequence_parallel=True) == (T * 2056 + whole * 8192) / 2
+    assert saved_bytes(scenario, tensor_parallel=2, sequence_parallel=True) == (T * 2056 + whole * 8192) / 2
 
 
 def test_dropout_keeps_masks() -> None:
     # A byte for each number of two residual additions; of the scores one for the mask and two for the product.
-    assert kept(small(small_dense(), hidden_dropout="true")) == T * (2072 + 2 * 64)
-    split = kept(small(small_dense(), hidden_dropout="true"), tensor_parallel=2, sequence_parallel=True)
-    assert split == kept(small(small_dense()), tensor_parallel=2, sequence_parallel=True) + T * 64
-    assert kept(small(small_dense(), attention_dropout="true")) == T * 2072
+    assert saved_bytes(small(small_dense(), hidden_dropout="true")) == T * (2072 + 2 * 64)
+    split = saved_bytes(small(small_dense(), hidden_dropout="true"), tensor_parallel=2, sequence_parallel=True)
+    assert split == saved_bytes(small(small_dense()), tensor_parallel=2, sequence_parallel=True) + T * 64
+    assert saved_bytes(small(small_dense(), attention_dropout="true")) == T * 2072
     unfused = small(small_dense(), flash_attention="false", attention_dropout="true")
-    assert kept(unfused) == T * (2072 - 16) + (2 + 1 + 2) * 64 * 32 * 4
-    assert kept(unfused, recompute="selective") == T * (2072 - 16)
+    assert saved_bytes(unfused) == T * (2072 - 16) + (2 + 1 + 2) * 64 * 32 * 4
+    assert saved_bytes(unfused, recompute="selective") == T * (2072 - 16)
     # An fp32 softmax takes four; it is cast before, so the product is two still.
     wide = small(small_dense(), flash_attention="false", attention_dropout="true", attention_matrix_bytes="4")
-    assert kept(wide) == T * (2072 - 16) + (4 + 1 + 2) * 64 * 32 * 4
+    assert saved_bytes(wide) == T * (2072 - 16) + (4 + 1 + 2) * 64 * 32 * 4
 
 
 def test_recompute_of_the_core_saves_the_joint_projection() -> None:
     # Queries and keys, 2 (64 + 32) a token, beside their rotated ones; values are a view of all three.
     copied = small(small_dense(), keep_qkv_output="false")
-    assert kept(copied, recompute="selective") == kept(copied) + T * 2 * (64 + 32)
-    assert kept(copied, recompute="selective", tensor_parallel=2) == kept(copied, tensor_parallel=2) + T * 96
+    assert saved_bytes(copied, recompute="selective") == saved_bytes(copied) + T * 2 * (64 + 32)
+    assert (
+        saved_bytes(copied, recompute="selective", tensor_parallel=2) == saved_bytes(copied, tensor_parallel=2) + T * 96
+    )
     # Under fp8 the product behind has its own copy of the output, 2 x 64 in 16 bits.
     narrow = small(small_dense(), precision="fp8", keep_qkv_output="false")
-    assert kept(narrow, recompute="selective") == kept(narrow) + T * (2 * (64 + 32) - 2 * 64)
+    assert saved_bytes(narrow, recompute="selective") == saved_bytes(narrow) + T * (2 * (64 + 32) - 2 * 64)
 
 
 def test_selective_recompute_drops_the_scores_and_nothing_of_a_flash_kernel() -> None:
     unfused = small(small_dense(), flash_attention="false")
-    assert kept(unfused, recompute="selective") == T * (2072 - 16)
-    assert kept(small(small_dense()), recompute="selective") == T * 2072
+    assert saved_bytes(unfused, recompute="selective") == T * (2072 - 16)
+    assert saved_bytes(small(small_dense()), recompute="selective") == T * 2072
 
 
 def test_other_switches_of_a_dense_layer() -> None:
     # Composite norms: 2 x (8 h - 2 h) more. Unfused SwiGLU: silu 2 f more. Repeated k and v: 2 (q - k) more
     # each, and Megatron's qkv output 2 (q + 2 k) goes with the v that was its part, unless a norm's input is one too.
-    assert kept(small(small_dense(), fused_rms_norm="false")) == T * (2072 + 2 * 6 * 64)
-    assert kept(small(small_dense(), fused_swiglu="false")) == T * (2072 + 320)
-    assert kept(small(small_dense(), repeat_kv="true")) == T * (2072 + 64 + 2 * 64 - 2 * 128)
+    assert saved_bytes(small(small_dense(), fused_rms_norm="false")) == T * (2072 + 2 * 6 * 64)
+    assert saved_bytes(small(small_dense(), fused_swiglu="false")) == T * (2072 + 320)
+    assert saved_bytes(small(small_dense(), repeat_kv="true")) == T * (2072 + 64 + 2 * 64 - 2 * 128)
     normed = small_dense(qk_norm=True)
-    assert kept(small(normed, repeat_kv="true")) == kept(small(normed)) + T * (64 + 2 * 64)
-    assert kept(small(small_dense(), "paddle", repeat_kv="true")) == T * (1880 + 512 + 64 + 64)
+    assert saved_bytes(small(normed, repeat_kv="true")) == saved_bytes(small(normed)) + T * (64 + 2 * 64)
+    assert saved_bytes(small(small_dense(), "paddle", repeat_kv="true")) == T * (1880 + 512 + 64 + 64)
     # cos and sin for q and for k: 4 x 2 bytes x s x head size, once for the micro batch.
-    assert kept(small(small_dense(), rope_tables_per_call="true")) == T * 2072 + 4 * 2 * 32 * 16
+    assert saved_bytes(small(small_dense(), rope_tables_per_call="true")) == T * 2072 + 4 * 2 * 32 * 16
     # Gathered norm outputs stay whole: 2 x 2 h = 256 more than its half.
     gathered = small(small_dense(), keep_gathered_inputs="true")
-    assert kept(gathered, tensor_parallel=2, sequence_parallel=True) == T * (2072 / 2 + 256 / 2)
+    assert saved_bytes(gathered, tensor_parallel=2, sequence_parallel=True) == T * (2072 / 2 + 256 / 2)
 
 
 def test_adapters_keep_their_inner_activation() -> None:
     # Four linear groups, 2 r each: 4 x 2 x 8 per token.
-    assert kept(small(small_dense(), lora_rank=8)) == T * (2072 + 64)
+    assert saved_bytes(small(small_dense(), lora_rank=8)) == T * (2072 + 64)
 
 
 def test_a_mixture_of_experts_layer() -> None:
@@ -196,9 +198,9 @@ def test_a_mixture_of_experts_layer() -> None:
     # probabilities fp32, 2 x 4 x 8 = 64. Two copies per token: dispatched 2 x 2 h = 256, gate and up 2 x 4 x 48 = 384,
     # product 2 x 2 x 48 = 192, outputs 2 x 2 h = 256. Shared expert: 6 x 48 = 288.
     assert 1112 + 64 + 256 + 384 + 192 + 256 + 288 == 2552
-    assert kept(small(small_moe()), moe=True) == T * 2552
+    assert saved_bytes(small(small_moe()), moe=True) == T * 2552
     # The leading layer is dense.
-    assert kept(small(small_moe())) == T * 2072
+    assert saved_bytes(small(small_moe())) == T * 2072
 
 
 def test_experts_of_a_rank_see_the_copies_of_its_own_tokens() -> None:
@@ -209,35 +211,35 @@ def test_experts_of_a_rank_see_the_copies_of_its_own_tokens() -> None:
     cut = block(scenario, micro_batch_size=2, tensor_parallel=2, sequence_parallel=True, expert_tensor_parallel=2)
     assert only(routed_tokens(Pricing(scenario, cut))) == T * 2
     fields: dict[str, Any] = {"moe": True, "tensor_parallel": 2, "sequence_parallel": True}
-    assert kept(scenario, expert_parallel=4, **fields) == T * 2552 / 2
+    assert saved_bytes(scenario, expert_parallel=4, **fields) == T * 2552 / 2
     # etp 2: gathered copies (256 + 256) are whole, their inner width is halved, the rest is split.
-    assert kept(scenario, expert_tensor_parallel=2, **fields) == T * (512 + (2552 - 512) / 2)
+    assert saved_bytes(scenario, expert_tensor_parallel=2, **fields) == T * (512 + (2552 - 512) / 2)
 
 
 def test_an_uneven_router_loads_the_busiest_rank() -> None:
     # 256 + 384 + 192 + 256 = 1088 of routed copies, one and a half times.
-    assert kept(small(small_moe(), expert_imbalance="1.5"), moe=True) == T * (2552 + 1088 / 2)
+    assert saved_bytes(small(small_moe(), expert_imbalance="1.5"), moe=True) == T * (2552 + 1088 / 2)
 
 
 def test_fp8_experts_receive_eight_bit_tokens() -> None:
     # Norm outputs and the attention copy: -h. Dispatched -2 h. Products: -2 x 48 of routed, -48 of shared experts.
-    assert kept(small(small_moe(), precision="fp8"), moe=True) == T * (2552 - 64 - 128 - 96 - 48)
+    assert saved_bytes(small(small_moe(), precision="fp8"), moe=True) == T * (2552 - 64 - 128 - 96 - 48)
 
 
 def test_latent_attention() -> None:
     # Norms 520; latents 2 (32 + 8 + 40) = 160; their norms' outputs 2 (32 + 40) = 144; q and k 2 x 2 x 4 x 24 = 384;
     # a copy of v 2 x 4 x 20 = 160; output 160; row sums 16; feed-forward 960; two rstd 8.
     assert 520 + 160 + 144 + 384 + 160 + 160 + 16 + 960 + 8 == 2512
-    assert kept(small(small_mla())) == T * 2512
+    assert saved_bytes(small(small_mla())) == T * 2512
     # Without the copy the projection stays: expanded k and v 2 x 4 x (16 + 20) = 288.
-    assert kept(small(small_mla(), copy_latent_value="false")) == T * (2512 + 128)
+    assert saved_bytes(small(small_mla(), copy_latent_value="false")) == T * (2512 + 128)
     # Without query compression: 2 x 40 less in latents, and in their norms' outputs; one rstd less.
-    assert kept(small(small_mla(q_lora_rank=None))) == T * (2512 - 164)
+    assert saved_bytes(small(small_mla(q_lora_rank=None))) == T * (2512 - 164)
     # Latents and norms belong to the sequence: whole without sequence parallelism.
-    assert kept(small(small_mla()), tensor_parallel=2) == T * (520 + 160 + 144 + 8 + (2512 - 832) / 2)
-    assert kept(small(small_mla()), tensor_parallel=2, sequence_parallel=True) == T * 2512 / 2
+    assert saved_bytes(small(small_mla()), tensor_parallel=2) == T * (520 + 160 + 144 + 8 + (2512 - 832) / 2)
+    assert saved_bytes(small(small_mla()), tensor_parallel=2, sequence_parallel=True) == T * 2512 / 2
     # A ring joins keys and values of all heads, 2 x 4 x (24 + 20).
-    assert kept(small(small_mla()), context_parallel=2) == T / 2 * (2512 + 352)
+    assert saved_bytes(small(small_mla()), context_parallel=2) == T / 2 * (2512 + 352)
 
 
 def test_the_tensors_of_a_layer_are_named() -> None:

@@ -29,7 +29,7 @@ def small(model: ModelSpec, profile: str = "megatron", **options: str) -> Scenar
     return scenario_of(model, profile=profile, options=options, seq_length=32, global_batch_size=16)
 
 
-def kept(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
+def saved_bytes(scenario: Scenario, *, moe: bool = False, **fields: Any) -> float:
     return layer_bytes(scenario, block(scenario, micro_batch_size=2, **fields), moe=moe)
 
 
@@ -40,17 +40,17 @@ def again(scenario: Scenario) -> float:
 
 def test_a_layer_keeps_its_norms_and_its_feed_forward_part() -> None:
     # Of 2072 per token: qkv output 256, rotated q and k 192, attention output 128, row sums 16.
-    assert kept(small(small_dense()), recompute="attention") == T * (2072 - 256 - 192 - 128 - 16)
+    assert saved_bytes(small(small_dense()), recompute="attention") == T * (2072 - 256 - 192 - 128 - 16)
     # Paddle keeps v, 64, instead of the qkv output.
-    assert kept(small(small_dense(), "paddle"), recompute="attention") == T * (1880 + 512 - 64 - 192 - 128 - 16)
-    assert kept(small(small_moe()), moe=True, recompute="attention") == T * (2552 - 592)
+    assert saved_bytes(small(small_dense(), "paddle"), recompute="attention") == T * (1880 + 512 - 64 - 192 - 128 - 16)
+    assert saved_bytes(small(small_moe()), moe=True, recompute="attention") == T * (2552 - 592)
 
 
 def test_scores_and_latents_go_too() -> None:
     unfused = small(small_dense(), flash_attention="false")
-    assert kept(unfused, recompute="attention") == T * (2056 - 256 - 192 - 128)
+    assert saved_bytes(unfused, recompute="attention") == T * (2056 - 256 - 192 - 128)
     # Two norms of 260, feed-forward 960.
-    assert kept(small(small_mla()), recompute="attention") == T * (2 * 260 + 960)
+    assert saved_bytes(small(small_mla()), recompute="attention") == T * (2 * 260 + 960)
 
 
 def test_the_block_computed_again_is_alive_where_it_exceeds_what_the_backward_pass_has_freed() -> None:

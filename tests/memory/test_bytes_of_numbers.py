@@ -10,7 +10,7 @@ from simulator.question.frameworks.stacks import framework
 from tests.scenario.cases import small_dense
 
 
-def given(precision: str, **options: str) -> Conditions:
+def conditions_with(precision: str, **options: str) -> Conditions:
     return Conditions(small_dense(), framework("megatron", options), precision)
 
 
@@ -32,7 +32,7 @@ def given(precision: str, **options: str) -> Conditions:
     ],
 )
 def test_16_and_32_bits(precision: str, options: dict[str, str], expected: tuple[Any, ...]) -> None:
-    one = given(precision, **options)
+    one = conditions_with(precision, **options)
     assert (
         dtypes.element_bytes(one),
         dtypes.parameter_dtype(one),
@@ -54,14 +54,14 @@ def test_16_and_32_bits(precision: str, options: dict[str, str], expected: tuple
     ],
 )
 def test_8_bits_and_their_scales(recipe: str, inputs: float, weights: float) -> None:
-    narrow = given("fp8", fp8_recipe=recipe)
+    narrow = conditions_with("fp8", fp8_recipe=recipe)
     assert dtypes.narrow_element_bytes(narrow) == inputs
     assert dtypes.narrow_weight_bytes(narrow) == weights
-    for other in (given("bf16", fp8_recipe=recipe), given("fp32", fp8_recipe=recipe)):
+    for other in (conditions_with("bf16", fp8_recipe=recipe), conditions_with("fp32", fp8_recipe=recipe)):
         assert dtypes.narrow_element_bytes(other) == dtypes.element_bytes(other)
         assert dtypes.narrow_weight_bytes(other) == 0
-    assert dtypes.narrow_element_bytes(given("fp8", fp8_recipe=recipe, fp8_inputs="false")) == 2
-    assert dtypes.narrow_weight_bytes(given("fp8", fp8_recipe=recipe, fp8_weight_cache="false")) == 0
+    assert dtypes.narrow_element_bytes(conditions_with("fp8", fp8_recipe=recipe, fp8_inputs="false")) == 2
+    assert dtypes.narrow_weight_bytes(conditions_with("fp8", fp8_recipe=recipe, fp8_weight_cache="false")) == 0
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,5 @@ def test_8_bits_and_their_scales(recipe: str, inputs: float, weights: float) -> 
     ],
 )
 def test_weights_that_travel_in_8_bits(precision: str, option: str, recipe: str, narrow: bool) -> None:
-    found = dtypes.gathered_narrow(given(precision, fp8_param_gather=option, fp8_recipe=recipe))
+    found = dtypes.gathered_narrow(conditions_with(precision, fp8_param_gather=option, fp8_recipe=recipe))
     assert found is narrow

@@ -15,13 +15,13 @@ LINEAR = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
 """Linear weights in the layers of Llama 3.1 8B."""
 
 
-def found(options: dict[str, str], profile: str = "megatron", **layout: Any) -> Any:
+def estimated(options: dict[str, str], profile: str = "megatron", **layout: Any) -> Any:
     scenario = scenario_of(model="llama3.1-8b", profile=profile, devices=16, precision="fp8", options=options)
     return estimate_layout(scenario, layout_of(scenario, **layout))
 
 
 def parameters(options: dict[str, str], **layout: Any) -> float:
-    return float(found(options, **layout).memory.stages[0].parts_bytes["parameters"])
+    return float(estimated(options, **layout).memory.stages[0].parts_bytes["parameters"])
 
 
 RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
@@ -76,7 +76,7 @@ def test_gathers_of_8_bits_are_shorter(recipe: str, narrow: bool) -> None:
     seconds = []
     for gather in ("false", "true"):
         options = {"fp8_recipe": recipe, "fp8_param_gather": gather, "overlap_param_gather": "false"}
-        seconds.append(found(options, zero_stage=1).throughput.parts_seconds["data_parallel"])
+        seconds.append(estimated(options, zero_stage=1).throughput.parts_seconds["data_parallel"])
     assert (seconds[1] < seconds[0]) == narrow
 
 
@@ -84,21 +84,21 @@ def test_fsdp_gathers_layers_in_8_bits() -> None:
     """A layer in use and the next one coming in: half of their linear weights' bytes."""
     options = {"overlap_param_gather": "false"}
     more = options | {"fp8_param_gather": "true"}
-    wide, slim = (found(one, "torch", zero_stage=3, recompute="full") for one in (options, more))
+    wide, slim = (estimated(one, "torch", zero_stage=3, recompute="full") for one in (options, more))
     assert slim.throughput.parts_seconds["data_parallel"] < wide.throughput.parts_seconds["data_parallel"]
     assert slim.memory.device_bytes <= wide.memory.device_bytes
 
 
 def test_moments_of_8_bits() -> None:
-    stages = (found({"optimizer_dtype": name}).memory.stages[0] for name in ("fp32", "fp8"))
+    stages = (estimated({"optimizer_dtype": name}).memory.stages[0] for name in ("fp32", "fp8"))
     wide, narrow = (stage.parts_bytes["optimizer"] for stage in stages)
     assert narrow / wide == (4 + 2) / (4 + 8)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 16])
 def test_groups_that_shard_hold_replicas_of_the_state(groups: int) -> None:
-    state = found({"sharding_replicas": str(groups)}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
-    alone = found({}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
+    state = estimated({"sharding_replicas": str(groups)}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
+    alone = estimated({}, zero_stage=1).memory.stages[0].parts_bytes["optimizer"]
     assert state == pytest.approx(groups * alone)
-    same = found({"sharding_degree": str(16 // groups)}, zero_stage=1)
-    assert found({"sharding_replicas": str(groups)}, zero_stage=1).throughput == same.throughput
+    same = estimated({"sharding_degree": str(16 // groups)}, zero_stage=1)
+    assert estimated({"sharding_replicas": str(groups)}, zero_stage=1).throughput == same.throughput

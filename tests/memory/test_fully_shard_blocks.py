@@ -63,7 +63,7 @@ def test_layouts_of_a_block_need_what_each_needs_alone(pipeline: dict[str, Any],
             assert {k: v[rank, index] for k, v in parts.items()} == {k: v[rank, 0] for k, v in of_one.items()}
 
 
-def asked(model: Any, **fields: Any) -> MemoryByStage:
+def memory_of(model: Any, **fields: Any) -> MemoryByStage:
     devices = fields.pop("devices", 1)
     scenario = question(model, "torch", devices=devices, global_batch_size=fields.pop("batch", 8))
     here = block(scenario, **({"micro_batch_size": 2, "zero_stage": 3} | fields))
@@ -86,8 +86,8 @@ def test_only_an_allocator_that_caches_keeps_blocks_for_streams(hardware: str, k
 def test_angles_are_those_of_the_features_that_rotate() -> None:
     """4 bytes for each of 32 positions and of a head's 16 features; of latent attention's 24 eight rotate."""
     for model, features in ((small_dense(vocab_size=8), 16), (small_mla(vocab_size=8), 8)):
-        step = len(asked(model).moments) - 1
-        found = asked(model)
+        step = len(memory_of(model).moments) - 1
+        found = memory_of(model)
         parameters = held(found, step, "gradients")
         assert found.moments[step].name == "optimizer step"
         # Beside them the temporary of an optimizer that works on all tensors at once, as large as the gradients.
@@ -98,7 +98,7 @@ def test_angles_are_those_of_the_features_that_rotate() -> None:
 def test_ranks_of_one_layer_have_none_before_it(rank: int) -> None:
     """A dense layer, then layers of experts: reduced is one of the largest size where there is no table."""
     model = small_moe(vocab_size=48)
-    found = asked(model, devices=8, pipeline_parallel=4, batch=16)
+    found = memory_of(model, devices=8, pipeline_parallel=4, batch=16)
     of_dense = 2 * 64 * 64 + 2 * 64 * 32 + 2 * 64 + 3 * 64 * 160
     of_experts = 2 * 64 * 64 + 2 * 64 * 32 + 2 * 64 + 64 * 8 + (8 + 1) * 3 * 64 * 48
     stored = {0: of_dense + 48 * 64, 3: of_experts + 48 * 64 + 64}.get(rank, of_experts)

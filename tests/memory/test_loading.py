@@ -60,7 +60,7 @@ def test_the_verdict_says_loading() -> None:
     assert (found.verdict, found.memory.moment) == ("does_not_fit", "load")
 
 
-def _asked(stack: str, zero_stage: int, devices: int = 8, options: dict[str, str] | None = None) -> Asked:
+def _scenario_and_layout(stack: str, zero_stage: int, devices: int = 8, options: dict[str, str] | None = None) -> Asked:
     sizes: Any = {"model": "qwen3-30b-a3b", "hardware": "h100-sxm-80g", "devices": devices, "framework": "torch"}
     run: Any = {"seq_length": 512, "global_batch_size": 16, "lora_rank": 8, "options": options or {}}
     scenario = question_scenario(**sizes, **run, stack=stack)
@@ -82,15 +82,18 @@ def _asked(stack: str, zero_stage: int, devices: int = 8, options: dict[str, str
     ],
 )
 def test_ranks_of_a_node_each_read_the_whole_model(stack: str, zero_stage: int, devices: int, copies: int) -> None:
-    memory = bare_estimate(*_asked(stack, zero_stage, devices)).memory
+    memory = bare_estimate(*_scenario_and_layout(stack, zero_stage, devices)).memory
     assert memory.host_bytes_per_node == pytest.approx(copies * 2.0 * 30.53e9, rel=0.001)
     assert dict(memory.host_parts_bytes) == ({"loading": memory.host_bytes_per_node} if copies else {})
 
 
 def test_the_larger_of_loading_and_a_step_counts() -> None:
     """A base of 4 bits goes to the device file by file; what offload keeps may be more than loading."""
-    assert bare_estimate(*_asked("peft", 3, options={"quantised_base": "true"})).memory.host_bytes_per_node == 0
-    scenario, layout = _asked("deepspeed", 3, options={"loads_on_host": "sharded"})
+    assert (
+        bare_estimate(*_scenario_and_layout("peft", 3, options={"quantised_base": "true"})).memory.host_bytes_per_node
+        == 0
+    )
+    scenario, layout = _scenario_and_layout("deepspeed", 3, options={"loads_on_host": "sharded"})
     step = bare_estimate(replace(scenario, lora_rank=None), replace(layout, offload="optimizer_tensorwise"))
     assert "loading" not in step.memory.host_parts_bytes
     assert step.memory.host_bytes_per_node > 12 * 30.53e9
@@ -118,7 +121,7 @@ def test_one_process_gathers_what_it_saves(kind: str, zero_stage: int, adapters:
 
 
 def test_saving_comes_beside_what_offload_keeps() -> None:
-    questions = [_asked("deepspeed", 3, options={"saves_on_host": kind}) for kind in ("none", "weights")]
+    questions = [_scenario_and_layout("deepspeed", 3, options={"saves_on_host": kind}) for kind in ("none", "weights")]
     memory = [
         bare_estimate(replace(scenario, lora_rank=None), replace(layout, offload="optimizer_tensorwise")).memory
         for scenario, layout in questions
@@ -128,7 +131,7 @@ def test_saving_comes_beside_what_offload_keeps() -> None:
 
 
 def test_a_host_without_room_to_load_does_not_fit() -> None:
-    scenario, layout = _asked("peft", 3)
+    scenario, layout = _scenario_and_layout("peft", 3)
     host = scenario.hardware.host_memory
     assert host is not None
     small = replace(scenario.hardware, host_memory=replace(host, value="256 GB"))

@@ -17,7 +17,7 @@ from tests.scenario.cases import block, only, pricing, scenario_of, small_dense,
 T, V = 64, 1000
 
 
-def asked(options: dict[str, str] | None = None, *, model: Any = None, devices: int = 16, **fields: Any) -> Any:
+def scenario_with(options: dict[str, str] | None = None, *, model: Any = None, devices: int = 16, **fields: Any) -> Any:
     values = Coefficients(memory=MemoryCoefficients(unfused_loss_bytes_per_logit=0.5))
     return scenario_of(
         model or small_dense(),
@@ -58,7 +58,7 @@ def test_bytes_of_a_logit(  # noqa: PLR0917 - one for each thing that decides it
     """A soft cap keeps a copy; every rank of a loss that is not parallel holds the logits of all."""
     options = options | {"vocabulary_parallel_loss": str(parallel).lower()}
     model = small_dense(logit_softcap=capped)
-    scenario = asked(options, model=model, precision=precision)
+    scenario = scenario_with(options, model=model, precision=precision)
     here = block(scenario, micro_batch_size=2, tensor_parallel=tensor)
     each = per_logit + (4 if precision == "fp32" else 2) * capped
     each += of_split if parallel and tensor > 1 else 0
@@ -72,7 +72,9 @@ def test_bytes_of_a_logit(  # noqa: PLR0917 - one for each thing that decides it
 def test_a_chunk_s_logits_and_two_gradients(tensor: int, precision: str) -> None:
     """The hidden state's as wide as it, the output weight's part in fp32."""
     element, each = (2, 6) if precision == "bf16" else (4, 12)
-    scenario = asked({"cross_entropy_chunk_tokens": "16"}, model=small_dense(vocab_size=4096), precision=precision)
+    scenario = scenario_with(
+        {"cross_entropy_chunk_tokens": "16"}, model=small_dense(vocab_size=4096), precision=precision
+    )
     here = block(scenario, micro_batch_size=2, tensor_parallel=tensor)
     whole = each * T * 4096 / tensor
     gradients = element * T * 64 + 4 * 4096 / tensor * 64
@@ -83,9 +85,9 @@ def test_a_chunk_s_logits_and_two_gradients(tensor: int, precision: str) -> None
 
 def test_labelled_tokens_alone_have_logits() -> None:
     """A quarter of them; a score is one number of each."""
-    few = asked({"labelled_token_fraction": "0.25"})
+    few = scenario_with({"labelled_token_fraction": "0.25"})
     assert only(loss_bytes(pricing(few, micro_batch_size=2))) == 6 * T / 4 * V
-    score = asked({"score_head": "true"})
+    score = scenario_with({"score_head": "true"})
     assert only(loss_bytes(pricing(score, micro_batch_size=2))) == 6 * T
 
 
@@ -102,7 +104,7 @@ def test_what_waits_for_the_output_layer_s_gradient(
     fields: dict[str, Any], parts: int, vocabulary: int, most: int
 ) -> None:
     """Its input and its output's gradient, of so many micro batches, or of all that there are; only in a pipeline."""
-    scenario = asked({"deferred_head_gradients": str(most)})
+    scenario = scenario_with({"deferred_head_gradients": str(most)})
     for ranks in (1, 2):
         here = block(scenario, micro_batch_size=2, pipeline_parallel=ranks, **fields)
         count = micro_batches(Pricing(scenario, here))
@@ -133,19 +135,19 @@ def test_what_waits_for_the_output_layer_s_gradient(
 )
 def test_groups_that_have_buffers(fields: dict[str, Any], groups: int) -> None:
     model = small_moe() if any(name.startswith("expert") for name in fields) else small_dense()
-    scenario = asked(model=model, devices=fields["devices"])
+    scenario = scenario_with(model=model, devices=fields["devices"])
     here = block(scenario, **{name: value for name, value in fields.items() if name != "devices"})
     assert only(communicator_groups(Pricing(scenario, here))) == groups
     if not scenario.model.is_moe:
         # Of a model with experts those of the experts' replicas beside them.
-        moe = asked(model=small_moe(), devices=fields["devices"])
+        moe = scenario_with(model=small_moe(), devices=fields["devices"])
         assert only(communicator_groups(Pricing(moe, here))) == groups + (only(here.expert_replicas) > 1)
 
 
 @pytest.mark.parametrize(("option", "each"), [("0", None), ("7", 7 * MIB)])
 def test_buffers_of_a_documented_size(option: str, each: float | None) -> None:
     """The library's own, or as the stack sets it; a ring holds two blocks of keys and values and a part in fp32."""
-    scenario = asked({"communicator_buffer_mib": option}, hardware="ascend-910b-64g")
+    scenario = scenario_with({"communicator_buffer_mib": option}, hardware="ascend-910b-64g")
     assert scenario.hardware.communicator_buffer_bytes
     here = block(scenario, micro_batch_size=2, context_parallel=4, tensor_parallel=2, sequence_parallel=True)
     found = outside_allocator(Pricing(scenario, here), np.full((1, 1), 1000.0))
@@ -173,7 +175,7 @@ def test_buffers_of_a_documented_size(option: str, each: float | None) -> None:
 def test_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str, Any], stranded: float) -> None:
     """Where several kernels differentiate a loss that a caching allocator makes room for: PyTorch's 16-bit ones too."""
     apart = {"fused_cross_entropy": "false", "cross_entropy_chunk_tokens": "0"}
-    scenario = asked(apart | options, profile="torch", **fields)
+    scenario = scenario_with(apart | options, profile="torch", **fields)
     found = stranded_logits(pricing(scenario, micro_batch_size=2, tensor_parallel=2))
     assert only(found) == stranded * T * V / 2
 
@@ -182,7 +184,7 @@ def test_logits_that_nothing_fits_into(options: dict[str, str], fields: dict[str
 @pytest.mark.parametrize("context", [1, 2, 4])
 def test_only_a_ring_passes_blocks_on(kind: str, context: int) -> None:
     """Of a hierarchy the ring is between pairs of neighbours: none among two ranks."""
-    scenario = asked({"cp_communication": kind, "cp_inner_degree": "2"})
+    scenario = scenario_with({"cp_communication": kind, "cp_inner_degree": "2"})
     found = outside_allocator(pricing(scenario, context_parallel=context), np.zeros((1, 1)))
     rings = {"ring": context > 1, "all_to_all_ring": context > 2}.get(kind, False)
     assert (only(found.ring_buffers) > 0) is rings
@@ -207,7 +209,7 @@ def test_what_an_allocator_cannot_use(
     shares |= {"fragmentation": 0.3, "fragmentation_early": 0.4}
     values = MemoryCoefficients(**shares, unexpandable_bytes=2.0**31, unexpandable_tensor_parallel_bytes=2.0**28)
     values = replace(values, unfused_loss_bytes_per_logit=0.0)
-    scenario = replace(asked(options), coefficients=Coefficients(memory=values))
+    scenario = replace(scenario_with(options), coefficients=Coefficients(memory=values))
     here = block(scenario, tensor_parallel=tensor)
     found = outside_allocator(Pricing(scenario, here), np.full((1, 1), allocated))
     held = min(2**31 + 2**28 * (tensor > 1), allocated / 4 + 60 * 2**20) if beside else 0
@@ -219,7 +221,7 @@ def test_what_an_allocator_cannot_use(
 def test_ring_buffers_grow_to_a_bound(sequence: int, grows: bool) -> None:
     """Five activations of a rank's tokens, or 100,000 bytes."""
     values = MemoryCoefficients(ring_buffers_per_activation=5.0, ring_buffers_bytes=1e5)
-    scenario = replace(asked(), coefficients=Coefficients(memory=values), seq_length=sequence)
+    scenario = replace(scenario_with(), coefficients=Coefficients(memory=values), seq_length=sequence)
     here = block(scenario, context_parallel=4, tensor_parallel=2)
     found = only(outside_allocator(Pricing(scenario, here), np.zeros((1, 1))).ring_buffers)
     assert found == (5 * 2 * sequence / 4 * 64 / 2 if grows else 1e5)
@@ -250,11 +252,11 @@ def test_gradients_of_the_output_layer(  # noqa: PLR0917  its cases
 ) -> None:
     """Of the logits, of the input beside the gathered input, and of the weight, over two tensor-parallel ranks."""
     element, labelled = {"bf16": 2, "fp32": 4}[precision], T * float(options.get("labelled_token_fraction", "1"))
-    scenario = asked(options, precision=precision, **fields)
+    scenario = scenario_with(options, precision=precision, **fields)
     shape = {"tensor_parallel": 2, "pipeline_parallel": pipeline, "sequence_parallel": sequence_parallel}
     found = head_gradient_bytes(pricing(scenario, micro_batch_size=2, **shape))
     inputs = labelled * 64 * (2 if sequence_parallel and has_weight else 1)
     weight = V * 64 / 2 if has_weight else 0
     assert only(found) == element * (labelled * V / 2 + inputs + weight)
-    chunked = asked(options | {"cross_entropy_chunk_tokens": "8"}, precision=precision, **fields)
+    chunked = scenario_with(options | {"cross_entropy_chunk_tokens": "8"}, precision=precision, **fields)
     assert only(head_gradient_bytes(pricing(chunked, micro_batch_size=2, **shape))) == 0

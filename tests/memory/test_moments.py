@@ -25,7 +25,7 @@ def memory(model: Any, options: dict[str, str] | None = None, **fields: Any) -> 
     return memory_by_stage(Pricing(scenario, here))
 
 
-def of(one: Moment, name: str, kinds: int) -> list[float]:
+def bytes_by_kind(one: Moment, name: str, kinds: int) -> list[float]:
     return np.broadcast_to(np.atleast_1d(getattr(one, name))[..., :1], (kinds, 1))[:, 0].tolist()
 
 
@@ -45,9 +45,9 @@ def test_what_is_not_alive_at_a_moment_is_nothing(options: dict[str, str]) -> No
     }
     assert [one.name for one in found.moments] == list(table)
     for one in found.moments:
-        assert {name: of(one, name, 2) for name in table[one.name]} == table[one.name]
+        assert {name: bytes_by_kind(one, name, 2) for name in table[one.name]} == table[one.name]
         if one.name not in ("optimizer step", "load"):
-            assert of(one, "activations", 2) == [2 * 2 * T * DENSE, 2 * T * DENSE]
+            assert bytes_by_kind(one, "activations", 2) == [2 * 2 * T * DENSE, 2 * T * DENSE]
 
 
 def test_the_table_s_gradient_stands_beside_nothing_of_a_layer() -> None:
@@ -57,9 +57,9 @@ def test_the_table_s_gradient_stands_beside_nothing_of_a_layer() -> None:
         found = memory(
             model, {"tp_comm_overlap": "false"}, devices=2 * tensor, pipeline_parallel=2, tensor_parallel=tensor
         )
-        assert of(found.moments[2], "temporary", 2) == [2 * 1000 * 64 / tensor, 0]
+        assert bytes_by_kind(found.moments[2], "temporary", 2) == [2 * 1000 * 64 / tensor, 0]
     adapters = memory(small_dense(), devices=2, pipeline_parallel=2, lora_rank=8)
-    assert of(adapters.moments[2], "temporary", 2) == [0, 0]
+    assert bytes_by_kind(adapters.moments[2], "temporary", 2) == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_the_table_s_gradient_stands_beside_nothing_of_a_layer() -> None:
 )
 def test_the_table_s_gradient_is_of_the_table_s_type(precision: str, options: dict[str, str], element: int) -> None:
     found = memory(small_dense(), options, precision=precision)
-    assert of(found.moments[2], "temporary", 1) == [element * 1000 * 64]
+    assert bytes_by_kind(found.moments[2], "temporary", 1) == [element * 1000 * 64]
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_the_table_s_gradient_comes_when_the_first_chunk_is_freed(chunks: int) -> None:
     """Of the first rank with one dense layer and one of experts the dense one, where they are two chunks."""
     found = memory(small_moe(vocab_size=8), devices=2, pipeline_parallel=2, virtual_stages=chunks)
-    assert of(found.moments[2], "released", 2) == [T * (DENSE + MOE * (chunks == 1)), 0]
+    assert bytes_by_kind(found.moments[2], "released", 2) == [T * (DENSE + MOE * (chunks == 1)), 0]
 
 
 @pytest.mark.parametrize(("chunks", "modules"), [(1, 1), (2, 1), (4, 2)])
@@ -98,15 +98,15 @@ def test_of_offloaded_activations_the_first_chunk_s_part_is_freed(chunks: int) -
     """Two layers of four stay on the device, whatever their chunk."""
     fields: dict[str, Any] = {"devices": 2, "pipeline_parallel": 2, "offload": "activations"}
     found = memory(small_dense(vocab_size=8, num_hidden_layers=8), virtual_stages=chunks, **fields)
-    assert of(found.moments[2], "released", 2) == [2 * T * DENSE / chunks, 0]
-    assert of(found.moments[2], "activations", 2) == [2 * T * DENSE] * 2
+    assert bytes_by_kind(found.moments[2], "released", 2) == [2 * T * DENSE / chunks, 0]
+    assert bytes_by_kind(found.moments[2], "activations", 2) == [2 * T * DENSE] * 2
 
 
 def test_the_widest_layer_decides_what_a_backward_pass_holds() -> None:
     """Gate and up of the dense layer, 2 x 160, against both copies' of the experts, 2 (2 x 48 + 2 x 64); and back."""
     for width, widest in ((160, 2 * (2 * 48 + 2 * 64)), (1000, 2 * 1000)):
         found = memory(small_moe(vocab_size=8, intermediate_size=width))
-        assert of(found.moments[0], "temporary", 1) == [2 * T * widest + H]
+        assert bytes_by_kind(found.moments[0], "temporary", 1) == [2 * T * widest + H]
 
 
 def test_what_comes_back_when_first_needed_is_absent_before() -> None:
@@ -116,10 +116,10 @@ def test_what_comes_back_when_first_needed_is_absent_before() -> None:
         scenario = question(small_dense(vocab_size=8), devices=2, options=options, global_batch_size=sequences)
         here = block(scenario, micro_batch_size=sequences, pipeline_parallel=2)
         found = memory_by_stage(Pricing(scenario, here))
-        gradients = of(found.moments[0], "gradients", 2)
+        gradients = bytes_by_kind(found.moments[0], "gradients", 2)
         of_backward = [min(absent, one) if absent else one for one in gradients]
-        assert of(found.moments[0], "gradients_absent", 2) == of_backward
-        assert of(found.moments[1], "gradients_absent", 2) == gradients
+        assert bytes_by_kind(found.moments[0], "gradients_absent", 2) == of_backward
+        assert bytes_by_kind(found.moments[1], "gradients_absent", 2) == gradients
         assert (of_backward == gradients) == (absent is None)
         assert found.after_step[0, 0] == (found.state.parameters + found.state.optimizer)[0, 0]
 
@@ -141,8 +141,8 @@ def test_a_layer_done_again_is_temporary_only_on_the_rank_that_has_it() -> None:
     """Experts done again on the ranks that have some; the first of four has the dense layer alone."""
     options = {"recomputed_expert_share": "1"}
     plain, again = (memory(small_moe(vocab_size=8), one, devices=4, pipeline_parallel=4) for one in ({}, options))
-    more = np.array(of(again.moments[0], "temporary", len(again.contents.ranks))) - np.array(
-        of(plain.moments[0], "temporary", len(plain.contents.ranks))
+    more = np.array(bytes_by_kind(again.moments[0], "temporary", len(again.contents.ranks))) - np.array(
+        bytes_by_kind(plain.moments[0], "temporary", len(plain.contents.ranks))
     )
     more_of_experts = T * 2 * (2 * 2 * 64 + 6 * 48)
     assert more.tolist() == [0, more_of_experts, more_of_experts]

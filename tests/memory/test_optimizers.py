@@ -205,12 +205,16 @@ def test_flops_of_newton_schulz_by_hand(tensor: int) -> None:
     scenario = scenario_of(model="llama3.1-8b", options={"optimizer": "muon"})
     pricing = pricing_of(scenario, layout_of(scenario, tensor_parallel=tensor))
 
-    def one(*sides: float) -> float:
+    def iteration_flops(*sides: float) -> float:
         short, long = sorted(sides)
         return 5 * (4 * short**2 * long + 2 * short**3)
 
-    attention = one(4096, 4096 / tensor) + 2 * one(4096, 1024 / tensor) + one(4096 / tensor, 4096)
-    network = one(4096, 2 * 14336 / tensor) + one(14336 / tensor, 4096)
+    attention = (
+        iteration_flops(4096, 4096 / tensor)
+        + 2 * iteration_flops(4096, 1024 / tensor)
+        + iteration_flops(4096 / tensor, 4096)
+    )
+    network = iteration_flops(4096, 2 * 14336 / tensor) + iteration_flops(14336 / tensor, 4096)
     assert float(orthogonal_flops(pricing, scenario.model.layer_kinds[0]).dense[0]) == attention + network
     assert float(largest_matrix(pricing).dense[0]) == 4096 * 2 * 14336 / tensor
     largest = 3 * 4096 * 2 * 14336 / tensor + 2 * min(4096, 2 * 14336 / tensor) ** 2

@@ -24,7 +24,7 @@ def torch(model: str = "llama3-8b", **given: Any) -> Scenario:
     return scenario_of(**(asked | given))
 
 
-def kept(scenario: Scenario, **layout: Any) -> float:
+def saved_bytes(scenario: Scenario, **layout: Any) -> float:
     """Bytes that the model's last kind of layer keeps."""
     block = block_of([layout_of(scenario, micro_batch_size=2, zero_stage=3, **layout)])
     return float(layer_bytes(Pricing(scenario, block), scenario.model.layer_kinds[-1])[0])
@@ -35,7 +35,7 @@ def test_a_dense_layer_keeps_its_input_attention_and_every_second_product(compil
     """q, v and gate by their outputs; down too, but not compiled, where nothing reads it; fp32 row sums of 32 heads."""
     scenario = torch(options={"compiled": compiled})
     numbers = 4096 + 4096 + 4096 + 1024 + 14336 + last
-    assert kept(scenario, recompute="operations") == 2 * 8192 * (2 * numbers + 4 * 32)
+    assert saved_bytes(scenario, recompute="operations") == 2 * 8192 * (2 * numbers + 4 * 32)
 
 
 def test_tensor_parallelism_keeps_what_it_scatters_as_well() -> None:
@@ -43,7 +43,7 @@ def test_tensor_parallelism_keeps_what_it_scatters_as_well() -> None:
     scenario = torch()
     split = (4096 + 4096 + 1024 + 14336) / 4 + 4096 + (1 + 2) * 4096 / 4
     whole = 2 * 8192 * (2 * split + 4 * 32 / 4)
-    assert kept(scenario, tensor_parallel=4, sequence_parallel=True, recompute="operations") == whole
+    assert saved_bytes(scenario, tensor_parallel=4, sequence_parallel=True, recompute="operations") == whole
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "qwen3-30b-a3b", "deepseek-v3", "qwen2.5-7b"])
@@ -115,7 +115,7 @@ def test_what_contexts_exchange_is_not_kept_as_what_experts_do(name: str, expert
     """Keys and values of a ring belong to it; attention keeps what it makes whatever brought its tokens."""
     fields = {"context_parallel": 4, "expert_parallel": experts, "recompute": "operations"}
     found = {
-        kind: kept(torch(name, options={"cp_communication": kind}), **fields)
+        kind: saved_bytes(torch(name, options={"cp_communication": kind}), **fields)
         for kind in ("ring", "all_gather", "all_to_all")
     }
     assert len(set(found.values())) == 1
@@ -126,7 +126,7 @@ def test_experts_keep_what_was_exchanged(experts: int, exchanged: int) -> None:
     """Both all-to-alls of eight copies of 2,048 features; none on a rank that has all experts."""
     scenario = torch("qwen3-30b-a3b", options={"expert_dispatch": "alltoall"})
     without = torch("qwen3-30b-a3b", options={"expert_dispatch": "allgather"})
-    found, plain = (kept(one, expert_parallel=experts, recompute="operations") for one in (scenario, without))
+    found, plain = (saved_bytes(one, expert_parallel=experts, recompute="operations") for one in (scenario, without))
     assert found - plain == exchanged * 2 * 8192 * 8 * 2 * 2048
 
 
@@ -140,8 +140,8 @@ def test_all_of_a_layer_is_back_before_its_backward_pass(compiled: str) -> None:
     block = block_of([layout_of(scenario, micro_batch_size=2, zero_stage=3, recompute="operations")])
     back = float(repeated_working_set(Pricing(scenario, block), scenario.model.layer_kinds[0])[0])
     unread = 2 * 4096 if compiled == "false" else 0
-    whole = kept(scenario)
-    assert kept(scenario, recompute="operations") + back == whole + 2 * 8192 * unread
+    whole = saved_bytes(scenario)
+    assert saved_bytes(scenario, recompute="operations") + back == whole + 2 * 8192 * unread
 
 
 @pytest.mark.parametrize(("switch", "saved"), [("recompute_stops_early", "down"), ("compiled", "down")])

@@ -42,7 +42,7 @@ SHARDED: dict[int, tuple[bool, bool, bool]] = {
 """Whether optimizer state, gradients and parameters are divided, by ZeRO stage."""
 
 
-def asked(**given: Any) -> Scenario:
+def scenario_with(**given: Any) -> Scenario:
     """A question with these switches; `lora`, `precision` and `model` are no switches."""
     model, lora, precision = (given.pop(name, None) for name in ("model", "lora", "precision"))
     return scenario_of(
@@ -79,7 +79,7 @@ def part(divided: bool, dense: float = D, routed: float = R) -> float:
 def test_each_class_is_divided_over_its_own_ranks(
     zero_stage: int, options: dict[str, str], stored: int, gradient: int, of_optimizer: int
 ) -> None:
-    found = state(asked(**options), zero_stage=zero_stage)
+    found = state(scenario_with(**options), zero_stage=zero_stage)
     optimizer, gradients, parameters = (part(divided) for divided in SHARDED[zero_stage])
     assert found["parameters"] == stored * parameters
     assert found["gradients"] == gradient * gradients
@@ -91,21 +91,26 @@ def test_each_class_is_divided_over_its_own_ranks(
 def test_an_fp32_router_is_stored_as_it_is_updated(zero_stage: int, gradient: int) -> None:
     """Two bytes more stored; of its gradient what is missing to four; no master copy."""
     narrow = {"gradient_dtype": "bf16" if gradient == 2 else "fp32"}
-    plain = state(asked(fp32_router="false", **narrow), zero_stage=zero_stage)
-    wide = state(asked(fp32_router="true", **narrow), zero_stage=zero_stage)
+    plain = state(scenario_with(fp32_router="false", **narrow), zero_stage=zero_stage)
+    wide = state(scenario_with(fp32_router="true", **narrow), zero_stage=zero_stage)
     more = {name: wide[name] - plain[name] for name in plain}
     of_optimizer, of_gradients, of_parameters = (part(one, ROUTERS, 0) for one in SHARDED[zero_stage])
     assert more["parameters"] == pytest.approx(2 * of_parameters)
     assert more["gradients"] == pytest.approx((4 - gradient) * of_gradients)
     assert more["optimizer"] == pytest.approx(-4 * of_optimizer)
-    for other in (asked(fp32_router="true", precision="fp32"), asked(fp32_router="true", parameter_dtype="fp32")):
-        same = asked(fp32_router="false", precision=other.precision, parameter_dtype=other.framework.parameter_dtype)
+    for other in (
+        scenario_with(fp32_router="true", precision="fp32"),
+        scenario_with(fp32_router="true", parameter_dtype="fp32"),
+    ):
+        same = scenario_with(
+            fp32_router="false", precision=other.precision, parameter_dtype=other.framework.parameter_dtype
+        )
         assert state(other, zero_stage=zero_stage) == state(same, zero_stage=zero_stage)
     dense = small_dense()
-    alone = [state(asked(model=dense, fp32_router=word), expert_parallel=1) for word in ("true", "false")]
+    alone = [state(scenario_with(model=dense, fp32_router=word), expert_parallel=1) for word in ("true", "false")]
     assert alone[0] == alone[1]
     # Frozen routers are wide, and nothing of them is trained.
-    frozen = [state(asked(lora=8, fp32_router=word), zero_stage=zero_stage) for word in ("false", "true")]
+    frozen = [state(scenario_with(lora=8, fp32_router=word), zero_stage=zero_stage) for word in ("false", "true")]
     assert frozen[1]["parameters"] - frozen[0]["parameters"] == pytest.approx(2 * of_parameters)
     assert frozen[1]["gradients"] == frozen[0]["gradients"]
     assert frozen[1]["optimizer"] == frozen[0]["optimizer"]
@@ -124,7 +129,7 @@ def test_an_fp32_router_is_stored_as_it_is_updated(zero_stage: int, gradient: in
 )
 def test_copies_of_gradients(zero_stage: int, options: dict[str, str], gradients: tuple[int, int]) -> None:
     """Masters are divided as the optimizer's state is."""
-    found = state(asked(**options), zero_stage=zero_stage)
+    found = state(scenario_with(**options), zero_stage=zero_stage)
     of_optimizer, of_gradients, _ = (part(one) for one in SHARDED[zero_stage])
     assert found["gradients"] == gradients[0] * of_gradients + gradients[1] * of_optimizer
 
@@ -136,7 +141,7 @@ def test_8_bit_copies_stand_beside_weights_or_for_them(zero_stage: int, cached: 
     """Two of every linear weight. Gathered in 8 bits they are the weights, one at least, unless those lie in parts."""
     options = {"fp8_weight_cache": str(cached).lower(), "parameter_dtype": stored}
     plain, beside, instead = (
-        state(asked(precision=precision, **options, fp8_param_gather=word), zero_stage=zero_stage)["parameters"]
+        state(scenario_with(precision=precision, **options, fp8_param_gather=word), zero_stage=zero_stage)["parameters"]
         for precision, word in (("bf16", "false"), ("fp8", "false"), ("fp8", "true"))
     )
     linear, copies = DENSE_LINEAR + R, 2 if cached else 0
@@ -153,7 +158,7 @@ def test_parameters_cast_from_fp32(zero_stage: int, precision: str, by_unit: boo
 
     In fp32 nothing is cast: under ZeRO 2 a gathered copy stays.
     """
-    scenario = asked(precision=precision, parameter_dtype="fp32", fully_shard=str(by_unit).lower())
+    scenario = scenario_with(precision=precision, parameter_dtype="fp32", fully_shard=str(by_unit).lower())
     found = state(scenario, zero_stage=zero_stage)
     if precision == "fp32":
         copy = 4 * part(False) if zero_stage == 2 and by_unit else 0
@@ -172,7 +177,9 @@ def test_what_zero_gathers_for_a_moment(zero_stage: int, precision: str, element
     layer = ATTENTION + 2 * 64 + max(3 * 64 * 160, 64 * 8 + 3 * 64 * 48 + R / 3)
     weights = (2 * layer + V * H) * element if zero_stage == 3 else 0
     gradients = 4 * layer if zero_stage >= 2 and lora is None else 0
-    assert state(asked(precision=precision, lora=lora), zero_stage=zero_stage)["gathered"] == weights + gradients
+    assert (
+        state(scenario_with(precision=precision, lora=lora), zero_stage=zero_stage)["gathered"] == weights + gradients
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -208,7 +215,7 @@ TABLE = 12 * V * H / 8
 def test_what_of_the_optimizer_is_on_the_device(offload: str, fraction: str, resident: float, in_step: float) -> None:
     """All of it in the step, or beside what stays one tensor at a time."""
     assert TABLE > LARGEST / 2
-    scenario = asked(offload_fraction=fraction)
+    scenario = scenario_with(offload_fraction=fraction)
     here = block(scenario, expert_parallel=4, zero_stage=1, offload=offload)
     whole = training_state(Pricing(scenario, here)).optimizer
     stays, found = optimizer_on_device(Pricing(scenario, here), whole)
@@ -217,7 +224,7 @@ def test_what_of_the_optimizer_is_on_the_device(offload: str, fraction: str, res
 
 
 def test_layouts_of_a_block_offload_each_as_they_say() -> None:
-    scenario = asked()
+    scenario = scenario_with()
     layouts = [
         layout_of(scenario, expert_parallel=4, zero_stage=stage, offload=word)
         for word in ("none", "optimizer", "optimizer_tensorwise")
@@ -298,14 +305,14 @@ ENGINE = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "live_parameters"
 )
 def test_live_parameters(options: dict[str, str], live: float, reduced: float) -> None:
     """What ZeRO 3 holds gathered where passes turn, beside a layer's gradients and the buffer they are reduced from."""
-    without, asked_for = asked(**ENGINE | {"live_parameters": "0"}), asked(**ENGINE | options)
+    without, asked_for = scenario_with(**ENGINE | {"live_parameters": "0"}), scenario_with(**ENGINE | options)
     layer = state(without, zero_stage=2)["gathered"]
     # ZeRO 3 keeps a bucket through the whole step, and copies it in the passes; two where a lower stage overlaps.
     assert state(asked_for, zero_stage=3)["gathered"] == pytest.approx(2 * live + layer + 2 * reduced)
     lasting = [float(lasting_bucket(Pricing(asked_for, block(asked_for, zero_stage=stage)))[0]) for stage in (3, 2)]
     assert lasting == [2 * reduced, 0]
     assert state(asked_for, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * reduced)
-    overlapped = asked(**ENGINE | options | {"reduction_buffers": "2"})
+    overlapped = scenario_with(**ENGINE | options | {"reduction_buffers": "2"})
     assert state(overlapped, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * 2 * reduced)
     assert state(asked_for, zero_stage=0)["gathered"] == state(without, zero_stage=0)["gathered"]
 
@@ -319,7 +326,7 @@ def test_the_step_of_flat_partitions(numbers: str, temporaries: int, size: float
     Without ZeRO the cast is copied, and ZeRO 1 and 2 take the norm of each gradient in fp64 (DeepSpeed 0.19.6,
     fp16/fused_optimizer.py, `step`; zero/stage_1_and_2.py, `get_grad_norm_direct`): the table's is the largest.
     """
-    scenario = asked(**ENGINE, step_parameters=str(int(size)), step_temporaries=numbers)
+    scenario = scenario_with(**ENGINE, step_parameters=str(int(size)), step_temporaries=numbers)
     whole, part = D + R, D / 8 + R / 2
     for stage, worked, freed, others in ((0, whole, 2, 0.0), (1, part, 2, 2 * (whole - part)), (2, part, 2, 0.0)):
         found = training_state(Pricing(scenario, block(scenario, expert_parallel=4, zero_stage=stage)))
@@ -331,7 +338,7 @@ def test_the_step_of_flat_partitions(numbers: str, temporaries: int, size: float
 
 
 def test_an_offloaded_flat_partition_steps_on_the_host() -> None:
-    scenario = asked(**ENGINE, step_parameters="1000000000")
+    scenario = scenario_with(**ENGINE, step_parameters="1000000000")
     found = training_state(
         Pricing(scenario, block(scenario, expert_parallel=4, zero_stage=2, offload="optimizer_tensorwise"))
     )

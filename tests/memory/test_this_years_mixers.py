@@ -35,7 +35,7 @@ def operation(model: ModelSpec, name: str, kind: LayerKind | None = None) -> Ope
     return next(one for one in listed if one.name == name)
 
 
-def kept(model: ModelSpec, kind: LayerKind | None = None) -> float:
+def saved_bytes(model: ModelSpec, kind: LayerKind | None = None) -> float:
     scenario = scenario_of(model, seq_length=32, global_batch_size=16)
     return only(layer_bytes(pricing(scenario, micro_batch_size=2), kind or model.layer_kinds[0])) / 64
 
@@ -53,7 +53,7 @@ def test_a_window_over_one_tensor_of_keys_and_values() -> None:
     # Latents 2 x (24 + 32), two statistics, the normed rank 48; queries 2 x 128 before their norm and behind it, a
     # number a head; keys 64; output 256 and row sums 16; both groups 2 x 24. Rotation is one kernel: no other output.
     attention = 112 + 8 + 48 + 256 + 16 + 256 + 64 + 256 + 16 + 48
-    assert kept(model) == NORM + attention + NETWORK
+    assert saved_bytes(model) == NORM + attention + NETWORK
     assert weights(*(operation(model, name) for name in ("shared_down", "shared_up"))) == (
         64 * 24 + 24 + 64 * 32 + 32 + 24 * 128
     )
@@ -66,7 +66,7 @@ def test_keys_that_an_indexer_chooses_from_every_fourth() -> None:
     # 8 bytes of 2 x 32 features (autograd saves 1024 of 2 x 64), and 6 x 32 + 4 of every fourth token's key.
     keys, of_index = 8 * 64 + (6 * 32 + 4) / 4, 8 * 32 + (6 * 16 + 4) / 4
     # Queries of two heads of 16, their weights, and two choices.
-    assert kept(model) == kept(plain) + keys + of_index + 2 * 32 + 4 * 2 + 4 * 2
+    assert saved_bytes(model) == saved_bytes(plain) + keys + of_index + 2 * 32 + 4 * 2 + 4 * 2
     compressor = operation(model, "compressor")
     assert weights(compressor) == 2 * 64 * 64 + 4 * 64 + 32
     assert weights(operation(model, "index_compressor")) == 2 * 64 * 32 + 4 * 32 + 16
@@ -76,7 +76,7 @@ def test_keys_that_an_indexer_chooses_from_every_fourth() -> None:
 def test_all_keys_of_sixteen_tokens() -> None:
     model, plain = small_compressed("heavily_compressed"), small_compressed("window_shared")
     # autograd saves 516 of 64 features and every 128th key; these formulas 515.
-    assert kept(model) == kept(plain) + 8 * 32 + (6 * 32 + 4) / 16
+    assert saved_bytes(model) == saved_bytes(plain) + 8 * 32 + (6 * 32 + 4) / 16
     assert weights(operation(model, "compressor")) == 2 * 64 * 32 + 16 * 32 + 32
 
 
@@ -109,7 +109,7 @@ def test_four_residual_streams() -> None:
     one, four = small_compressed("window_shared"), small_compressed("window_shared", residual_streams=4)
     # Each block: the streams, twice 24 fp32 weights, and what the block put out. (Megatron compiles the norm away;
     # transformers keeps 8 bytes a feature of all streams more.)
-    assert kept(four) == kept(one) + 2 * (2 * 4 * 64 + 2 * 4 * 24 + 2 * 64)
+    assert saved_bytes(four) == saved_bytes(one) + 2 * (2 * 4 * 64 + 2 * 4 * 24 + 2 * 64)
     # Their mix is read three times and writes the block's input; they are read and written six times behind the block.
     residuals = [one for one in layer_operations(Conditions(four), four.layer_kinds[0]) if one.group == "residual"]
     moved = [sum(amount.amount for amount in one.moved) for one in residuals]
@@ -132,7 +132,7 @@ def test_kimi_delta_attention() -> None:
     # q, k, v and two strengths 2 x 98, narrow inputs 2 x 32, the output gate 64; q and k 128, v 64, decays (4 + 2) x
     # 32, triangles 2 x 2 x 2 x 8, numbers 2 x 10; behind it output, gated output and a number a head.
     attention = 196 + 64 + 64 + 128 + 64 + 192 + 64 + 20 + 64 + 64 + 8
-    assert kept(model) == NORM + attention + NETWORK
+    assert saved_bytes(model) == NORM + attention + NETWORK
     products = 3 * 64 * 32 + 64 * 2 + 2 * 64 * 16 + 2 * 16 * 32 + 32 * 64
     vectors = 4 * 96 + 2 + 32 + 16
     block = [one for one in layer_operations(Conditions(model), model.layer_kinds[0]) if one.group != "norm"]
@@ -151,7 +151,7 @@ MAMBA: dict[str, Any] = {"mixers": ("selective_scan",), "feed_forwards": ("none"
 def test_mamba_1() -> None:
     model = small_dense(**MAMBA, mamba_heads=128, mamba_state=16)
     # x and z 4 x 128; rank 4, B and C twice 2 x (4 + 4 x 16); the scan's output 256; 2 x 4 x 16 x 128 for 2048 tokens.
-    assert kept(model) == NORM + 512 + 136 + 256 + 8
+    assert saved_bytes(model) == NORM + 512 + 136 + 256 + 8
     scan = operation(model, "selective_scan")
     assert weights(scan) == 128 * (4 + 32) + 4 * 128 + 16 * 128 + 2 * 128
     assert scan.core_flops == 9 * 16 * 128
@@ -167,7 +167,7 @@ def test_the_parameters_of_a_published_mamba() -> None:
 def test_latent_attention_without_positions_behind_a_gate() -> None:
     plain, gated = small_mla(), small_mla(rotary=False, attention_gate="element")
     width = plain.value_width
-    assert kept(gated) - kept(plain) == 2 * width + 2 * width
+    assert saved_bytes(gated) - saved_bytes(plain) == 2 * width + 2 * width
     layers = plain.num_hidden_layers
     assert total_parameters(gated) - total_parameters(plain) == layers * plain.hidden_size * width
     moved = [operation(model, "rotation").moved for model in (plain, gated)]
@@ -180,7 +180,7 @@ def test_residual_blocks_that_attention_reads() -> None:
     # Two a layer and one behind all: a norm and a score of h each.
     assert total_parameters(blocks) - total_parameters(plain) == (2 * 4 + 1) * (64 + 64)
     # The stream beside what is read of it; two blocks' banks of 1 and 2 rows over 4 layers; statistics of 2.5 rows.
-    assert kept(blocks) - kept(plain) == 2 * (2 * 64 + 2 * 64 * 3 / 8 + 2 * 4 * 2.5)
+    assert saved_bytes(blocks) - saved_bytes(plain) == 2 * (2 * 64 + 2 * 64 * 3 / 8 + 2 * 4 * 2.5)
 
 
 def test_keys_for_values_and_heads_of_another_size() -> None:
@@ -192,7 +192,7 @@ def test_keys_for_values_and_heads_of_another_size() -> None:
     assert weights(operation(model, "query_key_value", full)) == 64 * (128 + 32)
     # q and k as projected, the normed v, rotated q and k, numbers of 4 + 2 x 1 heads, output and row sums.
     attention = 2 * 160 + 2 * 32 + 2 * 160 + 4 * 6 + 2 * 128 + 16
-    assert kept(model, full) == NORM + attention + NETWORK
+    assert saved_bytes(model, full) == NORM + attention + NETWORK
 
 
 def test_layers_that_reuse_keys_and_values() -> None:
@@ -200,7 +200,7 @@ def test_layers_that_reuse_keys_and_values() -> None:
     model = small_dense(**fields)
     reusing = model.layer_kinds[1]
     # q before its norm and rotated, a number a head, output and row sums.
-    assert kept(model, reusing) == NORM + 128 + 128 + 16 + 128 + 16 + NETWORK
+    assert saved_bytes(model, reusing) == NORM + 128 + 128 + 16 + 128 + 16 + NETWORK
     assert weights(operation(model, "query", reusing), operation(model, "query_norm", reusing)) == 64 * 64 + 16
 
 
@@ -210,7 +210,7 @@ def test_an_embedding_that_every_layer_reads() -> None:
     layers = plain.num_hidden_layers
     assert total_parameters(model) - total_parameters(plain) == 100 * 12 * layers + 12 + layers * (3 * 64 * 12 + 64)
     # The stream, four narrow tensors, what goes into the norm and its number.
-    assert kept(model) - kept(plain) == 2 * 64 + 8 * 12 + 2 * 64 + 4
+    assert saved_bytes(model) - saved_bytes(plain) == 2 * 64 + 8 * 12 + 2 * 64 + 4
 
 
 def test_experts_beside_a_network() -> None:
@@ -223,7 +223,7 @@ def test_experts_beside_a_network() -> None:
     more = 3 * 64 * 160 + 3 * 64 + 64 + 4
     assert total_parameters(model) - total_parameters(plain) == model.num_hidden_layers * more
     # The network's tensors; the norms keep input and number, that before the experts its output too.
-    assert kept(model) - kept(plain) == 6 * 160 + 3 * (2 * 64 + 4) + 2 * 64
+    assert saved_bytes(model) - saved_bytes(plain) == 6 * 160 + 3 * (2 * 64 + 4) + 2 * 64
 
 
 def test_pruned_layers() -> None:
@@ -236,8 +236,8 @@ def test_pruned_layers() -> None:
     assert [kind.width for kind in model.layers] == [160, 32, 48, 0]
     assert [model.of_kind(kind).intermediate_size for kind in model.layers] == [160, 32, 48, 160]
     whole, narrow, linear, bare = model.layers
-    assert kept(model, narrow) == 2 * 64 + 4 + 2 * 64 + 6 * 32
-    assert kept(model, whole) - kept(model, bare) == NETWORK
+    assert saved_bytes(model, narrow) == 2 * 64 + 4 + 2 * 64 + 6 * 32
+    assert saved_bytes(model, whole) - saved_bytes(model, bare) == NETWORK
     assert weights(operation(model, "linear", linear)) == 64 * 64
     attention = 64 * 64 * 2 + 2 * 64 * 32
     table = 2 * model.vocab_size * 64

@@ -89,7 +89,7 @@ def answered(job: RatesJob) -> MeasuredRates:
     )
 
 
-def asked(folder: Path, **changes: object) -> ProbeRequest:
+def request_in(folder: Path, **changes: object) -> ProbeRequest:
     plain = ProbeRequest(hardware="local-cpu", devices=2, folder=folder, launches=4, resume=True)
     return replace(plain, **changes)  # type: ignore[arg-type]
 

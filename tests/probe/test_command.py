@@ -51,7 +51,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing() -> None:
 
 
 def test_a_dry_run_takes_the_rates_that_are_there() -> None:
-    machine.leave_rates(machine.asked(Path("mine")))
+    machine.leave_rates(machine.request_in(Path("mine")))
     result = run(*QUESTION, "--dry-run", "--launches", "3", "--output", "mine", "--format", "json")
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)

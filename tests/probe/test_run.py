@@ -66,7 +66,7 @@ def silent(_: str) -> None:
 
 
 def ready(folder: Path, **changes: object) -> Prepared:
-    question = machine.asked(folder, **changes)
+    question = machine.request_in(folder, **changes)
     if not question.rates_folder.exists():
         machine.leave_rates(question)
     return prepare(question, silent)
@@ -213,7 +213,7 @@ def test_rates_of_other_ranks_are_refused(tmp_path: Path) -> None:
 
 def test_an_earlier_probe_is_not_mixed_with_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.lab.runner.engines.ReferenceEngine.check", lambda _: None)
-    question = machine.asked(tmp_path, resume=False)
+    question = machine.request_in(tmp_path, resume=False)
     question.check()
     question.rows_file.write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="holds an earlier probe; --resume continues it"):

@@ -15,7 +15,7 @@ _SCALES = (ast.Mult, ast.Div, ast.FloorDiv)
 _POWERS = {ast.Pow: operator.pow, ast.LShift: operator.lshift}
 
 
-def _told() -> Mapping[str, set[str]]:
+def _documented_rooms() -> Mapping[str, set[str]]:
     """Rooms by wing, as the table of layers names them."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| wing | rooms")[1].split("\n\n")[0]
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
@@ -33,9 +33,9 @@ def _rooms(wing: str) -> set[str]:
     return {path.parts[0].removesuffix(".py") for path in paths if not path.parts[0].startswith(("_", "py.typed"))}
 
 
-@pytest.mark.parametrize("wing", _told())
+@pytest.mark.parametrize("wing", _documented_rooms())
 def test_the_table_of_rooms_is_the_tree(wing: str) -> None:
-    told = _told()[wing]
+    told = _documented_rooms()[wing]
     assert told == _rooms(wing) if told else not any((ROOT / "simulator" / wing).glob("*/__init__.py"))
 
 

@@ -21,7 +21,7 @@ def recipes(folder: Path, text: str, **settings: str) -> tuple[Recipe, ...]:
     return read_recipe(file, settings)
 
 
-def asked(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+def open_names(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """What is not known and decides something that is priced, and what it decides."""
     open_ones = {one.name: tuple(name for name in one.affects if name != "launch") for one in recipe.unknowns}
     return {name: affects for name, affects in open_ones.items() if affects}
@@ -42,7 +42,7 @@ def asked(recipe: Recipe) -> dict[str, tuple[str, ...]]:
 )
 def test_a_branch_whose_paths_start_the_same_is_one_launch(text: str, tmp_path: Path) -> None:
     (recipe,) = recipes(tmp_path, text)
-    assert (recipe.title, recipe.nodes, recipe.devices_per_node, asked(recipe)) == ("pretrain_gpt.py", 1, 8, {})
+    assert (recipe.title, recipe.nodes, recipe.devices_per_node, open_names(recipe)) == ("pretrain_gpt.py", 1, 8, {})
 
 
 def test_each_path_that_starts_something_else_is_a_launch(tmp_path: Path) -> None:
@@ -55,19 +55,19 @@ def test_each_path_that_starts_something_else_is_a_launch(tmp_path: Path) -> Non
 def test_words_in_front_that_are_not_known_may_start_it_on_any_machines(start: str, tmp_path: Path) -> None:
     text = f"{start} pretrain_gpt.py {FLAGS}"
     (recipe,) = recipes(tmp_path, text)
-    assert asked(recipe)["BIND"] == ("devices_per_node", "nodes")
+    assert open_names(recipe)["BIND"] == ("devices_per_node", "nodes")
     text = text.replace('"', "")  # a word in quotes is a program, not several words
     (recipe,) = recipes(tmp_path, text, BIND="mpirun -np 8 --npernode 8", RANK="")
-    assert (asked(recipe), recipe.nodes, recipe.devices_per_node) == ({}, 1, 8)
+    assert (open_names(recipe), recipe.nodes, recipe.devices_per_node) == ({}, 1, 8)
     (recipe,) = recipes(tmp_path, f"$PROFILER {TRAIN}")
-    assert (asked(recipe), recipe.nodes, recipe.devices_per_node) == ({}, 1, 8)
+    assert (open_names(recipe), recipe.nodes, recipe.devices_per_node) == ({}, 1, 8)
 
 
 def test_options_of_a_launcher_that_are_not_known_may_name_any_machines(tmp_path: Path) -> None:
     (recipe,) = recipes(tmp_path, f"torchrun $DIST pretrain_gpt.py {FLAGS}")
-    assert asked(recipe) == {"DIST": ("devices_per_node", "nodes")}
+    assert open_names(recipe) == {"DIST": ("devices_per_node", "nodes")}
     (recipe,) = recipes(tmp_path, f"torchrun --nnodes 2 --nproc_per_node 4 $RDZV pretrain_gpt.py {FLAGS}")
-    assert (asked(recipe), recipe.nodes, recipe.devices_per_node) == ({}, 2, 4)
+    assert (open_names(recipe), recipe.nodes, recipe.devices_per_node) == ({}, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_a_watch_loop_starts_what_its_rounds_start(tmp_path: Path) -> None:
 )
 def test_variables_without_which_a_script_ends_are_taken_as_set(guard: str, tmp_path: Path) -> None:
     (recipe,) = recipes(tmp_path, f"{guard}\n{TRAIN} --save $IMAGE")
-    assert asked(recipe) == {}
+    assert open_names(recipe) == {}
     (recipe,) = recipes(tmp_path, f"{guard}\n{TRAIN.replace('node 8', 'node $IMAGE')}")
-    assert asked(recipe) == {"IMAGE": ("devices_per_node",)}
+    assert open_names(recipe) == {"IMAGE": ("devices_per_node",)}
 
 
 # Files that a script reads or starts.
@@ -170,14 +170,14 @@ def test_a_file_that_is_not_at_hand_may_set_what_nothing_else_does(tmp_path: Pat
     flags = FLAGS.replace("--micro-batch-size 2", "--micro-batch-size ${MBS:-1}")
     text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {flags}"
     (recipe,) = recipes(tmp_path, text)
-    assert asked(recipe) == {}
+    assert open_names(recipe) == {}
     for name in ("env.sh", "../outside.sh", "$ELSEWHERE/env.sh"):
         (tmp_path.parent / "outside.sh").write_text("MBS=4\n")
         (recipe,) = recipes(tmp_path, f"source {name}\n{text}")
-        assert asked(recipe) == {"MBS": ("micro_batch_size",)}
+        assert open_names(recipe) == {"MBS": ("micro_batch_size",)}
         assert "not-read" in {remark.rule for remark in recipe.remarks}
     (recipe,) = recipes(tmp_path, f"source ~/.bashrc\nsource venv/bin/activate\n{text}")
-    assert asked(recipe) == {}
+    assert open_names(recipe) == {}
 
 
 def test_a_script_that_is_started_is_followed_with_its_words(tmp_path: Path) -> None:

@@ -24,6 +24,16 @@ def test_a_table_on_a_terminal_is_as_tabulate_writes_it(
     assert grid(HEADERS, rows, "table", text_columns=left) == wanted
 
 
+def test_a_table_of_a_page_is_as_narrow_as_its_cells_and_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tabulate.MIN_PADDING
+    assert grid(["#"], [["1"]], "markdown").splitlines()[::2] == ["| # |", "| 1 |"]
+    assert tabulate.MIN_PADDING == before > 0
+    monkeypatch.setattr(tabulate, "tabulate", None)
+    with pytest.raises(TypeError):
+        grid(["#"], [["1"]], "markdown")
+    assert before == tabulate.MIN_PADDING
+
+
 def test_what_all_rows_have_is_said_beside_the_name_of_its_column() -> None:
     columns = [
         Column(header="kept", cells=("1", "2")),

@@ -10,7 +10,7 @@ from simulator.lab.runner.processes import Ended
 TORCHRUN = "[default0]:Traceback (most recent call last):"
 
 
-def found(folder: Path, text: str, code: int | None = 1, *, timed_out: bool = False) -> Diagnosis:
+def diagnosed(folder: Path, text: str, code: int | None = 1, *, timed_out: bool = False) -> Diagnosis:
     log = folder / "log.txt"
     log.write_text(text, encoding="utf-8")
     return diagnosis(Ended(exit_code=code, log=log, timed_out=timed_out))
@@ -35,13 +35,13 @@ def found(folder: Path, text: str, code: int | None = 1, *, timed_out: bool = Fa
 )
 def test_memory_that_ran_out_is_told(line: str, tmp_path: Path) -> None:
     text = f"{TORCHRUN}\n[default1]:{line}\n[default0]:RuntimeError: connection closed by peer\n"
-    told = found(tmp_path, text)
+    told = diagnosed(tmp_path, text)
     assert (told.kind, told.error) == ("oom", line)
     assert told.tail == (line,)
 
 
 def test_memory_is_the_reason_where_other_ranks_then_hung(tmp_path: Path) -> None:
-    assert found(tmp_path, "[default1]:MemoryError\n", None, timed_out=True).kind == "oom"
+    assert diagnosed(tmp_path, "[default1]:MemoryError\n", None, timed_out=True).kind == "oom"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_memory_is_the_reason_where_other_ranks_then_hung(tmp_path: Path) -> Non
     ],
 )
 def test_a_killed_rank_is_no_proof_of_memory_that_ran_out(text: str, code: int, tmp_path: Path) -> None:
-    told = found(tmp_path, text, code)
+    told = diagnosed(tmp_path, text, code)
     assert (told.kind, told.error) == ("error", "killed, perhaps out of the host's memory")
 
 
@@ -65,12 +65,12 @@ def test_a_library_that_ended_a_rank_is_the_reason_not_the_lost_connection(tmp_p
         "[default2]:  what():  Socket closed\n"
     )
     said = "what(): [enforce fail at pair.cc:460] op.preamble.length <= op.nbytes. 32768 vs 16384"
-    assert found(tmp_path, text).error == said
+    assert diagnosed(tmp_path, text).error == said
 
 
 def test_a_rank_that_broke_is_no_killed_one(tmp_path: Path) -> None:
     text = "0: ValueError: wrong\nsrun: error: n1: task 1: Killed\n"
-    told = found(tmp_path, text, 137)
+    told = diagnosed(tmp_path, text, 137)
     assert (told.kind, told.error) == ("error", "ValueError: wrong")
 
 
@@ -81,7 +81,7 @@ def test_the_first_error_is_the_reason_not_what_follows_from_it(tmp_path: Path) 
         "[default1]:simulate-trainer: rank 1: error: ValueError: shapes do not match\n"
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
     )
-    told = found(tmp_path, text)
+    told = diagnosed(tmp_path, text)
     assert told.error == "simulate-trainer: rank 1: error: ValueError: shapes do not match"
     assert told.tail == (
         "ValueError: shapes do not match",
@@ -90,28 +90,28 @@ def test_the_first_error_is_the_reason_not_what_follows_from_it(tmp_path: Path) 
 
 
 def test_a_hang_is_a_timeout(tmp_path: Path) -> None:
-    told = found(tmp_path, "step 1\nstep 2\n", None, timed_out=True)
+    told = diagnosed(tmp_path, "step 1\nstep 2\n", None, timed_out=True)
     assert (told.kind, told.error) == ("timeout", "did not end within the time limit")
     assert told.tail == ("step 1", "step 2")
 
 
 def test_what_a_launcher_adds_is_told(tmp_path: Path) -> None:
     text = "simulate: job 7 waited in the queue for 5 s\n"
-    assert found(tmp_path, text, None, timed_out=True).error == "job 7 waited in the queue for 5 s"
-    assert found(tmp_path, "simulate: sbatch: invalid partition\n").error == "sbatch: invalid partition"
+    assert diagnosed(tmp_path, text, None, timed_out=True).error == "job 7 waited in the queue for 5 s"
+    assert diagnosed(tmp_path, "simulate: sbatch: invalid partition\n").error == "sbatch: invalid partition"
 
 
 def test_without_a_sign_the_last_line_and_the_code_are_told(tmp_path: Path) -> None:
-    assert found(tmp_path, "one\ntwo\n\n", 4).error == "two (exit code 4)"
-    assert found(tmp_path, "", 4).error == "exit code 4"
-    assert found(tmp_path, "", None).error == "ended without an exit code"
+    assert diagnosed(tmp_path, "one\ntwo\n\n", 4).error == "two (exit code 4)"
+    assert diagnosed(tmp_path, "", 4).error == "exit code 4"
+    assert diagnosed(tmp_path, "", None).error == "ended without an exit code"
     assert diagnosis(Ended(exit_code=2, log=tmp_path / "none")).error == "exit code 2"
 
 
 def test_a_reason_is_one_line_of_bounded_length(tmp_path: Path) -> None:
-    told = found(tmp_path, f"ValueError: {'x' * 1000}\n")
+    told = diagnosed(tmp_path, f"ValueError: {'x' * 1000}\n")
     assert len(told.error) <= 303
-    assert found(tmp_path, "ValueError: a\tb\n").error == "ValueError: a b"
+    assert diagnosed(tmp_path, "ValueError: a\tb\n").error == "ValueError: a b"
 
 
 def test_the_tail_has_the_last_lines(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def _axes() -> str:
     return "\n".join(["@dataclass(frozen=True, slots=True, kw_only=True)", "class Axes:", *lines])
 
 
-def _given() -> str:
+def _layout_fields() -> str:
     lines = ['    """Fields of a layout by name or by key; None counts as left out."""', ""]
     for setting in SETTINGS:
         lines += [f"    {name}: {_type(setting)} | None" for name in dict.fromkeys((setting.name, setting.key))]
@@ -157,7 +157,7 @@ def _inputs() -> str:
 
 def text() -> str:
     """The file as it should be."""
-    return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _given(), _searched(), _inputs()]) + "\n"
+    return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _layout_fields(), _searched(), _inputs()]) + "\n"
 
 
 def generated() -> Mapping[Path, str]:

@@ -66,7 +66,7 @@ class Tries:
         return PricedLayout(query, Layout(data_parallel=query.scenario.devices), found, 1e9)
 
 
-def asked(
+def tries_of(
     monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float | None], ratio: float = 1.0, least: float = 0.0
 ) -> Tries:
     monkeypatch.setattr(alternatives, "_peak_ratio", lambda best, within: ratio if best.step_seconds > within else 1.0)
@@ -75,7 +75,7 @@ def asked(
 
 
 def test_the_first_number_on_which_anything_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries, told = asked(monkeypatch, lambda nodes: 1.0 if nodes >= 3 else None), list[tuple[int, int]]()
+    tries, told = tries_of(monkeypatch, lambda nodes: 1.0 if nodes >= 3 else None), list[tuple[int, int]]()
     found = fewest_nodes(query_of(), 9, None, None, lambda done, total: told.append((done, total)))
     assert replace(found, counts=()) == FewestNodes(3, 3, 3, 9, None)
     assert [count.nodes for count in found.counts] == [3, 4, 8]
@@ -84,7 +84,7 @@ def test_the_first_number_on_which_anything_fits(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nodes_that_cannot_hold_the_model_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries = asked(monkeypatch, lambda nodes: 1.0 if nodes >= 3 else None, least=2.5 * query_of().scenario.devices)
+    tries = tries_of(monkeypatch, lambda nodes: 1.0 if nodes >= 3 else None, least=2.5 * query_of().scenario.devices)
     assert fewest_nodes(query_of(), 4, None, None).nodes == 3
     assert tries.nodes == [3, 4]
 
@@ -96,7 +96,7 @@ TOKENS = STEPS * 512 * 4096
 
 def test_the_first_number_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes fit; a step takes 24 seconds over the nodes, and ten days leave 864 of a thousand."""
-    tries = asked(monkeypatch, lambda nodes: 4000.0 / nodes if nodes > 1 else None)
+    tries = tries_of(monkeypatch, lambda nodes: 4000.0 / nodes if nodes > 1 else None)
     found = fewest_nodes(query_of(), 9, TOKENS, 10.0)
     assert replace(found, counts=()) == FewestNodes(5, 5, 2, 9, 10.0)
     assert tries.nodes == [1, 2, 3, 4, 5, 8]
@@ -106,7 +106,7 @@ def test_the_first_number_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numbers_that_would_have_to_exceed_the_peak_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes fit, and at their peak two and a half times as many would be in time: five."""
-    tries, told = asked(monkeypatch, lambda nodes: 6000.0 / nodes if nodes > 1 else None, 2.4), list[int]()
+    tries, told = tries_of(monkeypatch, lambda nodes: 6000.0 / nodes if nodes > 1 else None, 2.4), list[int]()
     found = fewest_nodes(query_of(), 9, TOKENS, 10.0, lambda done, _: told.append(done))
     assert tries.nodes == [1, 2, 5, 6, 7, 8]
     assert told == [0, 1, 2, 3, 4, 5, 6, 9]
@@ -114,14 +114,14 @@ def test_numbers_that_would_have_to_exceed_the_peak_are_skipped(monkeypatch: pyt
 
 
 def test_where_none_is_in_time_the_most_that_fit_are_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries = asked(monkeypatch, lambda nodes: 6000.0 / nodes if nodes in (2, 3, 4) else None)
+    tries = tries_of(monkeypatch, lambda nodes: 6000.0 / nodes if nodes in (2, 3, 4) else None)
     assert fewest_nodes(query_of(), 6, TOKENS, 10.0) == FewestNodes(None, 4, 2, 6, 10.0)
     # From the largest down.
     assert tries.nodes == [1, 2, 3, 4, 5, 6, 6, 5, 4]
 
 
 def test_where_nothing_fits_the_most_nodes_with_candidates_are_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked(monkeypatch, lambda _: None)
+    tries_of(monkeypatch, lambda _: None)
     assert fewest_nodes(query_of(), 6, None, None) == FewestNodes(None, 6, None, 6, None)
     fives = replace(query_of(), space=replace(NARROW, pipeline_parallel=(5,)))
     assert fewest_nodes(fives, 6, None, None) == FewestNodes(None, 5, None, 6, None)
@@ -170,7 +170,7 @@ def test_deadlines_that_say_nothing(tokens: int | None, days: float, says: str) 
 
 
 def test_the_longest_run_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked(monkeypatch, lambda _: 1.0)
+    tries_of(monkeypatch, lambda _: 1.0)
     assert fewest_nodes(query_of(), 1, 10**18, 1.0) == FewestNodes(None, 1, 1, 1, 1.0)
 
 

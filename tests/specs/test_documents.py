@@ -225,3 +225,12 @@ def test_specs_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         del spec.hidden_size
     assert load_model("llama3.1-8b").hidden_size == 4096
+
+
+def test_a_spec_made_by_hand_names_what_is_unknown_and_what_is_missing() -> None:
+    with pytest.raises(TypeError, match=r"^ModelSpec: unknown \['depth'\], missing \['\w+'"):
+        ModelSpec(name="mine", architecture="llama", depth=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError) as caught:
+        ModelSpec(name="mine", architecture="llama")  # type: ignore[call-arg]
+    assert "'hidden_size'" in str(caught.value)
+    assert "'name'" not in str(caught.value)

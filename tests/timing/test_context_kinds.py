@@ -14,7 +14,7 @@ from tests.scenario.cases import layout_of, scenario_of
 KINDS = ("ring", "gathered_ring", "all_gather", "all_to_all", "all_to_all_ring")
 
 
-def found(kind: str, context: int, seq_length: int = 32768, **given: Any) -> Any:
+def estimated(kind: str, context: int, seq_length: int = 32768, **given: Any) -> Any:
     options = {"cp_communication": kind} | given.pop("options", {})
     asked: dict[str, Any] = {"model": "llama3.1-8b", "devices": 16, "global_batch_size": 16, "options": options}
     scenario = scenario_of(**(asked | given), seq_length=seq_length)
@@ -22,7 +22,7 @@ def found(kind: str, context: int, seq_length: int = 32768, **given: Any) -> Any
 
 
 def seconds(kind: str, context: int, seq_length: int = 32768, **given: Any) -> dict[str, float]:
-    return dict(found(kind, context, seq_length, **given).throughput.parts_seconds)
+    return dict(estimated(kind, context, seq_length, **given).throughput.parts_seconds)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,7 +35,7 @@ def test_no_kind_is_priced_as_another() -> None:
     """Inside and across nodes, in seconds or bytes; a ring of one group of neighbours is all-to-all by definition."""
     for context in (4, 16):
         options = {"cp_inner_degree": "2"}
-        each = {kind: found(kind, context, options=options) for kind in KINDS}
+        each = {kind: estimated(kind, context, options=options) for kind in KINDS}
         priced = {
             (e.throughput.parts_seconds["context_parallel"], e.throughput.parts_seconds["ring_attention"]): kind
             for kind, e in each.items()
@@ -49,7 +49,7 @@ def test_more_ranks_take_a_bounded_time(kind: str) -> None:
     """At 131,072 tokens over 16 ranks what attention does not hide stays below a quarter of the step."""
     options = {"cp_inner_degree": "2"}
     for context in (2, 4, 8, 16):
-        one = found(kind, context, 131072, options=options)
+        one = estimated(kind, context, 131072, options=options)
         parts = one.throughput.parts_seconds
         exchanged = parts["context_parallel"] + parts["ring_attention"]
         assert exchanged < 0.25 * one.throughput.step_seconds
@@ -114,5 +114,5 @@ INNER: list[tuple[dict[str, str], int]] = [({}, 16), ({"cp_inner_degree": "16"},
 
 @pytest.mark.parametrize(("options", "context"), INNER)
 def test_heads_divide_over_the_ranks_that_exchange_them(options: dict[str, str], context: int) -> None:
-    broken = [one.rule for one in found("all_to_all_ring", context, options=options).violations]
+    broken = [one.rule for one in estimated("all_to_all_ring", context, options=options).violations]
     assert ("context_heads" in broken) == bool(options)

@@ -41,7 +41,9 @@ D, R = LINEAR + 2 * 64_000 + (4 * 2 + 1) * 64, LINEAR_ROUTED / 4
 WAITS = {"overlap_grad_reduce": "false", "overlap_param_gather": "false"}
 
 
-def asked(*, options: dict[str, str] | None = None, time: dict[str, float] | None = None, **fields: Any) -> Scenario:
+def scenario_with(
+    *, options: dict[str, str] | None = None, time: dict[str, float] | None = None, **fields: Any
+) -> Scenario:
     values = {"shard_overhead_seconds": 0.0} | (time or {})
     coefficients = replace(ROUND, time=replace(ROUND.time, **values))
     model = fields.pop("model", small_moe())
@@ -65,14 +67,14 @@ def test_each_class_of_parameters_over_its_own_replicas(
     zero_stage: int, scatters: int, extra: int, gathers: int, slow: int
 ) -> None:
     """fp32 gradients are reduced, as slow as said; without ZeRO gathered too; 16-bit parameters gathered."""
-    found = exchanged(asked(time={"reduce_slowdown": slow}), zero_stage=zero_stage)
+    found = exchanged(scenario_with(time={"reduce_slowdown": slow}), zero_stage=zero_stage)
     both = per_byte(8) * D + per_byte(2) * R
     assert found == pytest.approx((4 * scatters * (slow + extra) + 2 * gathers) * both)
 
 
 def test_fp8_gathers_linear_weights_in_8_bits() -> None:
     options = {"fp8_param_gather": "true", "fp8_recipe": "delayed"}
-    found = exchanged(asked(options=options, precision="fp8"), zero_stage=1)
+    found = exchanged(scenario_with(options=options, precision="fp8"), zero_stage=1)
     wide = (4 + 2) * (per_byte(8) * D + per_byte(2) * R)
     assert found == pytest.approx(wide - per_byte(8) * LINEAR - per_byte(2) * LINEAR_ROUTED / 4)
 
@@ -80,7 +82,7 @@ def test_fp8_gathers_linear_weights_in_8_bits() -> None:
 @pytest.mark.parametrize("zero_stage", [0, 1])
 def test_shards_of_several_groups_are_summed(zero_stage: int) -> None:
     """Pairs shard: of the dense parameters' halves four groups, a scatter and a gather; of experts' one pair is all."""
-    found = exchanged(asked(options={"sharding_degree": "2"}), zero_stage=zero_stage)
+    found = exchanged(scenario_with(options={"sharding_degree": "2"}), zero_stage=zero_stage)
     within = per_byte(2) * D
     # Experts' replicas in proportion: 2 x 2 / 8 is less than one.
     between = 2 * 4 * (per_byte(4) * D / 2 + per_byte(2) * R)
@@ -98,8 +100,8 @@ def test_communication_that_overlaps_hides_behind_its_own_pass(
     quick = {"data_exposed": 0.0, "shard_exposed": 0.0, "layer_overhead_seconds": 0.0, "launch_seconds": 0.0}
     model = small_dense(hidden_size=2048, intermediate_size=8192)
     question: dict[str, Any] = {"model": model, "seq_length": seq_length, "time": quick}
-    both = exchanged(asked(**question), expert_parallel=1, zero_stage=1) / (4 + 2)
-    answer = priced(asked(**question, options=options), zero_stage=zero_stage)
+    both = exchanged(scenario_with(**question), expert_parallel=1, zero_stage=1) / (4 + 2)
+    answer = priced(scenario_with(**question, options=options), zero_stage=zero_stage)
     forward, backward = only(answer.step.work.forward), only(answer.step.work.backward)
     # The shortest passes hide neither, the longest hide both.
     hidden = (gathered * both < forward, reduced * both < backward)
@@ -112,7 +114,7 @@ def test_communication_that_overlaps_hides_behind_its_own_pass(
 
 def test_slow_collectives_move_fewer_bytes_a_second() -> None:
     """Twice the bytes' time; starts take what they took, DeepEP's too."""
-    usual, slow = asked(), asked(time={"collective_slowdown": 2.0})
+    usual, slow = scenario_with(), scenario_with(time={"collective_slowdown": 2.0})
     eight = group(8)
     size = eight.size * 1e9
     for seconds, start in ((gather_seconds, 7 * 2 * US), (once_seconds, 40 * US)):
@@ -125,7 +127,7 @@ def test_reductions_of_layers_are_as_slow_as_said() -> None:
     options = {"tp_comm_overlap": "false", "overlap_tensor_gradients": "false"}
     found = []
     for slow in (1.0, 3.0):
-        scenario = asked(model=small_dense(), options=options, time={"reduce_slowdown": slow})
+        scenario = scenario_with(model=small_dense(), options=options, time={"reduce_slowdown": slow})
         timer = pricing(scenario, tensor_parallel=2, sequence_parallel=True)
         layer = layer_seconds(timer, scenario.model.layer_kinds[0])
         found.append([only(one["tensor_parallel"]) for one in (layer.forward, layer.backward)])
@@ -136,14 +138,15 @@ def test_reductions_of_layers_are_as_slow_as_said() -> None:
 def test_attention_s_backward_pass(flash: str, factor: float) -> None:
     """Five products for two; without a flash kernel four; slower by a factor."""
     for slow in (1.0, 1.5):
-        scenario = asked(options={"flash_attention": flash}, time={"attention_backward_slowdown": slow})
+        scenario = scenario_with(options={"flash_attention": flash}, time={"attention_backward_slowdown": slow})
         layer = layer_seconds(pricing(scenario), scenario.model.layer_kinds[0])
         assert only(layer.backward["attention"]) == pytest.approx(slow * factor * only(layer.forward["attention"]))
 
 
 def test_an_optimizer_of_several_kernels_takes_as_many_passes() -> None:
     one, three = (
-        only(priced(asked(time={"optimizer_slowdown": slow}), expert_parallel=4).step.optimizer) for slow in (1.0, 3.0)
+        only(priced(scenario_with(time={"optimizer_slowdown": slow}), expert_parallel=4).step.optimizer)
+        for slow in (1.0, 3.0)
     )
     assert one == pytest.approx(30 * (D / 8 + R / 2) / 1675e9)
     assert three == pytest.approx(3 * one)
@@ -157,7 +160,7 @@ def test_an_overlapped_exchange_hides_behind_products_attention_and_their_exchan
     fields: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2}
     fields |= {"expert_parallel": 8, "expert_tensor_parallel": 2}
     plain, beside = (
-        asked(
+        scenario_with(
             options={"overlap_expert_exchange": word, "tp_comm_overlap": "true"},
             time={"expert_exposed": share},
             seq_length=64,
@@ -178,7 +181,7 @@ def test_an_overlapped_exchange_hides_behind_products_attention_and_their_exchan
 
 
 def test_a_group_of_one_exchanges_nothing_once() -> None:
-    scenario = asked()
+    scenario = scenario_with()
     alone = RankGroup(group(1).size, group(1).stride)
     assert only(once_seconds(scenario, alone, alone.size * 1e9)) == 0
 
@@ -193,7 +196,7 @@ def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: i
     kernel that reads new ones too.
     """
     options = {"fused_gradient_accumulation": fused}
-    scenario = asked(options=options, precision=precision, lora_rank=rank, seq_length=64, devices=1)
+    scenario = scenario_with(options=options, precision=precision, lora_rank=rank, seq_length=64, devices=1)
     layer = layer_seconds(pricing(untiled(scenario)), layer_kind(scenario.model, moe=True))
     dense, routed, copies, rate = 12_288 + 512 + 9216, 8 * 9216, 128, 1675e9
     # q, k and v; o; router; gate and up, down of the shared expert. Then those of an expert.
@@ -218,21 +221,23 @@ def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: i
 )
 def test_kernels_that_a_layer_with_experts_starts(precision: Any, recipe: str, casts: int) -> None:
     """103, and of each of the rank's four experts six products and the casts."""
-    scenario = asked(precision=precision, options={"fp8_recipe": recipe})
+    scenario = scenario_with(precision=precision, options={"fp8_recipe": recipe})
     assert only(expert_launches(pricing(scenario, expert_parallel=2))) == 103 + (6 + casts) * 4
 
 
 @pytest.mark.parametrize(("sequence", "tensor", "copies"), [(True, 2, 64), (False, 2, 64), (False, 1, 128)])
 def test_copies_of_a_rank_s_experts(sequence: bool, tensor: int, copies: int) -> None:
     """32 tokens, two copies each: expert tensor parallel 2 gathers those of ranks that hold different tokens."""
-    scenario = asked(seq_length=32)
+    scenario = scenario_with(seq_length=32)
     here = block(scenario, tensor_parallel=tensor, sequence_parallel=sequence, expert_tensor_parallel=2)
     assert only(routed_tokens(Pricing(scenario, here))) == copies
 
 
 def test_gathered_keys_and_values_hide_behind_a_rank_s_own_tokens() -> None:
     """Of attention over four parts of the sequence the first; what outlasts it waits."""
-    scenario = asked(model=small_dense(), options={"cp_communication": "gathered_ring"}, time={"context_exposed": 0.0})
+    scenario = scenario_with(
+        model=small_dense(), options={"cp_communication": "gathered_ring"}, time={"context_exposed": 0.0}
+    )
     layer = layer_seconds(pricing(scenario, context_parallel=4), scenario.model.layer_kinds[0])
     # Each of four ranks brings 2 x 2 k a token of 2048, three quarters over NVLink; backward twice as much.
     gathered = 3 / 4 * 4 * 2048 * 2 * 2 * 32 / 337.5e9 + 3 * 2 * US
@@ -244,7 +249,7 @@ def test_gathered_keys_and_values_hide_behind_a_rank_s_own_tokens() -> None:
 
 def test_only_steps_that_are_asked_for_wait_pass_by_pass() -> None:
     """Unequal chunks: the idle time of a layout that may win is run, of others a bound stays."""
-    scenario = asked(model=small_dense(num_hidden_layers=6), devices=2, global_batch_size=8)
+    scenario = scenario_with(model=small_dense(num_hidden_layers=6), devices=2, global_batch_size=8)
     layouts = [
         layout_of(
             scenario,
@@ -280,7 +285,7 @@ def test_layers_with_a_window_gather_keys_and_values_of_their_own_heads() -> Non
     """Of three sliding heads or of two others a rank of four has one; with their gradients, of the whole context."""
     own = {"sliding_attention_heads": 12, "sliding_key_value_heads": 3}
     model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=8, **own)
-    scenario = asked(model=model, options={"cp_communication": "all_gather"}, seq_length=128)
+    scenario = scenario_with(model=model, options={"cp_communication": "all_gather"}, seq_length=128)
     extents = pricing(scenario, context_parallel=2, tensor_parallel=4)
     for kind in model.layer_kinds:
         (amount,) = (
@@ -300,7 +305,7 @@ def test_a_ring_passes_on_what_lies_inside_a_window(context: int, window: int, t
     """Both ends of a rank's piece over the steps, at most all of its 64 tokens; over ranks that share three heads."""
     own = {"sliding_attention_heads": 12, "sliding_key_value_heads": 3}
     model = small_dense(mixers=("sliding", "grouped_query"), sliding_window=window, **own)
-    scenario = asked(model=model, seq_length=128)
+    scenario = scenario_with(model=model, seq_length=128)
     extents = pricing(scenario, context_parallel=context, tensor_parallel=tensor)
     assert only(extent(extents, "window")) == pytest.approx(tokens)
     held = 128 / context
@@ -313,7 +318,7 @@ def test_cut_tiles_of_a_window_weigh_more() -> None:
     window = small_dense(mixers=("sliding",), sliding_window=8)
     seconds = []
     for model, tile in ((small_dense(), 0.0), (small_dense(), 16.0), (window, 0.0), (window, 16.0)):
-        scenario = asked(model=model, time={"attention_tile_tokens": tile}, seq_length=32)
+        scenario = scenario_with(model=model, time={"attention_tile_tokens": tile}, seq_length=32)
         seconds.append(only(layer_seconds(pricing(scenario), model.layer_kinds[0]).forward["attention"]))
     assert seconds[1] == pytest.approx(seconds[0] * (1 + 16 / 32))
     share = (32 * 8 - 8**2 / 2) / (32**2 / 2)

@@ -32,7 +32,7 @@ FP32_GEMM = 67e12 / 2
 V, H = 1000, 64
 
 
-def asked(**fields: Any) -> Scenario:
+def scenario_with(**fields: Any) -> Scenario:
     given: dict[str, Any] = {"coefficients": ROUND, "seq_length": 64, "global_batch_size": 64}
     return scenario_of(fields.pop("model", small_dense()), **(given | fields))
 
@@ -61,7 +61,7 @@ def test_the_output_layer(tokens: int, tensor: int, precision: Any, options: dic
     52 bytes a logit in both passes together, 16 in one kernel. Gradients that are added in a kernel of their own are
     read, and the sum read and written.
     """
-    scenario = asked(precision=precision, options=options, lora_rank=lora, seq_length=tokens)
+    scenario = scenario_with(precision=precision, options=options, lora_rank=lora, seq_length=tokens)
     found = output(scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1)
     element, rate = (4, FP32_GEMM) if precision == "fp32" else (2, GEMM)
     fused = options.get("fused_gradient_accumulation") != "false"
@@ -77,7 +77,7 @@ def test_the_output_layer(tokens: int, tensor: int, precision: Any, options: dic
 @pytest.mark.parametrize("tensor", [1, 4])
 def test_a_loss_over_the_whole_vocabulary_gathers_it(tensor: int) -> None:
     """Forward alone; each rank then passes over all logits."""
-    scenario = asked(options={"vocabulary_parallel_loss": "false"}, seq_length=4096)
+    scenario = scenario_with(options={"vocabulary_parallel_loss": "false"}, seq_length=4096)
     found = output(scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1)
     whole = 2 * 4096 * V
     gathered = (tensor - 1) / tensor * whole / LINK + (tensor - 1) * 2e-6
@@ -91,7 +91,7 @@ def test_the_host_waits_at_the_ends_where_they_are_split() -> None:
     slow = replace(ROUND, time=replace(ROUND.time, tensor_ends_overhead_seconds=0.5))
     for tensor in (1, 2):
         plain, waiting = (
-            output(asked(coefficients=one), tensor_parallel=tensor, sequence_parallel=tensor > 1)
+            output(scenario_with(coefficients=one), tensor_parallel=tensor, sequence_parallel=tensor > 1)
             for one in (ROUND, slow)
         )
         for name in ("forward", "backward"):
@@ -104,7 +104,7 @@ def test_the_host_waits_at_the_ends_where_they_are_split() -> None:
 def test_a_prediction_module_s_projection(tokens: int, tensor: int) -> None:
     """From twice the hidden size; its weight is read, its gradient read and written in 4 bytes."""
     model = small_dense(num_nextn_predict_layers=1)
-    scenario = asked(model=model, seq_length=tokens, options={"mtp": "true"})
+    scenario = scenario_with(model=model, seq_length=tokens, options={"mtp": "true"})
     found = projection_seconds(pricing(scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1))
     by_hand = product(tokens, H / tensor, 2 * H)
     assert only(found.forward["gemm"]) == pytest.approx(by_hand.forward)
@@ -114,10 +114,10 @@ def test_a_prediction_module_s_projection(tokens: int, tensor: int) -> None:
 
 def test_parameters_of_products_alone() -> None:
     """Norms stand beside them and are multiplied by nothing."""
-    scenario = asked(model=small_dense(num_nextn_predict_layers=1))
+    scenario = scenario_with(model=small_dense(num_nextn_predict_layers=1))
     assert head_parameters(scenario) == V * H
     assert prediction_projection(scenario) == 2 * H * H
-    score = asked(options={"score_head": "true"})
+    score = scenario_with(options={"score_head": "true"})
     assert head_parameters(score) == H
 
 
@@ -126,7 +126,7 @@ def test_parameters_of_products_alone() -> None:
 def test_flops_of_the_output_layer_are_those_of_labelled_tokens(share: str, modules: int) -> None:
     """Of the model's and of every module's; a module has a layer and a projection besides."""
     options = {"labelled_token_fraction": share, "mtp": "true"}
-    scenario = asked(model=small_dense(num_nextn_predict_layers=modules), options=options)
+    scenario = scenario_with(model=small_dense(num_nextn_predict_layers=modules), options=options)
     layer = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160) + 4 * 64 * 64
     head = 2 * V * H * float(share)
     expected = (4 + modules) * layer + (1 + modules) * head + modules * 2 * 2 * H * H
@@ -141,7 +141,7 @@ def test_adapters_of_experts_are_those_of_the_chosen_ones() -> None:
     """
     for shared, readers, inner in (("true", 1, 1), ("false", 3, 2)):
         model = small_moe(first_k_dense_replace=0, num_shared_experts=0)
-        scenario = asked(model=model, lora_rank=8, options={"shared_adapters": shared})
+        scenario = scenario_with(model=model, lora_rank=8, options={"shared_adapters": shared})
         attention = (readers * 64 + 128) + (64 + 64) + (64 + 8)
         experts = 2 * ((inner * 64 + 2 * 48) + (48 + 64))
         adapters = 4 * 2 * 8 * (attention + experts)
@@ -151,7 +151,7 @@ def test_adapters_of_experts_are_those_of_the_chosen_ones() -> None:
 
 def test_each_layout_of_a_block_is_done_again_by_its_own_mode() -> None:
     """Modes of recomputation side by side, in experts' layers and dense ones: as each by itself."""
-    scenario = asked(model=small_moe(), options={"flash_attention": "false"}, devices=8)
+    scenario = scenario_with(model=small_moe(), options={"flash_attention": "false"}, devices=8)
     modes: list[dict[str, Any]] = [
         {"recompute": "none"},
         {"recompute": "selective", "recompute_modules": ("core_attn",)},
@@ -177,7 +177,7 @@ def test_each_layout_of_a_block_is_done_again_by_its_own_mode() -> None:
 def test_weight_gradients_of_a_split_schedule_are_no_more_than_a_backward_pass() -> None:
     """Frozen weights have none, whatever the shape of the answer."""
     assert ZeroBubbleH1().splits
-    scenario = asked(model=small_dense(num_hidden_layers=8), lora_rank=8, devices=4)
+    scenario = scenario_with(model=small_dense(num_hidden_layers=8), lora_rank=8, devices=4)
     layouts = [layout_of(scenario, pipeline_parallel=2, schedule="zb_h1", micro_batch_size=size) for size in (1, 2)]
     found = price(Pricing(scenario, block_of(layouts))).step.work.by_chunk
     assert all((one.weights == 0.0).all() and one.weights.shape == one.backward.shape for one in found)
@@ -199,7 +199,7 @@ def wide(efficiency: float, **options: str) -> Scenario:
     values = {"product_waves": 1.1, "product_split_seconds": 3.9e-6, "link_efficiency": efficiency}
     coefficients = replace(ROUND, time=replace(ROUND.time, **values))
     named = {"tp_comm_overlap": "true", **options}
-    return asked(model=small_dense(**WIDE), coefficients=coefficients, seq_length=MANY, options=named)
+    return scenario_with(model=small_dense(**WIDE), coefficients=coefficients, seq_length=MANY, options=named)
 
 
 @pytest.mark.parametrize("efficiency", [0.75, 0.0075])
@@ -243,7 +243,7 @@ def test_collectives_beside_products(efficiency: float) -> None:
 @pytest.mark.parametrize("tokens", [1, 2**16])
 def test_products_take_no_less_than_they_move(lora: int | None, fused: bool, tokens: int) -> None:
     """Weights' gradients are added up in the product, or in a kernel behind it; adapters' base has none."""
-    scenario = asked(seq_length=64, lora_rank=lora, options={"fused_gradient_accumulation": str(fused).lower()})
+    scenario = scenario_with(seq_length=64, lora_rank=lora, options={"fused_gradient_accumulation": str(fused).lower()})
     found = product_seconds(scenario, GEMM, ProductShape(np.array([float(tokens)]), 1024.0, 512.0, 4.0), 1.0, 1.5)
     entered = product(tokens, 1024, 512, narrow=1.0, weight=1.5, fused=fused, at_once=4)
     assert only(found.forward) == pytest.approx(entered.forward)
@@ -265,7 +265,7 @@ def test_ranks_of_experts_wait_half_of_it_in_either_pass(
     found, options = [], {"overlap_expert_exchange": str(overlapped).lower(), "cuda_graphs": graphs}
     for seconds in (0.0, waits):
         time = replace(ROUND.time, expert_wait_seconds=seconds, expert_wait_exposed=0.25)
-        scenario = asked(model=small_moe(), coefficients=replace(ROUND, time=time), options=options)
+        scenario = scenario_with(model=small_moe(), coefficients=replace(ROUND, time=time), options=options)
         layer = layer_seconds(pricing(scenario, expert_parallel=experts), scenario.model.layer_kinds[1])
         found.append([only(one["expert_parallel"]) for one in (layer.forward, layer.backward)])
     assert [after - before for before, after in zip(*found, strict=True)] == pytest.approx(
@@ -280,7 +280,7 @@ def test_a_layer_with_experts_takes_no_less_than_its_launches(
 ) -> None:
     """Of four experts on a rank; none of a dense layer, and none that a graph starts."""
     options = {"cuda_graphs": graphs, "host_paced_layers": "false"}
-    scenario = asked(model=small_moe(), options=options)
+    scenario = scenario_with(model=small_moe(), options=options)
     here = pricing(scenario, expert_parallel=2)
     work = layer_work(conditions_of(scenario), scenario.model.layer_kinds[kind])
     expected = 0.0 if captured else launches * ROUND.time.launch_seconds
@@ -290,7 +290,7 @@ def test_a_layer_with_experts_takes_no_less_than_its_launches(
 @pytest.mark.parametrize(("hardware", "rate"), [("h100-sxm-80g", 67e12), ("b200-sxm", 2250e12 / 16)])
 def test_heads_off_the_tensor_cores_run_at_the_peak_of_fp32(hardware: str, rate: float) -> None:
     """A sixteenth of the 16-bit peak where a data sheet leaves it out."""
-    scenario = asked(model=small_dense(head_dim=20), hardware=hardware, options={"flash_attention": "false"})
+    scenario = scenario_with(model=small_dense(head_dim=20), hardware=hardware, options={"flash_attention": "false"})
     assert attention_rate(scenario) == pytest.approx(rate * ROUND.time.attention_unaligned)
 
 
@@ -311,7 +311,7 @@ def test_copies_around_functional_collectives(model: Any, gathered: float, compi
     found = []
     for word in ("false", "true"):
         options = {"functional_collectives": word, "compiled": compiled}
-        scenario = asked(model=model, options=options, coefficients=coefficients)
+        scenario = scenario_with(model=model, options=options, coefficients=coefficients)
         kind = model.layer_kinds[-1]
         found.append([layer_seconds(pricing(scenario, tensor_parallel=size), kind) for size in (1, 2)])
     more = [

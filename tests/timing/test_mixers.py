@@ -22,7 +22,7 @@ LIGHTNING: dict[str, Any] = {"mixers": ("lightning",), "chunk_tokens": 8}
 BOTH, NETWORK = 20 * 64, 6 * 160
 
 
-def asked(changes: dict[str, Any], **options: str) -> Scenario:
+def scenario_with(changes: dict[str, Any], **options: str) -> Scenario:
     return scenario_of(small_dense(**changes), seq_length=32, global_batch_size=16, options=options)
 
 
@@ -42,20 +42,20 @@ def exchanged(work: Work) -> float:
 
 def test_gated_delta_net() -> None:
     """Keys of two heads of 16, values of four of 24, in chunks of 8."""
-    work = work_of(asked(DELTA))
+    work = work_of(scenario_with(DELTA))
     # A convolution over q, k and v, 2 x 32 + 96, read and written; the scan reads q, k of four heads and v, and writes
     # as much as v; the norm reads the output and z and writes one of them.
     assert sum(work.moved.values()) == BOTH + NETWORK + 4 * 160 + 2 * (2 * 64 + 2 * 96) + 3 * 2 * 96
     # A head: keys and queries with keys, triangle times keys, 6 C k; 4 C v; the inverse 2 C^2 / 3; three of 2 k v.
     assert work.core_flops == pytest.approx(4 * (6 * 8 * 16 + 4 * 8 * 24 + 2 * 8**2 / 3 + 6 * 16 * 24))
-    assert scan_temporary(asked(DELTA)) == 2 * (2 * 64 + 96)
+    assert scan_temporary(scenario_with(DELTA)) == 2 * (2 * 64 + 96)
     # Everything projected goes to split heads, 2 x 32 + 2 x 96 + 2 x 4, and the output comes back.
     assert exchanged(work) == 2 * (264 + 96)
 
 
 def test_mamba() -> None:
     """Four heads of 32 with a state of 16, two groups, in chunks of 16; a layer of one part has one norm."""
-    scenario = asked(MAMBA)
+    scenario = scenario_with(MAMBA)
     work = work_of(scenario)
     # Convolution over x, B and C, 128 + 64; the scan reads z, x, B and C and writes its output; the norm.
     assert sum(work.moved.values()) == BOTH / 2 + 4 * 192 + 2 * (3 * 128 + 64) + 2 * 2 * 128
@@ -64,25 +64,25 @@ def test_mamba() -> None:
     assert scan_temporary(scenario) == 2 * (2 * 128 + 64 + 4)
     assert exchanged(work) == 2 * (2 * 128 + 64 + 4 + 128)
     # Composed of products, in fp32: decays and scores of every chunk, B and C for all heads, seven inner tensors.
-    kind, composed = scenario.model.layer_kinds[0], asked(MAMBA, composed_scan="true")
+    kind, composed = scenario.model.layer_kinds[0], scenario_with(MAMBA, composed_scan="true")
     plain, more = (only(layer_bytes(pricing(one), kind)) for one in (scenario, composed))
     assert more - plain == 32 * 4 * (2 * 4 * (16 + 16) + 7 * 128)
 
 
 def test_lightning_attention() -> None:
     """Four heads of 16 in chunks of 8."""
-    work = work_of(asked(LIGHTNING))
+    work = work_of(scenario_with(LIGHTNING))
     # q, k and v read and written by SiLU and the scan; the norm's two tensors and the gate's three.
     assert sum(work.moved.values()) == BOTH + NETWORK + 2 * 6 * 64 + 2 * 5 * 64
     # Inside a chunk scores and values, 2 C (k + v); the state read and written, 4 k v.
     assert work.core_flops == 4 * (2 * 8 * (16 + 16) + 4 * 16 * 16)
-    assert scan_temporary(asked(LIGHTNING)) == 2 * 3 * 64
+    assert scan_temporary(scenario_with(LIGHTNING)) == 2 * 3 * 64
     assert exchanged(work) == 2 * (3 * 64 + 64)
 
 
 def test_what_kimi_delta_holds_for_a_moment() -> None:
     """Queries, keys and decays of 2 x 16, values as wide."""
-    assert scan_temporary(asked(KIMI)) == 2 * (3 * 32 + 32)
+    assert scan_temporary(scenario_with(KIMI)) == 2 * (3 * 32 + 32)
 
 
 @pytest.mark.parametrize(("recipe", "moved"), [("nvfp4", 2 * 2 + 2 * 0.5625), ("mxfp4", 2 + 2 * 0.53125)])
@@ -94,7 +94,7 @@ def test_what_casts_to_4_bits_move(recipe: str, moved: float) -> None:
 
 def test_filtered_attention() -> None:
     """The filter's products at the width of the hidden state, 2 h h / 2 each of two."""
-    filtered, plain = (work_of(asked(changes)) for changes in ({"mixers": ("filtered",)}, {}))
+    filtered, plain = (work_of(scenario_with(changes)) for changes in ({"mixers": ("filtered",)}, {}))
     assert filtered.core_flops - plain.core_flops == 2 * 2 * 64 * 64
     # Two convolutions read and write 8 h in all, the norm 2 h, of 2 bytes; neither is a product of a weight.
     assert sum(filtered.moved.values()) - sum(plain.moved.values()) == 2 * (8 + 2) * 64
@@ -104,7 +104,7 @@ def test_filtered_attention() -> None:
 @pytest.mark.parametrize("changes", [DELTA, MAMBA, LIGHTNING])
 def test_adapters_of_a_mixer_follow_its_products(changes: dict[str, Any]) -> None:
     """Rank 8: one pair of matrices for products of one input, another for the output's."""
-    scenario = replace(asked(changes), lora_rank=8)
+    scenario = replace(scenario_with(changes), lora_rank=8)
     work = work_of(scenario)
     sizes = {(one.inputs, one.outputs) for one in work.shapes}
     assert work.adapters.all == 8 * sum(inputs + outputs for inputs, outputs in sizes)

@@ -18,14 +18,14 @@ from tests.scenario.cases import layout_of, only, scenario_of, small_dense, smal
 from tests.timing.by_hand import MEMORY
 
 
-def asked(**fields: Any) -> Scenario:
+def scenario_with(**fields: Any) -> Scenario:
     return scenario_of(fields.pop("model", small_dense()), coefficients=BARE, global_batch_size=64, **fields)
 
 
 @pytest.mark.parametrize(("tensor", "context"), [(1, 2), (2, 2), (1, 4), (2, 4), (4, 2), (1, 1)])
 def test_a_ring_merges_what_each_later_step_adds(tensor: int, context: int) -> None:
     """16 bytes for each element of the rank's queries (4 heads of 16), `c - 1` times (`cases.ROUND`)."""
-    scenario = asked(seq_length=64)
+    scenario = scenario_with(seq_length=64)
     layout = layout_of(
         scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1, context_parallel=context, micro_batch_size=2
     )
@@ -41,7 +41,7 @@ def test_a_ring_merges_what_each_later_step_adds(tensor: int, context: int) -> N
 @pytest.mark.parametrize("pattern", ["gather", "reduce", "once", "all_to_all", "ring", "gather_each", "reduce_each"])
 def test_a_collective_takes_time_for_a_single_number_and_none_for_nothing(pattern: Any) -> None:
     """Half a number a token still takes its latency; of tokens that are not there (ETP 1) nothing is exchanged."""
-    scenario = asked(model=small_moe(), seq_length=2)
+    scenario = scenario_with(model=small_moe(), seq_length=2)
     layout = layout_of(scenario, tensor_parallel=4, sequence_parallel=True, expert_parallel=1)
     pricing = pricing_of(scenario, layout)
     assert only(collective_seconds(pricing, Collective("tensor", pattern, 2.0, "sequence", "products"))) >= 1e-6
@@ -52,7 +52,7 @@ def test_a_ring_of_two_sends_once_and_one_of_four_three_times() -> None:
     """Each step takes as long, of a rank's own part: T / c tokens."""
     seconds = {}
     for context in (2, 4):
-        scenario = asked(seq_length=32 * context)
+        scenario = scenario_with(seq_length=32 * context)
         pricing = pricing_of(scenario, layout_of(scenario, context_parallel=context))
         ring = Collective("context", "ring", 128.0, "whole", "products")
         seconds[context] = only(collective_seconds(pricing, ring))
@@ -107,7 +107,7 @@ def test_16_bit_parameters_are_gathered_as_often_as_they_are_freed(stage: int, t
 
 def test_a_rank_alone_sends_to_no_neighbour_and_one_beside_it_over_one_link() -> None:
     """NVLink at 75 % of 450 GB/s (`cases.ROUND`), and 2 us."""
-    scenario = asked(devices=8)
+    scenario = scenario_with(devices=8)
     alone, pair = (RankGroup(np.array([size]), np.array([1.0])) for size in (1.0, 2.0))
     assert only(neighbour_seconds(scenario, alone, np.array([1e9]))) == 0
     assert only(neighbour_seconds(scenario, pair, np.array([337.5e9]))) == pytest.approx(1.0 + 2e-6)

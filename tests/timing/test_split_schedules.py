@@ -196,7 +196,7 @@ def test_dual_pipe_is_its_half_on_half_of_the_ranks() -> None:
     assert whole.makespan_seconds == pytest.approx(half.makespan_seconds, rel=1e-12)
 
 
-def asked(**changes: Any) -> Scenario:
+def scenario_with(**changes: Any) -> Scenario:
     """A small mixture of experts, first layers dense, whose stages are not alike."""
     model = small_moe(num_hidden_layers=16, first_k_dense_replace=3)
     profile = dataclasses.replace(framework("megatron", stack="hai-llm"), **changes)
@@ -216,7 +216,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("given", LAYOUTS, ids=lambda given: given["schedule"])
 def test_a_step_is_that_of_its_passes(given: dict[str, Any]) -> None:
-    scenario = asked()
+    scenario = scenario_with()
     layout = complete_layout(scenario, pipeline_parallel=4, expert_parallel=2, **given)
     found = bare_estimate(scenario, layout)
     assert found.violations == ()
@@ -231,7 +231,7 @@ def test_a_step_is_that_of_its_passes(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("given", LAYOUTS, ids=lambda given: given["schedule"])
 def test_a_block_is_priced_as_each_of_its_layouts(given: dict[str, Any]) -> None:
-    scenario = asked()
+    scenario = scenario_with()
     layouts = [
         complete_layout(
             scenario, pipeline_parallel=4, expert_parallel=ep, micro_batch_size=size, recompute=mode, **given
@@ -246,7 +246,7 @@ def test_a_block_is_priced_as_each_of_its_layouts(given: dict[str, Any]) -> None
 
 
 def test_dual_pipe_holds_weights_twice_and_shares_their_optimizer() -> None:
-    scenario = asked()
+    scenario = scenario_with()
     once, twice = (
         bare_estimate(scenario, complete_layout(scenario, pipeline_parallel=4, schedule=name)).memory.stages
         for name in ("1f1b", "dualpipe")
@@ -260,7 +260,7 @@ def test_dual_pipe_holds_weights_twice_and_shares_their_optimizer() -> None:
 
 
 def test_the_last_stage_is_on_the_first_rank_where_the_pipeline_comes_back() -> None:
-    scenario = asked()
+    scenario = scenario_with()
     has = stage_contents(scenario, block_of([complete_layout(scenario, pipeline_parallel=4, schedule="zb_v")]))
     assert list(has.heads[has.kind]) == list(has.embeddings[has.kind]) == [1, 0, 0, 0]
     assert list(has.num_layers[has.kind]) == [4, 4, 4, 4]
@@ -275,7 +275,7 @@ def test_weight_gradients_are_part_of_the_backward_pass() -> None:
 
 
 def test_combined_passes_hold_one_more_layer() -> None:
-    plain, combined = (asked(overlap_expert_exchange=overlaps) for overlaps in (False, True))
+    plain, combined = (scenario_with(overlap_expert_exchange=overlaps) for overlaps in (False, True))
     held = [
         bare_estimate(one, complete_layout(one, pipeline_parallel=4, expert_parallel=2, virtual_stages=2)).memory
         for one in (plain, combined)

@@ -25,7 +25,7 @@ from tests.trainer import forked
 NEEDS_TORCH = "torch is not installed: a trace runs it"
 
 
-def asked(model: str = "llama3.1-8b", **given: Any) -> tuple[Scenario, Layout]:
+def scenario_and_layout(model: str = "llama3.1-8b", **given: Any) -> tuple[Scenario, Layout]:
     """A question; fields of `Layout` make the layout, the rest the scenario."""
     sizes = {name: given.pop(name) for name in Layout.__dataclass_fields__ if name in given}
     scenario = scenario_of(
@@ -108,7 +108,7 @@ def forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_trace_agrees_with_the_prediction(name: str) -> None:
     pytest.importorskip("torch", reason=NEEDS_TORCH)
     given, stage = CASES[name]
-    found = trace(*asked(**given), stage)
+    found = trace(*scenario_and_layout(**given), stage)
     assert abs(found.difference) < 0.01
     traced, predicted = found.traced, found.predicted
     assert traced.stage == predicted.stage == stage
@@ -123,7 +123,7 @@ def test_a_trace_agrees_with_the_prediction(name: str) -> None:
 @pytest.mark.usefixtures("forks")
 def test_a_trace_is_the_same_every_time() -> None:
     pytest.importorskip("torch", reason=NEEDS_TORCH)
-    question = asked(num_layers=2, tensor_parallel=8, global_batch_size=2, seq_length=512)
+    question = scenario_and_layout(num_layers=2, tensor_parallel=8, global_batch_size=2, seq_length=512)
     first, second = (trace(*question).traced for _ in range(2))
     assert replace(first, seconds=0.0, resident_bytes=0) == replace(second, seconds=0.0, resident_bytes=0)
 
@@ -131,7 +131,7 @@ def test_a_trace_is_the_same_every_time() -> None:
 def test_the_stage_that_needs_most_is_traced_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason=NEEDS_TORCH)
     monkeypatch.setattr(tracing, "_in_a_process", lambda request: made(stage=request.stage))
-    question = asked(num_layers=8, pipeline_parallel=4, global_batch_size=32)
+    question = scenario_and_layout(num_layers=8, pipeline_parallel=4, global_batch_size=32)
     found = trace(*question)
     stages = found.estimate.memory.stages
     assert found.traced.stage == max(range(4), key=lambda stage: stages[stage].device_bytes)
@@ -147,9 +147,9 @@ def test_only_as_many_micro_batches_run_as_show_everything(monkeypatch: pytest.M
 
     monkeypatch.setattr(tracing, "_in_a_process", recorded)
     for stage in (0, 3):
-        trace(*asked(num_layers=8, pipeline_parallel=4, global_batch_size=512), stage)
-    trace(*asked(num_layers=8, pipeline_parallel=4, global_batch_size=512, virtual_stages=2), 0)
-    trace(*asked(num_layers=8, global_batch_size=16), 0)
+        trace(*scenario_and_layout(num_layers=8, pipeline_parallel=4, global_batch_size=512), stage)
+    trace(*scenario_and_layout(num_layers=8, pipeline_parallel=4, global_batch_size=512, virtual_stages=2), 0)
+    trace(*scenario_and_layout(num_layers=8, global_batch_size=16), 0)
     jobs = [request.job for request in requests]
     assert [job.global_batch_size // job.layout.data_parallel for job in jobs] == [6, 4, 12, 2]
     assert [request.micro_batches for request in requests] == [256, 256, 256, 2]
@@ -175,7 +175,7 @@ def test_a_result_survives_the_way_between_processes() -> None:
 
 
 def test_only_tensors_are_priced() -> None:
-    scenario, _ = asked()
+    scenario, _ = scenario_and_layout()
     values = tensors_only(scenario).coefficients.memory
     assert (values.workspace_bytes, values.unfused_loss_bytes_per_logit) == (0.0, 0.0)
     assert values.context_bytes == scenario.coefficients.memory.context_bytes
@@ -190,7 +190,7 @@ def test_only_tensors_are_priced() -> None:
 )
 def test_a_rank_that_there_is_none_of(given: dict[str, Any], stage: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        trace(*asked(**given), stage)
+        trace(*scenario_and_layout(**given), stage)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_rank_that_there_is_none_of(given: dict[str, Any], stage: int, said: s
 )
 def test_what_the_trainer_cannot_run(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UnsupportedError) as refused:
-        trace(*asked(**given))
+        trace(*scenario_and_layout(**given))
     assert said in str(refused.value)
 
 
@@ -242,7 +242,7 @@ def test_a_trace_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(sys, "executable", str(stuck))
     monkeypatch.setattr(tracing, "LIMIT_SECONDS", 0.2)
     with pytest.raises(UnsupportedError, match="did not end within"):
-        trace(*asked(num_layers=4))
+        trace(*scenario_and_layout(num_layers=4))
 
 
 def test_the_command_needs_a_model() -> None:
@@ -250,7 +250,7 @@ def test_the_command_needs_a_model() -> None:
 
 
 def compared() -> TraceComparison:
-    scenario, layout = asked(num_layers=2, devices=1, global_batch_size=2)
+    scenario, layout = scenario_and_layout(num_layers=2, devices=1, global_batch_size=2)
     from simulator.search.build import estimate_layout  # noqa: PLC0415 - next to its only use
 
     estimate = estimate_layout(tensors_only(scenario), layout)

@@ -95,7 +95,7 @@ def _adapters(scenario: Scenario) -> Iterator[WordPair]:
     if (dropout := scenario.framework.adapter_dropout) == "after":
         raise UnsupportedError("--option adapter_dropout=after: PEFT drops the inputs of adapters")
     yield from (("use_peft", ""), ("lora_r", str(scenario.lora_rank)))
-    yield "lora_dropout", "0" if dropout == "none" else "0.05"
+    yield "lora_dropout", "0" if dropout == "none" else table_of("trl")["lora_dropout"].default
 
 
 def _is_half(profile: FrameworkProfile) -> bool:

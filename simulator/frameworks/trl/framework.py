@@ -18,6 +18,7 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import StepLogForm, counts, note_samples, parse_count
 from simulator.frameworks.transformers.read import add_fsdp, note_unsharded, preference, trainer_run
@@ -126,7 +127,7 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
     _add_mode(arguments)
     if arguments.has("use_peft"):  # a flag of TRL's ModelConfig, as is its default
-        arguments.add_defaults(("lora_dropout=0.05",), 1)
+        arguments.add_defaults((f"lora_dropout={table_of('trl')['lora_dropout'].default}",), 1)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)

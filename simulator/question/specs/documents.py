@@ -98,8 +98,9 @@ class Frozen:
         known = vars(self)
         for each in fields(self):
             known[each.name] = values.pop(each.name) if each.name in values else _default(each)
-        if values or MISSING in known.values():
-            raise TypeError(f"{type(self).__name__}: unknown {list(values)}, or missing in {list(known)}")
+        missing = [name for name, value in known.items() if value is MISSING]
+        if values or missing:
+            raise TypeError(f"{type(self).__name__}: unknown {list(values)}, missing {missing}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field '{name}'")

@@ -89,15 +89,16 @@ def _markdown(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Coll
     import tabulate  # noqa: PLC0415  start-up time
 
     padding, tabulate.MIN_PADDING = tabulate.MIN_PADDING, 0  # a column may be as narrow as its header
-    text = tabulate.tabulate(
-        cells,
-        headers=[_on_one_line(header) for header in headers],
-        tablefmt="github",
-        disable_numparse=True,
-        colalign=["left" if column in left else "right" for column in range(len(headers))] if cells else None,
-    )
-    tabulate.MIN_PADDING = padding
-    return text
+    try:
+        return tabulate.tabulate(
+            cells,
+            headers=[_on_one_line(header) for header in headers],
+            tablefmt="github",
+            disable_numparse=True,
+            colalign=["left" if column in left else "right" for column in range(len(headers))] if cells else None,
+        )
+    finally:
+        tabulate.MIN_PADDING = padding
 
 
 def _on_one_line(header: str) -> str:
