@@ -10,8 +10,17 @@ PAGE = DOCS / "check.md"
 _HEAD = "| rule | what must hold | holds for |\n"
 
 
+_SHORT = {"Megatron-core ": "core ", " and later": "+", "PaddleNLP 2.6 to 3, PaddleFormers, ERNIEKit": "Paddle"}
+"""Words of versions, as the page's sentence above the table shortens them."""
+
+
 def rendered() -> str:
-    rows = [f"| `{rule.id}` | {rule.about} | {rule.versions} |" for rule in FRAMEWORK_RULES]
+    rows = []
+    for rule in FRAMEWORK_RULES:
+        versions = rule.versions
+        for words, short in _SHORT.items():
+            versions = versions.replace(words, short)
+        rows.append(f"| `{rule.id}` | {rule.about} | {versions} |")
     return "\n".join([_HEAD + "|---|---|---|", *rows, ""])
 
 
