@@ -74,7 +74,6 @@ class Tabular:
     __slots__ = ()
 
     drawing: ClassVar[Drawing]
-    """What draws all answers."""
 
     @abstractmethod
     def rows(self) -> Sequence[Row]:

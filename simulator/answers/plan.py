@@ -559,7 +559,6 @@ class _Limits:
     budget: float | None
     availability: Availability | None
     parameters: float
-    """Parameters of the model."""
 
 
 def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:

@@ -97,7 +97,6 @@ class Argument:
     """One occurrence of a flag or key."""
 
     name: str
-    """Name as in the tables."""
     spelled: str
     """Name as in the run."""
     values: tuple[PlainValue, ...]

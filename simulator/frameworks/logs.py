@@ -73,7 +73,6 @@ class LogLine:
     where: str
     """File and line number, as an error names it."""
     number: int
-    """Line number in the file, from 1."""
     rank: str
     """Prefix of the rank that printed the line; empty in a log of a single rank."""
     text: str
@@ -87,7 +86,6 @@ class LoggedStep:
     iteration: int
     """Iteration at the end of the interval."""
     seconds: float
-    """Time of one step, in seconds."""
     rate: float | None = None
     """Logged speed per device in the log's own unit; None without one."""
     batch: int | None = None

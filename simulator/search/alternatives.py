@@ -288,7 +288,6 @@ class MethodChange(NamedTuple):
     """Options that ask for it, such as `--method qlora`."""
     offload: Offload | None = None
     switches: Mapping[str, str] = MappingProxyType({})
-    """Switches that it sets."""
     lora_rank: int | None = None
     """Rank of adapters that it trains; None for the question's."""
     stack: StackName | None = None

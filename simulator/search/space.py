@@ -346,7 +346,6 @@ class _KindsOfWork(NamedTuple):
 
     pricing: Pricing
     pairs: dict[tuple[int, int], int]
-    """Index of each pair."""
 
 
 def _kinds_of_work(

@@ -189,7 +189,6 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
     "listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING),
     "spec listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING, yaml=lambda: listing.listing_yaml),
 }
-"""Answers by name."""
 
 _BY_TYPE: Final = {"Checks": "verdicts"}
 """Names of answers that are not those of their types."""

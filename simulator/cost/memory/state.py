@@ -50,7 +50,6 @@ class ModelTotals:
     """Parameter totals of the model's pieces, whatever the layout. Equal models share one object."""
 
     layers: tuple[WeightTotals, ...]
-    """Totals of one layer of each kind."""
     embedding: WeightTotals
     inputs: WeightTotals
     """Learned positions and the norm of embedded tokens, on the first pipeline rank."""

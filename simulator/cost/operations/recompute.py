@@ -19,7 +19,6 @@ class Part(NamedTuple):
     """A part of a layer that the backward pass recomputes as a whole."""
 
     groups: frozenset[OperationGroup] = frozenset()
-    """Groups of the recomputed operations."""
     names: frozenset[str] = frozenset()
     """Names of further recomputed operations."""
     frees: frozenset[str] | None = None

@@ -364,7 +364,6 @@ class Known:
     values: Vector
     """Values in the coefficients' units."""
     covariance: Matrix
-    """Covariance of their logarithms."""
     noise: Mapping[str, float]
     """Relative scatter of rows by `dense` and `moe`, or by kind of memory figure; the empty name is for any other."""
 

@@ -210,7 +210,6 @@ class Effort:
     steps: int = 8
     """Steps of a launch, warm-up included."""
     longest_seconds: float = 30.0
-    """Longest launch."""
     shortest_step_seconds: float = 0.08
     """Shortest step: shorter ones are mostly noise."""
     spread: float = 1.0
@@ -337,13 +336,11 @@ def _updated(covariance: Matrix, slopes: Vector, noise: float) -> Matrix:
 
 
 FOLDER: Final = "simulate-probe"
-"""Default folder."""
 _BUSY = 0.3
 """Load of a processor, per rank, from which timings are off."""
 SPREAD: Final = 3.0
 """Factor on the priors' spreads in the fit: rates of single operations determine a step only roughly."""
 TIMED_STEPS, WARM_UP_STEPS, COUNTED_STEPS = 8, 2, 1
-"""Steps of each launch."""
 _START_SECONDS: Final = (8.0, 25.0)
 """Time to start a launch on a processor and on an accelerator."""
 _LONGEST_SECONDS: Final = (30.0, 120.0)

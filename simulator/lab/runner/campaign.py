@@ -158,7 +158,6 @@ class Planner:
     pick: Pick
     """Question of the launches; its layout is replaced."""
     folder: Path
-    """Folder of the launches' folders."""
     record: Record
     wanted: Wanted = Wanted()
 

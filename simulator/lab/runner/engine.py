@@ -83,7 +83,6 @@ class Command:
     """Command of one node."""
 
     arguments: tuple[str, ...]
-    """Program and arguments."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables set beside those of the launcher."""
     folder: Path
@@ -262,7 +261,6 @@ class Diagnosis:
 
     kind: OutcomeKind
     error: str
-    """Error in one line."""
     tail: tuple[str, ...]
     """Last lines of the rank that failed, or of all where that is not known."""
 
@@ -345,7 +343,6 @@ class Launcher:
     endpoint: str = ""
     """Host and port where the first of several nodes waits for the others; each launch takes the next port."""
     node_rank: int = 0
-    """Number of this node, from 0."""
 
     def check(self, nodes: int) -> None:
         """Raise InputError for several nodes that do not know of each other, or a node that is not one of them."""

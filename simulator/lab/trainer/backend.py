@@ -33,7 +33,6 @@ BESIDE_TENSORS_BYTES: Final = 32 * MIB
 
 
 DeviceJob = TrainingJob | RatesJob
-"""Job that names its devices."""
 
 
 class Backend:

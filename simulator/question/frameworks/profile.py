@@ -132,7 +132,6 @@ class FrameworkLimits:
     activation_offload_with_recompute: bool = True
     """Whether activations can be offloaded beside recomputation of others."""
     schedules: tuple[ScheduleName, ...] = ("1f1b",)
-    """Pipeline schedules of the framework."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
@@ -154,7 +153,6 @@ class FrameworkLimits:
     expert_dispatches: tuple[ExpertDispatch, ...] = ()
     """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     optimizers: tuple[str, ...] = ("adamw",)
-    """Optimizers that the framework has."""
     lora_rank: int = 8
     """Rank of adapters by its library's default (peft, torchtune and PaddleNLP: 8)."""
     offloads: tuple[Offload, ...] = ()

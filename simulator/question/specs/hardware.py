@@ -152,21 +152,18 @@ class Count(Sourced):
     """Number of devices or network cards."""
 
     value: Annotated[int, Limits(ge=1, le=MAXIMUM_DEVICES, strict=True)]
-    """Number."""
 
 
 class Share(Sourced):
     """Share of something, above 0 and at most 1."""
 
     value: Annotated[float, Limits(gt=0, le=1, strict=True)]
-    """Share."""
 
 
 class Ratio(Sourced):
     """One rate over another."""
 
     value: Annotated[float, Limits(gt=0, le=16, strict=True)]
-    """Quotient."""
 
 
 class PeakFlops(Frozen):
@@ -240,7 +237,6 @@ class LinkLevel(NamedTuple):
     """Level of links, in base units."""
 
     name: str
-    """Name of the level."""
     topology: Literal["switch", "mesh", "pcie", "leaf", "network"]
     """Wiring; ``network`` is the level that joins everything."""
     devices: int | None
@@ -263,7 +259,6 @@ class HardwareSpec(Frozen):
     """
 
     name: Name
-    """Name the hardware is asked for by."""
     title: Text
     """Full name for readers."""
     aliases: tuple[Alias, ...] = ()
@@ -273,7 +268,6 @@ class HardwareSpec(Frozen):
     family: Name
     """Family whose calibration applies, for example ``hopper``."""
     note: Text = ""
-    """Note on the hardware for readers."""
     sources: Sources
     """Key to document; every number refers to these keys."""
     devices: Count

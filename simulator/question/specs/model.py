@@ -124,7 +124,6 @@ NEEDS: Final = tuple(
 
 
 FAMILIES_FILE: Final = Path(__file__).with_name("families") / "families.yaml"
-"""Table of families."""
 
 
 @lru_cache(maxsize=1)
@@ -310,7 +309,6 @@ class Heads(NamedTuple):
     size: int
     """Features of one query-key head."""
     value_size: int
-    """Features of one value head."""
 
     @property
     def query_width(self) -> int:
@@ -354,7 +352,6 @@ class ModelSpec(Frozen):
     """Shape of a model, read from a spec or a ``config.json``; field names as in Hugging Face configurations."""
 
     name: Name
-    """Name the model is asked for by."""
     aliases: tuple[ModelId, ...] = ()
     """Other names, and ids on Hugging Face, of checkpoints of this very shape."""
     note: Text = ""

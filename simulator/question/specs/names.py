@@ -16,7 +16,6 @@ from simulator.errors import LONGEST_NAME, did_you_mean
 from simulator.files import data_folder
 
 SpecKind = Literal["hardware", "model"]
-"""Kind of spec."""
 
 _SUFFIX: Final = ".yaml"
 _VISION: Final = "vision_models.yaml"

@@ -246,7 +246,6 @@ def _unread(path: Path, text: str, names: Collection[str], outer: Collection[str
 _TEMPLATE: Final = re.compile(
     r"\{\{-?\s*(?:\.|\$|if\b|end\b|range\b|include\b|template\b|with\b|tpl\b|define\b|toYaml\b)"
 )
-"""Templates of Helm."""
 
 
 def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:

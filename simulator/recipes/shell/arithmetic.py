@@ -29,7 +29,6 @@ _ASSIGNMENTS: Final = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=
 _MAXIMUM_TOKENS: Final = 2000
 _MAXIMUM_DEPTH: Final = 60
 _TOKEN_WORK: Final = 800
-"""Units of work of one token."""
 
 Lookup = Callable[[str], int]
 """Returns the value of a name; may raise."""

@@ -85,7 +85,6 @@ class NotFollowed:
     """A script that another one starts and that was not followed to a training."""
 
     line: int
-    """Line that starts it."""
     why: str
     """Why it was not followed, as the end of `starts a script`."""
     text: str = ""

@@ -308,7 +308,6 @@ _PASSES = {
     "input_gradient": _COLOURS[1],
     "weight_gradient": _COLOURS[2],
 }
-"""Colours of passes."""
 
 
 def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:

@@ -48,7 +48,6 @@ class PageSection:
     title: str
     text: Sequence[str] = ()
     figure: str = ""
-    """Name of a figure of the page."""
     about: str = ""
     """Text alternative of the figure, for screen readers."""
     table: Table | None = None

@@ -375,7 +375,6 @@ _NOTE_WIDTH = 20
 _NARROWEST = 12
 """Fewest characters of a column of sentences."""
 _VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
-"""Words of each verdict."""
 _LEAST_SHOWN_BYTES = 0.005 * GIB
 """Smallest memory that does not round to 0, in bytes."""
 _SWITCHED = {"true": "on", "false": "off"}
