@@ -280,19 +280,16 @@ class Linearization:
         if belief == "prior" or not rows.any():
             return prior
         slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self.variance[rows]) / np.sum(rows)
-        prior = self._movable(prior, slopes)
-        if belief == "posterior":
-            return prior.updated(self.message(rows))
-        information = np.outer(slopes, slopes) / variance
-        return prior.updated(Message(information, slopes * np.mean(self.target[rows]) / variance))
-
-    def _movable(self, prior: Gauss, slopes: Vector) -> Gauss:
-        """Return `prior` widened, by the priors' spreads, until the mean of such runs deviates by `OFFSET` at least."""
+        # Widened, by the priors' spreads, until the mean of such runs deviates by `OFFSET` at least.
         spreads = np.array([priors(self.design.kind)[name].spread for name in self.design.names])
         free = np.square(spreads / self.design.spread) * slopes
         unknown = max(OFFSET**2 - float(slopes @ prior.covariance @ slopes), 0.0)
         moves = np.sqrt(unknown) * free / max(float(slopes @ free), 1e-12)
-        return Gauss(prior.mean, prior.covariance + np.outer(moves, moves))
+        prior = Gauss(prior.mean, prior.covariance + np.outer(moves, moves))
+        if belief == "posterior":
+            return prior.updated(self.message(rows))
+        information = np.outer(slopes, slopes) / variance
+        return prior.updated(Message(information, slopes * np.mean(self.target[rows]) / variance))
 
     def belief(self, prior: Gauss, rows: Mask) -> Belief:
         """Return the belief in rows of one source: the first that predicts each by the others better than the prior.
@@ -452,13 +449,20 @@ class ClusterFit:
 
     def part(self) -> FittedPart:
         """Return the fit as it is stored."""
+        # The rows' shares of the information on each coefficient, in deviations of the prior, whose own is then 1.
+        information = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
+        shares = information / (1.0 + information.sum(axis=0))
+        decided = {}
+        for column, name in enumerate(self.names):
+            order = np.argsort(-shares[:, column], kind="stable")[:_NAMED]
+            decided[name] = tuple(self.keys[i] for i in order if shares[i, column] > _SHARE)
         return FittedPart(
             values=dict(zip(self.names, self.values.tolist(), strict=True)),
             covariance=self.covariance,
             noise=self.noise,
             rows_used=self.keys,
             rows_left_out={key: self.residuals[key] for key in self.left_out},
-            decided_by=self._decided_by(),
+            decided_by=decided,
             coverage=coverage_of(((s.scenario, s.layout) for s in self._samples_used), sources=1),
         )
 
@@ -466,25 +470,18 @@ class ClusterFit:
     def _samples_used(self) -> list[Sample]:
         return [s for s, used in zip(self.state.design.samples, self.used, strict=True) if used]
 
-    def _decided_by(self) -> dict[str, tuple[str, ...]]:
-        """Return the rows with the largest shares of the information on each coefficient, the prior's included."""
-        # In deviations of the prior, whose own information is then 1.
-        information = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
-        shares = information / (1.0 + information.sum(axis=0))
-        decided = {}
-        for column, name in enumerate(self.names):
-            order = np.argsort(-shares[:, column], kind="stable")[:_NAMED]
-            decided[name] = tuple(self.keys[i] for i in order if shares[i, column] > _SHARE)
-        return decided
-
 
 def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> ClusterFit:
     """Fit one kind of coefficients to the rows of a cluster; the others come from `base`."""
     spread = np.maximum(np.sqrt(np.diag(known.covariance)), 1e-9)
     design = replace(design_of(known.kind, samples, known.names, base), centre=np.log(known.values), spread=spread)
     prior = Gauss(np.zeros(len(spread)), known.covariance / np.outer(spread, spread))
-    expected = _expected(known, samples)
-    fit = _unfitted(design, prior, expected)
+    # The scatter expected of the rows is the geometric mean of that of their sorts.
+    expected = float(np.exp(np.mean([np.log(known.scatter(sort_of(known.kind, sample))) for sample in samples])))
+    count = len(design.samples)
+    shape = np.zeros((count, len(design.names)))
+    state = Linearization(design, np.full(count, expected), shape, np.zeros(count), np.ones(count))
+    fit = ClusterFit(state, prior, prior, np.ones(count, dtype=np.bool_), expected)
     for _ in range(_PASSES):
         at = design.bounded(fit.state.point(fit.known))
         slopes, target = linearised(design, [at] * len(samples))
@@ -497,18 +494,6 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
     errors = (fit.error(index, fit.known) for index in range(len(samples)))
     residuals = {s.key: float(np.expm1(error)) for s, error in zip(design.samples, errors, strict=True)}
     return replace(fit, residuals=residuals)
-
-
-def _expected(known: Known, samples: Sequence[Sample]) -> float:
-    """Return the scatter expected of the rows: the geometric mean of that of their sorts."""
-    return float(np.exp(np.mean([np.log(known.scatter(sort_of(known.kind, sample))) for sample in samples])))
-
-
-def _unfitted(design: Design, prior: Gauss, expected: float) -> ClusterFit:
-    count = len(design.samples)
-    shape = np.zeros((count, len(design.names)))
-    state = Linearization(design, np.full(count, expected), shape, np.zeros(count), np.ones(count))
-    return ClusterFit(state, prior, prior, np.ones(count, dtype=np.bool_), expected)
 
 
 def _refined(fit: ClusterFit, expected: float) -> ClusterFit:

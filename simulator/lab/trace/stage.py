@@ -79,7 +79,13 @@ class _Rank:
 
     def run(self) -> int:
         """Run a step, in which the counter finds its peak; return the bytes alive after it."""
-        self._make_states()
+        # A first optimizer step makes the states: it needs gradients and no passes.
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        with self._counter.born_as(OPTIMIZER):
+            self._optimizer.step()
+        self._optimizer.zero_grad()
         self._counter.reset_peak()
         self._passes.run(self._tokens, self._tokens)
         self._sent.clear()
@@ -88,15 +94,6 @@ class _Rank:
             self._optimizer.step()
         self._optimizer.zero_grad()
         return self._counter.current
-
-    def _make_states(self) -> None:
-        """Run a first optimizer step, which makes the states: it needs gradients and no passes."""
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        with self._counter.born_as(OPTIMIZER):
-            self._optimizer.step()
-        self._optimizer.zero_grad()
 
 
 class _Moments(Watch):
