@@ -170,7 +170,9 @@ def rank(
     With `nodes="auto"` it is the ranking of the fewest nodes that have one, up to 1024, with `auto:256` up to 256; with
     `deadline_days` of those whose best layout trains `train_tokens` in time.
     """
-    question = _searched(inputs, space)
+    question = question_of(inputs, many=True)
+    if question.layout and space is not None:
+        raise InputError("give a space or fields of a layout, not both")
     return ranking.rank(
         question,
         space=space,
@@ -188,36 +190,6 @@ def _tokens(count: Any) -> Any:
     if isinstance(count, float) and count.is_integer():
         return int(count)
     return parse_count(count) if isinstance(count, str) else count
-
-
-def _searched(inputs: Mapping[str, Any], space: Space | None = None) -> Question:
-    """Return the question of a search: fields of the layout are sets of values."""
-    question = question_of(inputs, many=True)
-    if question.layout and space is not None:
-        raise InputError("give a space or fields of a layout, not both")
-    return question
-
-
-@spelled(RankFields)
-def fastest(
-    *,
-    space: Space | None = None,
-    min_fit_probability: float = MIN_FIT_PROBABILITY,
-    **inputs: Unpack[RankFields],
-) -> ranking.Fastest:
-    """Return the first layout of `rank`, which takes the same arguments, without the rest of the ranking."""
-    return ranking.fastest(_searched(inputs), space=space, min_fit_probability=min_fit_probability)
-
-
-@spelled(RankFields)
-def feasible(
-    *, space: Space | None = None, most: int = 1000, drawn: int = 100_000, **inputs: Unpack[RankFields]
-) -> ranking.FeasibleLayouts:
-    """Return the layouts that `rank` counts as fitting, up to `most` of them as estimates.
-
-    Beyond `drawn` layouts for one way of exchanging experts, `spread` selects from them.
-    """
-    return ranking.feasible(_searched(inputs), space=space, most=most, drawn=drawn)
 
 
 @spelled(SharedFields)

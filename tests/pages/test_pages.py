@@ -13,8 +13,10 @@ import pytest
 
 from simulator import api
 from simulator.answers.compare import PartDifference
+from simulator.answers.ranking import fastest
 from simulator.api import plan
 from simulator.evidence.calibration.own import judged_runs
+from simulator.question.question import question_of
 from simulator.question.units import to_gib
 from simulator.search.space import Space
 from simulator.show.pages import answers
@@ -384,7 +386,8 @@ def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, 
         "[document.getElementById('chosen-verdict').textContent, document.querySelectorAll('output')[1].value]"
     )
     space = Space(tensor_parallel=(1, 2), recompute=("none",))
-    best = api.fastest(model="llama3.2-1b", hardware="h20", nodes=2, seq_length=16_384, space=space).recommended
+    inputs = {"model": "llama3.2-1b", "hardware": "h20", "nodes": 2, "seq_length": 16_384}
+    best = fastest(question_of(inputs, many=True), space=space).recommended
     assert best is not None
     assert (verdict != before, length) == (True, "16,384")
     assert verdict.startswith(f"{grouped(cluster_speed(best))} tokens/s")
