@@ -302,16 +302,12 @@ class _WatchedStage(PipelineStage):
         self._watch = watch
 
     def forward_one_chunk(
-        self,
-        fwd_chunk_id: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None = None,
-        save_forward_output: bool = True,  # noqa: FBT001, FBT002 - torch's signature
+        self, chunk: int, inputs: tuple[Any, ...], kwargs: Any = None, *more: Any, **named: Any
     ) -> Any:
         """Run one micro batch forward; only the last stage has a use for the target."""
         target = {"target": kwargs["labels"]} if self.is_last and kwargs else {}
         with self._watch.forward():
-            return super().forward_one_chunk(fwd_chunk_id, args, target, save_forward_output)
+            return super().forward_one_chunk(chunk, inputs, target, *more, **named)
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> None:
         """Run one micro batch backward."""

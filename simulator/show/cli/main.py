@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -201,16 +201,8 @@ def _internal(error: Exception, *, debug: bool) -> int:
     return INTERNAL
 
 
-def _warned(  # noqa: PLR0917  the signature of `warnings.showwarning`
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _warned(message: Warning | str, category: type[Warning], *_place: Any, **_more: Any) -> None:
     """Tell a warning, such as of an old spelling, in one line."""
-    del filename, lineno, file, line
     if issubclass(category, FutureWarning):
         _tell(f"note: {short_line(str(message))}")
 
