@@ -32,18 +32,6 @@ from simulator.question.specs.names import (
 )
 from simulator.question.specs.vision import encoder_of
 
-__all__ = [
-    "hardware_names",
-    "load_hardware",
-    "load_model",
-    "model_names",
-    "models_by_sizes",
-    "shipped_file",
-    "spec_text",
-    "unstated_rates",
-    "with_node_of",
-]
-
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
 _COMMON: Final = re.compile(

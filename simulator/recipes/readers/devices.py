@@ -13,9 +13,9 @@ from simulator.budget import charge
 from simulator.frameworks.values import PlainValue
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
-from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.names import shipped_name
+from simulator.question.specs.names import hardware_names, shipped_name
 
 _DIRECTIVE: Final = re.compile(r"#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
 """Beginning of a scheduler's own line, which is a comment to the shell."""

@@ -255,6 +255,7 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
 def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
     """Warn before a launch of what makes figures of this machine misleading. Raises without the devices."""
     from simulator.lab.runner.engines import ask, contradictions, crowded, usual_backend
+    from simulator.question.specs.names import spec_names
 
     warnings: Iterable[str] = ()
     # An outside framework looks for its own devices.
@@ -265,7 +266,7 @@ def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, pla
             warnings = [crowded(ranks)]
         else:
             devices = ask(values["backend"] or usual_backend(hardware.family))
-            warnings = contradictions(devices, hardware, catalogue.hardware_names())
+            warnings = contradictions(devices, hardware, spec_names("hardware"))
     unproven = f"experimental: {engine.experimental}" if engine.experimental else ""
     for text in filter(None, (*warnings, unproven)):
         note(text, quiet=quiet)
