@@ -250,10 +250,30 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
         yield method.option, method.of(query)
     if query.scenario.groups:
         return
+    if (shorter := _shorter(query)) is not None:
+        yield f"--seq-length {shorter.scenario.seq_length}", shorter
     if not lawful:
         yield from _lawful_sizes(query)
     elif (larger := _on_more_devices(query)) is not None:
         yield _size_text(larger, query), larger
+
+
+_SHORTEST = 512
+"""Fewest tokens of a sequence that are proposed."""
+
+
+def _shorter(query: Query) -> Query | None:
+    """Return the question with the longest power-of-two part of a length that nobody said; None where nothing fits."""
+    question, length = query.question, query.scenario.seq_length // 2
+    if not {"seq_length", "lengths"}.isdisjoint(question.inputs):
+        return None
+    while length >= _SHORTEST:
+        scenario = replace(query.scenario, seq_length=length)
+        sized = replace(query, scenario=scenario, question=question.changed(SEARCH, seq_length=length))
+        if fits_somewhere(sized):
+            return sized
+        length //= 2
+    return None
 
 
 def _size_text(sized: Query, query: Query) -> str:
