@@ -100,6 +100,14 @@ def test_fp8_of_llamafactory(backend: str, refused: bool, tmp_path: Path) -> Non
     assert any(one.severity == "error" and "fp8_backend te" in one.message for one in recipe.remarks) == refused
 
 
+@pytest.mark.parametrize("on", ["true", "false"])
+@pytest.mark.parametrize("loss", ["use_asft_loss", "use_eaft_loss"])
+def test_losses_that_hold_more_than_logits_are_not_priced(loss: str, on: str, tmp_path: Path) -> None:
+    """`run_sft` of LLaMA-Factory ff6d4d1 creates a reference model for ASFT; EAFT copies the logits that count."""
+    recipe = read(tmp_path, "x.yaml", f"{PREDICT}do_train: true\nbf16: true\n{loss}: {on}\n")
+    assert any(loss in one.message for one in recipe.remarks if one.severity == "error") == (on == "true")
+
+
 def test_llamafactory_that_only_predicts_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(NoRecipeError, match=r"x.yaml: starts no training: do_predict without do_train"):
         read(tmp_path, "x.yaml", PREDICT)
