@@ -190,7 +190,9 @@ def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
     yield from _allocator(start)
     yield from _recompute(start)
     yield from _offload(start, marks)
-    yield from _micro_batch(start)
+    size = start.case.layout.micro_batch_size
+    for smaller in reversed(divisors(size, size - 1)):
+        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
     yield from _sizes(start)
     yield from _experts(start)
     yield from _zero(start)
@@ -303,12 +305,6 @@ def _methods(start: _Try) -> Iterator[_Try]:
         layout = {} if method.offload is None else {"offload": method.offload}
         adapters = brings | ({} if method.lora_rank is None else {"lora_rank": method.lora_rank})
         yield from _with(start, method.option, method.option, layout, adapters, switches=method.switches)
-
-
-def _micro_batch(start: _Try) -> Iterator[_Try]:
-    size = start.case.layout.micro_batch_size
-    for smaller in reversed(divisors(size, size - 1)):
-        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
 
 
 _SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_parallel", "--pp"))

@@ -193,7 +193,8 @@ def question_of(
     fields = {name: stated.pop(name) for name in tuple(stated) if name in BY_NAME}
     if many:
         fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
-    _check_lengths(stated)
+    if "lengths" in stated and "seq_length" in stated:
+        raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
     framework, trained = _framework(stated), _trained(stated, origin)
     switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), origin)
     replaced = stated.pop("model_fields", {})
@@ -245,12 +246,6 @@ def _plain(name: str, value: Any) -> Any:
         return parse_count(value, length=setting.of_tokens)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-
-
-def _check_lengths(stated: Mapping[str, Any]) -> None:
-    """Raise InputError for lengths beside a length of all sequences."""
-    if "lengths" in stated and "seq_length" in stated:
-        raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
 
 
 def _framework(stated: Mapping[str, Any]) -> str | None:

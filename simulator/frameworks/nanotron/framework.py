@@ -68,8 +68,9 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     if shape and sizes.get("pipeline_parallel", 1) > 1:
         sizes |= _cut(arguments, shape, sizes["pipeline_parallel"])
     layout = Layout(**{**sizes, "zero_stage": min(stage, 1)})
-    if layout.tensor_parallel > 1 and arguments.text("recompute", "parallelism.tp_recompute_allgather") == "false":
-        arguments.not_modelled("gathered inputs that are kept for the backward pass", "parallelism.tp_recompute_allgather")
+    again = "parallelism.tp_recompute_allgather"
+    if layout.tensor_parallel > 1 and arguments.has(again) and not arguments.switch("recompute", again):
+        arguments.not_modelled("gathered inputs that are kept for the backward pass", again)
     arguments.devices = replicas * layout.replica
     return Recipe(
         framework="megatron",
