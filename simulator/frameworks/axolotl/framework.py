@@ -79,7 +79,12 @@ def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     scales = ("use_bnb_nested_quant=false",) if adapter == "lora" else ()
     arguments.add_defaults((*_DEFAULTS, trained, *scales, f"torch_dtype={_stored(arguments)}"), 1)
     shards = _take_shards(arguments)
-    _remark_plugins(arguments)
+    plugins = arguments.entry("plugins")
+    for plugin in plugins.values if plugins is not None else ():
+        if not any(f".{name}." in plugin.text for name in _PLUGINS):
+            arguments.not_modelled(f"plugin {plugin.text[:80]} is not modelled", "plugins")
+    if arguments.switch("parameter_dtype", "model_quantization_config_kwargs.dequantize"):
+        arguments.entries.pop("model_quantization_config", None)
     attention = (arguments.text("flash_attention", "attn_implementation") or "sdpa").lower()
     wide = attention in _PLAIN_ATTENTION and not any(arguments.switch("flash_attention", name) for name in _FLASH)
     arguments.forget("flash_attention")
@@ -112,13 +117,6 @@ def _take_shards(arguments: Arguments) -> bool:
     shards = "shard_grad_op" if gathered else text if "shard" in text else "full_shard"
     arguments.add("fsdp", [known_value(shards, 1)], own[-1].place.line if own else 1)
     return True
-
-
-def _remark_plugins(arguments: Arguments) -> None:
-    entry = arguments.entry("plugins")
-    for plugin in entry.values if entry is not None else ():
-        if not any(f".{name}." in plugin.text for name in _PLUGINS):
-            arguments.not_modelled(f"plugin {plugin.text[:80]} is not modelled", "plugins")
 
 
 def _steps_of_older_files(arguments: Arguments) -> int | None:
