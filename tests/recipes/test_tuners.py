@@ -238,6 +238,28 @@ def test_words_of_axolotl_that_are_not_priced(words: str, said: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("words", "bounds"),
+    [
+        ("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n", True),
+        ("cut_cross_entropy: true\n", True),
+        ("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\ncut_cross_entropy: false\n", False),
+        ("", False),
+    ],
+)
+def test_a_plugin_of_axolotl_turns_its_kernel_on(words: str, bounds: bool, tmp_path: Path) -> None:
+    """`CutCrossEntropyArgs` of axolotl 067b021c8: on where the plugin is named, which leaves no logits."""
+    remarks = read(tmp_path, "x.yml", AXOLOTL + words).remarks
+    assert any(one.rule == "activations-bound" and "cut_cross" in one.message for one in remarks) == bounds
+
+
+@pytest.mark.parametrize("wide", ["true", "false"])
+def test_weights_of_4_bits_that_are_loaded_in_16(wide: str, tmp_path: Path) -> None:
+    words = f"model_quantization_config: Mxfp4Config\nmodel_quantization_config_kwargs: {{dequantize: {wide}}}\n"
+    errors = [one.message for one in read(tmp_path, "x.yml", AXOLOTL + words).remarks if one.severity == "error"]
+    assert any("quantized weights" in message for message in errors) == (wide == "false")
+
+
+@pytest.mark.parametrize(
     ("command", "nodes", "devices", "sequence", "zero"),
     [
         ("axolotl train x.yml --sequence-len 1024", 1, None, 1024, 0),
