@@ -229,6 +229,8 @@ def test_the_deepspeed_configurations_that_axolotl_ships(name: str, stage: int, 
         ("flash_attention: false\nattn_implementation: sdpa\n", "embeddings and norms in fp32"),
         ("context_parallel_size: 2\n", "context_parallel_size"),
         ("tune_what: 2\n", "tune_what is not read"),
+        ("use_eaft: true\n", "use_eaft: a copy of the logits"),
+        ("rl: dpo\ndpo_use_weighting: true\n", "dpo_use_weighting: a copy of the logits"),
     ],
 )
 def test_words_of_axolotl_that_are_not_priced(words: str, said: str, tmp_path: Path) -> None:
