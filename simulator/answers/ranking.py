@@ -131,7 +131,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         estimates=tuple(best),
         risky=tuple(risky),
         starved=tuple(starved),
-        nearest=estimates_of(searched.nearest)[0] if searched.nearest and not best else None,
+        nearest=_over_open(searched.nearest[0]) if searched.nearest and not best else None,
         remedies=() if best else tuple(remedies(query, lawful=any((*shown, searched.nearest)))),
         reasons=() if best else tuple(reasons(query, searched)),
         equal=equal,
@@ -145,6 +145,12 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
             elapsed_seconds=time.perf_counter() - started,
         ),
     )
+
+
+def _over_open(layout: PricedLayout) -> Estimate:
+    """Return the estimate of a layout over what nobody said of its run, as `simulate estimate` judges it."""
+    priced = price(pricing_of(layout.query.scenario, layout.layout))
+    return over_open(layout.query.question, estimates_of([layout])[0], priced)
 
 
 def _unstated(question: Question) -> Iterator[str]:

@@ -250,10 +250,30 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
         yield method.option, method.of(query)
     if query.scenario.groups:
         return
+    if (shorter := _shorter(query)) is not None:
+        yield f"--seq-length {shorter.scenario.seq_length}", shorter
     if not lawful:
         yield from _lawful_sizes(query)
     elif (larger := _on_more_devices(query)) is not None:
         yield _size_text(larger, query), larger
+
+
+def _shorter(query: Query) -> Query | None:
+    """Return the question with the longest part of a length that nobody said; None where it was, or nothing fits."""
+    if not {"seq_length", "lengths"}.isdisjoint(query.question.inputs):
+        return None
+    shorter = (_with(query, seq_length=query.scenario.seq_length // part) for part in (2, 4, 8))
+    return next(filter(fits_somewhere, shorter), None)
+
+
+def _with(query: Query, **inputs: Any) -> Query:
+    """Return the question with other inputs, which its scenario has by the same names."""
+    scenario = replace(query.scenario, **inputs)
+    return replace(query, scenario=scenario, question=query.question.changed(SEARCH, **inputs))
+
+
+def _fitting(query: Query) -> Query | None:
+    return query if fits_somewhere(query) else None
 
 
 def _size_text(sized: Query, query: Query) -> str:
@@ -272,9 +292,7 @@ def _lawful_sizes(query: Query) -> Iterator[tuple[str, Query]]:
         yield _size_text(fewer, query), fewer
     batch = math.ceil(scenario.global_batch_size / scenario.devices) * scenario.devices
     if batch > scenario.global_batch_size:
-        question = query.question.changed(SEARCH, global_batch_size=batch)
-        larger = replace(query, scenario=replace(scenario, global_batch_size=batch), question=question)
-        yield f"--global-batch-size {batch}", larger
+        yield f"--global-batch-size {batch}", _with(query, global_batch_size=batch)
 
 
 _RANK = 16
@@ -358,26 +376,16 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
 def _on_more_devices(query: Query) -> Query | None:
     """Return the question on the fewest further devices of the same node, else on whole nodes; None if nowhere."""
     per_node, devices = query.scenario.hardware.devices_per_node, query.scenario.devices
-
-    def part(count: int) -> Query | None:
-        question = query.question.changed(SEARCH, devices=count)
-        sized = replace(query, scenario=replace(query.scenario, devices=count), question=question)
-        return sized if fits_somewhere(sized) else None
-
-    return fewest_of(doubled(devices * 2, per_node - 1), part, devices) or _on_enough_nodes(query)
+    part = fewest_of(doubled(devices * 2, per_node - 1), lambda count: _fitting(_with(query, devices=count)), devices)
+    return part or _on_enough_nodes(query)
 
 
 def _on_enough_nodes(query: Query) -> Query | None:
     """Return the question on the fewest whole nodes, up to 64 times as many, where something fits; None if nowhere."""
     per_node = query.scenario.hardware.devices_per_node
     nodes = query.scenario.devices // per_node
-
-    def whole(count: int) -> Query | None:
-        sized = on_nodes(query, count)
-        return sized if fits_somewhere(sized) else None
-
     most = min(max(nodes, 1) * 64, MOST_DEVICES // per_node)
-    return fewest_of(doubled(max(nodes, 1) * 2, most), whole, nodes)
+    return fewest_of(doubled(max(nodes, 1) * 2, most), lambda count: _fitting(on_nodes(query, count)), nodes)
 
 
 MIN_CHANGE = 0.005

@@ -354,7 +354,8 @@ class Shortlist:
         index = index[np.argsort(figures[index], kind="stable")]
         if self.variants or not len(index):
             return index
-        of_block = (entry for entry in self.entries if _in_block(entry.layout, block))
+        shared = [getattr(block, name) for name in _SHARED]
+        of_block = (each for each in self.entries if [getattr(each.layout, name) for name in _SHARED] == shared)
         known = {_split_code(entry.layout): self._figure(entry) for entry in of_block}
         codes = _split_codes(block)[index]
         beaten = [known.get(code, np.inf) <= key for code, key in zip(codes, figures[index], strict=True)]
@@ -381,11 +382,6 @@ def priced_layout(query: Query, sized: Sized, index: int, *, keeps: bool = False
         return PricedLayout(query, layout, np.nan, device_bytes)
     alone = sized.take(np.array([index])) if keeps else None
     return PricedLayout(query, layout, float(sized.step.total[index]), device_bytes, alone)
-
-
-def _in_block(layout: Layout, block: LayoutBlock) -> bool:
-    """Return whether a layout has the split sizes that a block's layouts share."""
-    return all(getattr(layout, name) == getattr(block, name) for name in _SHARED)
 
 
 def _split_code(layout: Layout) -> float:

@@ -290,3 +290,21 @@ def test_what_most_runs_with_adapters_set_is_the_base_and_the_rest_stays_open() 
     said = simulator.estimate(**run, options=defaults)
     assert said.memory.need_bytes == pytest.approx(found.memory.need_bytes + choice.need_bytes, rel=1e-9)
     assert dict(usual_with_adapters("torch", "trl")) == dict(usual_with_adapters("megatron", "default")) == {}
+
+
+def test_a_ranking_where_nothing_fits_judges_its_nearest_miss_as_an_estimate_does() -> None:
+    words = ("--model", "qwen3-32b", "--method", "lora", "--hardware", "a100-80g", "--devices", "2")
+    shown = run("rank", *words).stdout
+    assert "Nothing fits with the defaults of what nobody said. Nearest miss: " in shown
+    assert "\ndepends: needs " in shown
+    assert "\ndecides first: parameter_dtype, " in shown
+    said = run("rank", *words, "--stack", "default").stdout
+    assert "Nothing fits. Nearest miss: " in said
+    assert "\ndoes not fit: needs " in said
+
+
+def test_a_shorter_sequence_is_proposed_where_nobody_said_the_length() -> None:
+    asked: dict[str, Any] = {"model": "phi-4", "hardware": "l4", "devices": 1, "method": "qlora"}
+    changes = {remedy.change: remedy.estimate for remedy in simulator.rank(**asked).remedies}
+    assert changes["--seq-length 4096"].memory.fits
+    assert not any("--seq-length" in each.change for each in simulator.rank(**asked, seq_length=8192).remedies)

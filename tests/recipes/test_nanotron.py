@@ -63,3 +63,11 @@ def test_a_launch_names_its_file(config: str, tmp_path: Path) -> None:
     script.write_text(f"torchrun --nproc_per_node=8 run_train.py --config-file {config}\n", encoding="utf-8")
     (result,) = check_files([str(script)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
     assert result.outcome == ("cannot_tell" if "$" in config else "fits"), result.reasons
+
+
+@pytest.mark.parametrize(
+    ("tp", "again", "outcome"), [(2, "true", "fits"), (2, "false", "not_modelled"), (1, "false", "fits")]
+)
+def test_gathered_inputs_that_are_kept_are_not_priced(tp: int, again: str, outcome: str, tmp_path: Path) -> None:
+    text = PLAIN.replace("dp: 4, tp: 2,", f"dp: 4, tp: {tp}, tp_recompute_allgather: {again},")
+    assert judged(text, tmp_path).outcome == outcome

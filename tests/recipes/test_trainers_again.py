@@ -145,3 +145,14 @@ def test_layers_at_rest_only_lower_the_need(tmp_path: Path) -> None:
     )
     remarks = read(text, tmp_path, "x.yaml").remarks
     assert [remark.bound for remark in remarks if "spectrum_config_path" in remark.message] == ["state"]
+
+
+@pytest.mark.parametrize("on", ["true", "false"])
+def test_weights_of_preferences_that_copy_the_logits_are_not_priced(on: str, tmp_path: Path) -> None:
+    """`DPOTrainer` of TRL v1.9.0 doubles the logits for the weights of WPO."""
+    text = (
+        "model_name_or_path: Meta-Llama/Meta-Llama-3.1-8B\nbf16: true\nmax_length: 1024\nloss_type: sigmoid\n"
+        f"per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nuse_weighting: {on}\n"
+    )
+    errors = [remark.message for remark in read(text, tmp_path, "x.yaml").remarks if remark.severity == "error"]
+    assert any("use_weighting" in message for message in errors) == (on == "true")

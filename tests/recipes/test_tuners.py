@@ -100,6 +100,14 @@ def test_fp8_of_llamafactory(backend: str, refused: bool, tmp_path: Path) -> Non
     assert any(one.severity == "error" and "fp8_backend te" in one.message for one in recipe.remarks) == refused
 
 
+@pytest.mark.parametrize("on", ["true", "false"])
+@pytest.mark.parametrize("loss", ["use_asft_loss", "use_eaft_loss"])
+def test_losses_that_hold_more_than_logits_are_not_priced(loss: str, on: str, tmp_path: Path) -> None:
+    """`run_sft` of LLaMA-Factory ff6d4d1 creates a reference model for ASFT; EAFT copies the logits that count."""
+    recipe = read(tmp_path, "x.yaml", f"{PREDICT}do_train: true\nbf16: true\n{loss}: {on}\n")
+    assert any(loss in one.message for one in recipe.remarks if one.severity == "error") == (on == "true")
+
+
 def test_llamafactory_that_only_predicts_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(NoRecipeError, match=r"x.yaml: starts no training: do_predict without do_train"):
         read(tmp_path, "x.yaml", PREDICT)
@@ -221,12 +229,36 @@ def test_the_deepspeed_configurations_that_axolotl_ships(name: str, stage: int, 
         ("flash_attention: false\nattn_implementation: sdpa\n", "embeddings and norms in fp32"),
         ("context_parallel_size: 2\n", "context_parallel_size"),
         ("tune_what: 2\n", "tune_what is not read"),
+        ("use_eaft: true\n", "use_eaft: a copy of the logits"),
+        ("rl: dpo\ndpo_use_weighting: true\n", "dpo_use_weighting: a copy of the logits"),
     ],
 )
 def test_words_of_axolotl_that_are_not_priced(words: str, said: str, tmp_path: Path) -> None:
     text = AXOLOTL.replace("attn_implementation: flash_attention_2\n", "") if "sdpa" in words else AXOLOTL
     remarks = read(tmp_path, "x.yml", text + words).remarks
     assert any(said in remark.message for remark in remarks if remark.severity == "error")
+
+
+@pytest.mark.parametrize(
+    ("words", "bounds"),
+    [
+        ("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n", True),
+        ("cut_cross_entropy: true\n", True),
+        ("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\ncut_cross_entropy: false\n", False),
+        ("", False),
+    ],
+)
+def test_a_plugin_of_axolotl_turns_its_kernel_on(words: str, bounds: bool, tmp_path: Path) -> None:
+    """`CutCrossEntropyArgs` of axolotl 067b021c8: on where the plugin is named, which leaves no logits."""
+    remarks = read(tmp_path, "x.yml", AXOLOTL + words).remarks
+    assert any(one.rule == "activations-bound" and "cut_cross" in one.message for one in remarks) == bounds
+
+
+@pytest.mark.parametrize("wide", ["true", "false"])
+def test_weights_of_4_bits_that_are_loaded_in_16(wide: str, tmp_path: Path) -> None:
+    words = f"model_quantization_config: Mxfp4Config\nmodel_quantization_config_kwargs: {{dequantize: {wide}}}\n"
+    errors = [one.message for one in read(tmp_path, "x.yml", AXOLOTL + words).remarks if one.severity == "error"]
+    assert any("quantized weights" in message for message in errors) == (wide == "false")
 
 
 @pytest.mark.parametrize(

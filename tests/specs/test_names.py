@@ -113,7 +113,6 @@ def test_the_line_of_aliases_is_all_that_is_read() -> None:
         ("hardware", "mi400x", "mi300x"),
         ("hardware", "acend-910b", "ascend-910b-64g-8"),
         ("hardware", "hh100", "h100-sxm-80g"),
-        ("hardware", "8xH100", "h100-sxm-80g"),
         ("hardware", "a100x8", "a100-sxm-80g"),
         ("hardware", "trn2", ""),
         ("model", "Qwen/Qwen3-9B", "qwen3.5-vl-9b"),

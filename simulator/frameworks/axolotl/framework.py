@@ -79,10 +79,14 @@ def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     scales = ("use_bnb_nested_quant=false",) if adapter == "lora" else ()
     arguments.add_defaults((*_DEFAULTS, trained, *scales, f"torch_dtype={_stored(arguments)}"), 1)
     shards = _take_shards(arguments)
-    entry = arguments.entry("plugins")
-    for plugin in entry.values if entry is not None else ():
+    plugins = arguments.entry("plugins")
+    for plugin in plugins.values if plugins is not None else ():
         if not any(f".{name}." in plugin.text for name in _PLUGINS):
             arguments.not_modelled(f"plugin {plugin.text[:80]} is not modelled", "plugins")
+    if plugins is not None and any(".cut_cross_entropy." in plugin.text for plugin in plugins.values):
+        arguments.add_defaults(("cut_cross_entropy=true",), plugins.place.line)
+    if arguments.switch("parameter_dtype", "model_quantization_config_kwargs.dequantize"):
+        arguments.entries.pop("model_quantization_config", None)
     attention = (arguments.text("flash_attention", "attn_implementation") or "sdpa").lower()
     wide = attention in _PLAIN_ATTENTION and not any(arguments.switch("flash_attention", name) for name in _FLASH)
     arguments.forget("flash_attention")

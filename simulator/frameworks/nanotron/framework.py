@@ -68,6 +68,9 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     if shape and sizes.get("pipeline_parallel", 1) > 1:
         sizes |= _cut(arguments, shape, sizes["pipeline_parallel"])
     layout = Layout(**{**sizes, "zero_stage": min(stage, 1)})
+    again = "parallelism.tp_recompute_allgather"
+    if layout.tensor_parallel > 1 and arguments.has(again) and not arguments.switch("recompute", again):
+        arguments.not_modelled("gathered inputs that are kept for the backward pass", again)
     arguments.devices = replicas * layout.replica
     return Recipe(
         framework="megatron",

@@ -24,7 +24,7 @@ from simulator.frameworks.configuration import Interpolation
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.nemo.read import read_filled, with_named_model
-from simulator.frameworks.python import Instance, Module, OpenValue, Outside, PythonFunction, PythonReader, RaisedError
+from simulator.frameworks.python import Instance, OpenValue, Outside, PythonFunction, PythonReader, RaisedError
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
@@ -242,16 +242,14 @@ def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Ite
     reader = bridge_reader()
     module = reader.module(path)
     for name, function in module.names.items():
-        if isinstance(function, PythonFunction) and _RECIPE.fullmatch(name) and _is_own(name, function, module):
+        if not isinstance(function, PythonFunction) or not _RECIPE.fullmatch(name):
+            continue
+        # Its own: defined there, or another file's renamed for other devices.
+        if function.module is module or (name != function.name and _SETUP.search(name)):
             config = _returned(reader, function)
             if config is not None:
                 _set_fields(config, settings or {})
                 yield recipe_of(name, config, Place(str(function.module.path), function.node.lineno))
-
-
-def _is_own(name: str, function: PythonFunction, module: Module) -> bool:
-    """Whether a recipe belongs to this file: defined there, or another file's renamed for other devices."""
-    return function.module is module or (name != function.name and _SETUP.search(name) is not None)
 
 
 def is_override(name: str) -> bool:

@@ -177,6 +177,8 @@ def _unknown(kind: SpecKind, text: str) -> str:
     """Return the message about an unknown name, with the way on."""
     other: SpecKind = "hardware" if kind == "model" else "model"
     near = suggestion(kind, text) or (f", which is {other}" if shipped_name(other, text) else "")
+    if kind == "hardware" and (counted := re.match(r"(\d{1,7})\s*x", text.lower())):
+        near = near.replace("'?", f"' and --devices {counted[1]}?")
     path = Path(text[:200])
     if text and os.path.exists(path):  # noqa: PTH110  false for what is no path
         folder = f"a folder without {CONFIG_FILE}" if kind == "model" else "a folder, no spec"

@@ -327,13 +327,10 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
 
 def _add(arguments: Arguments, name: str, values: tuple[PlainValue, ...], line: int) -> None:
     """Add a key; like the launchers, omit `false`, even where the flag takes a value."""
-    off = [value.text for value in values] == ["false"] and values[0].known
-    arguments.add_key(name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
-
-
-def _is_switch(name: str) -> bool:
     flag = registry.table("megatron").get(plain(name))
-    return flag is None or flag.kind == "switch"
+    off = [value.text for value in values] == ["false"] and values[0].known
+    takes_words = flag is not None and flag.kind != "switch"
+    arguments.add_key(name, (known_value("null", line),) if off and takes_words else values, line)
 
 
 def _in_place_of(replaced: Iterable[Key], added: Mapping[str, str]) -> str:
