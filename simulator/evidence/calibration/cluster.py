@@ -484,7 +484,8 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
     spread = np.maximum(np.sqrt(np.diag(known.covariance)), 1e-9)
     design = replace(design_of(known.kind, samples, known.names, base), centre=np.log(known.values), spread=spread)
     prior = Gauss(np.zeros(len(spread)), known.covariance / np.outer(spread, spread))
-    expected = _expected(known, samples)
+    # The geometric mean of the scatter of the rows' sorts.
+    expected = float(np.exp(np.mean([np.log(known.scatter(sort_of(known.kind, sample))) for sample in samples])))
     fit = _unfitted(design, prior, expected)
     for _ in range(_PASSES):
         at = design.bounded(fit.state.point(fit.known))
@@ -498,11 +499,6 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
     errors = (fit.error(index, fit.known) for index in range(len(samples)))
     residuals = {s.key: float(np.expm1(error)) for s, error in zip(design.samples, errors, strict=True)}
     return replace(fit, residuals=residuals)
-
-
-def _expected(known: Known, samples: Sequence[Sample]) -> float:
-    """Return the scatter expected of the rows: the geometric mean of that of their sorts."""
-    return float(np.exp(np.mean([np.log(known.scatter(sort_of(known.kind, sample))) for sample in samples])))
 
 
 def _unfitted(design: Design, prior: Gauss, expected: float) -> ClusterFit:
