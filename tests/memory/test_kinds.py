@@ -77,7 +77,7 @@ KINDS = {
         "memory/test_kinds.py::test_a_run_on_ascend_that_ran_out_of_memory",
     ),
     "pipelines of PyTorch": (
-        "M15 M16 M21",
+        "M15 M16 M21 M34",
         "memory/test_moments.py::test_a_pipeline_s_streams_are_idle_at_any_stage_of_zero",
         "memory/test_kinds.py::test_pipelines_of_torchtitan",
     ),

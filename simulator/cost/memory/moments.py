@@ -328,7 +328,7 @@ def _weight_bytes(pricing: Pricing, width: int) -> Array:
 
 
 def table_sums(pricing: Pricing, table: KindArray) -> KindArray:
-    """Return the partial sums of a `table`'s gradient, `4 h (T / 10 + min(T, V))` beside its parameters (M10).
+    """Return the partial sums of a `table`'s gradient, `4 h (T / 10 + min(T, V))` beside its parameters (M34).
 
     More than 3,072 tokens are sorted, and the rows of equal ones added up ten by ten (PyTorch 2.6, ATen/native/cuda/
     EmbeddingBackwardKernel.cu and Embedding.cu: `embedding_backward_cuda_kernel`, `embedding_dense_backward_cuda`).
