@@ -123,7 +123,7 @@ def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | f
     _fsdp_collectives.py: foreach_all_gather, foreach_reduce).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
-    streams = (block.replicas > 1.0) & ((block.zero_stage >= 3) | (block.pipeline_parallel > 1))
+    streams = (block.replicas > 1.0) & (block.zero_stage >= (1 if block.pipeline_parallel > 1 else 3))
     if not scenario.hardware.caching_allocator or not streams.any():
         return 0.0
     units = _units(pricing)
