@@ -151,6 +151,8 @@ def test_torchtune_s_own_figures_of_one_card(method: str, measured: float) -> No
 
 OFFLOADED: Any = {"offload": "optimizer", "options": {"compiled": "true", "offload_parameters": "true"}}
 COMPILED: Any = {"options": {"compiled": "true"}}
+OF_ITS_TIME: Any = {"options": {"compiled": "true", "adapter_targets": "query_value"}}
+"""The adapters of its recipe when the figure came into the README (30b8519, recipes/configs/llama3_1)."""
 IN_BACKWARD: Any = {"optimizer": "paged_adamw_8bit", "options": {"compiled": "true", "step_in_backward": "true"}}
 
 
@@ -159,6 +161,7 @@ IN_BACKWARD: Any = {"optimizer": "paged_adamw_8bit", "options": {"compiled": "tr
     [
         ("full", "llama3.1-8b", "rtx-4090", 1, "full", IN_BACKWARD, 18.9),
         ("full", "llama3.1-8b", "rtx-a6000", 1, "none", IN_BACKWARD, 37.4),
+        ("lora", "llama3.1-8b", "rtx-a6000", 1, "none", OF_ITS_TIME, 30.3),
         ("lora", "llama3.1-70b", "a100-sxm-80g", 8, "full", COMPILED, 27.6),
         # Weights, gradients and state on the host.
         ("full", "llama3.1-70b", "a100-sxm-80g", 8, "full", OFFLOADED, 13.9),
@@ -200,6 +203,44 @@ def test_adapters_by_length(tokens: int, measured: float) -> None:
         options={"adapter_targets": "all"},
     )
     assert found.memory.device_bytes / GIB == pytest.approx(measured, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "measured"),
+    [("7b", 512, 11.5), ("7b", 2048, 13.9), ("14b", 8192, 27.9), ("72b", 512, 61.4), ("72b", 8192, 75.6)],
+)
+def test_adapters_over_weights_of_gptq(model: str, tokens: int, measured: float) -> None:
+    """The same README's QLoRA: its Int4 models in fp16 under DeepSpeed's stage 2 (finetune_qlora_single_gpu.sh).
+
+    GPTQ has 16-bit scales and 4-bit zeros for 128 weights; peft widens none of its rest (`is_gptq_quantized`); its own
+    model's loss is of 16 bits: logits, their shifted copy, and their log-softmax.
+    """
+    found = simulator.estimate(
+        model=f"qwen1.5-{model}",
+        hardware="a100-sxm-80g",
+        devices=1,
+        method="qlora",
+        stack="deepspeed",
+        zero_stage=2,
+        lora_rank=64,
+        precision="fp16",
+        seq_length=tokens,
+        micro_batch_size=1,
+        global_batch_size=8,
+        recompute="full",
+        options={"adapter_targets": "all", "quantised_scale_bytes": "1.25", "loss_bytes_per_logit": "6"},
+    )
+    assert found.memory.device_bytes / GIB == pytest.approx(measured, rel=0.1)
+
+
+def test_nothing_widens_a_sharded_base_of_4_bits() -> None:
+    """TRL 0.25, models/utils.py, `prepare_peft_model`: no `prepare_model_for_kbit_training` where is_sharded_qlora."""
+    run: Any = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "method": "qlora", "stack": "peft"}
+    run |= {"seq_length": 1024, "micro_batch_size": 1, "recompute": "full", "options": {"quantised_scale_bytes": "4"}}
+    whole, parts = (simulator.estimate(**run, zero_stage=stage).memory.parts_bytes["parameters"] for stage in (2, 3))
+    tables_and_norms, layer = 2 * 128256 * 4096 + 65 * 4096, 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    assert whole - 8 * parts == pytest.approx((4 - 2) * tables_and_norms, rel=0.02)
+    assert whole == pytest.approx(32 * layer * (0.5 + 4 / 64) + 4 * tables_and_norms, rel=0.02)
 
 
 def test_a_base_of_4_bits_is_gathered_as_it_is_stored() -> None:

@@ -77,8 +77,8 @@ KINDS = {
         "memory/test_kinds.py::test_a_run_on_ascend_that_ran_out_of_memory",
     ),
     "pipelines of PyTorch": (
-        "M15 M16 M21",
-        "memory/test_fully_shard.py::test_beside_a_pipeline_every_stage_of_zero_keeps_whole_gradients",
+        "M15 M16 M21 M34",
+        "memory/test_moments.py::test_a_pipeline_s_streams_are_idle_where_zero_shards",
         "memory/test_kinds.py::test_pipelines_of_torchtitan",
     ),
 }
@@ -179,11 +179,13 @@ def test_a_run_on_ascend_that_ran_out_of_memory() -> None:
 @pytest.mark.parametrize(
     ("chunks", "context", "tokens", "samples", "measured", "within"),
     [
-        (2, 1, 8192, 4, 72.7, 0.06),
-        # One forward, one backward: 11 to 22 % more than is predicted, of unknown cause.
-        (1, 1, 8192, 4, 82.5, 0.22),
-        (1, 1, 32768, 1, 75.3, 0.22),
-        (1, 4, 131072, 1, 77.1, 0.22),
+        (2, 1, 8192, 4, 72.7, 0.01),
+        (1, 1, 32768, 1, 75.3, 0.06),
+        (1, 4, 131072, 1, 77.1, 0.08),
+        # No data parallel ranks shard: weights are gathered in 16 bits (9dec370, torchtitan/float8.py).
+        (1, 8, 262144, 1, 84.9, 0.1),
+        # The same tensors as with one sequence of 32,768 tokens, and 7.2 GiB more: of unknown cause.
+        (1, 1, 8192, 4, 82.5, 0.14),
     ],
 )
 def test_pipelines_of_torchtitan(  # noqa: PLR0917  the columns of a table
@@ -193,7 +195,8 @@ def test_pipelines_of_torchtitan(  # noqa: PLR0917  the columns of a table
 
     Beside a pipeline weights stay gathered; its file of the model gathers them in 8 bits (9dec370).
     """
-    words = {"expandable_segments": "true", "compiled": "true", "tp_comm_overlap": "true", "fp8_param_gather": "true"}
+    words = {"expandable_segments": "true", "compiled": "true", "tp_comm_overlap": "true"}
+    words["fp8_param_gather"] = str(context < 8).lower()
     run: Any = {"model": "llama3.1-405b", "hardware": H100_96G, "framework": "torch", "devices": 512, "tp": 8, "pp": 8}
     found = simulator.estimate(
         **run,
@@ -207,4 +210,4 @@ def test_pipelines_of_torchtitan(  # noqa: PLR0917  the columns of a table
         recompute="full",
         options=words | {"foreach_optimizer": "false"},
     )
-    assert (1 - within) * measured < found.memory.reserved_bytes / GIB < measured
+    assert found.memory.reserved_bytes / GIB == pytest.approx(measured, rel=within)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.memory.fully_shard import idle_stream_bytes
-from simulator.cost.memory.moments import Moment
+from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments
+from simulator.cost.memory.moments import Moment, table_sums
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
 from tests.pricing.test_memory_arithmetic import DENSE, MOE, T, question
@@ -149,10 +149,34 @@ def test_a_layer_done_again_is_temporary_only_on_the_rank_that_has_it() -> None:
 
 
 def test_idle_blocks_shrink_by_the_gradients_alive() -> None:
-    """A block of a stream that holds gradients is not idle; with all of them alive the largest unit stays (M21)."""
+    """A block of a stream that holds gradients is not idle; with all of them alive the largest unit stays (M21).
+
+    Whole gradients lie elsewhere: they are no part of it.
+    """
     scenario = scenario_of(small_dense(), profile="torch", devices=8)
     pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
-    ranks = np.zeros((1, 1))
-    none, some, every = (float(only(idle_stream_bytes(pricing, ranks + held))) for held in (0.0, 1000.0, 1e12))
+    parts, ranks = float(only(sharded_moments(pricing)[-1].gradients)), np.zeros((1, 1))
+    none, some, every, whole = (
+        float(only(idle_stream_bytes(pricing, ranks + held))) for held in (0.0, 1000.0, parts, 8 * parts)
+    )
     assert none - some == 1000.0
-    assert none > every > 0.0
+    assert none - parts == every > 0.0
+    assert whole == none
+
+
+def test_a_pipeline_s_streams_are_idle_where_zero_shards() -> None:
+    """By hand, 4 layers on 2 ranks of 4 replicas: a fourth of `4 N` each, and the largest unit in 16 bits (M21)."""
+    scenario = scenario_of(small_dense(), profile="torch", devices=8, global_batch_size=8)
+    layer, table, head = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64, 1000 * 64, 1000 * 64 + 64
+    for stage in (0, 1, 2, 3):
+        layout = layout_of(scenario, pipeline_parallel=2, data_parallel=4, zero_stage=stage)
+        idle = np.ravel(idle_stream_bytes(pricing_of(scenario, layout), np.full((2, 1), 1e12))).tolist()
+        assert idle == ([2 * layer + table + 2 * table, 2 * layer + head + 2 * head] if stage else [0.0])
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(3072, 0.0), (4096, 409.6 + 1000), (8192, 819.2 + 1000)])
+def test_a_table_s_gradient_has_partial_sums(tokens: int, rows: float) -> None:
+    """PyTorch 2.6, EmbeddingBackwardKernel.cu: `numel / 10 + min(numel, num_weights)` rows of fp32 where it sorts."""
+    scenario = scenario_of(small_dense(), seq_length=tokens)
+    sums = table_sums(pricing_of(scenario, layout_of(scenario)), np.array([[1000.0 * 64]]))
+    assert float(only(sums)) == pytest.approx(4 * 64 * rows)

@@ -261,7 +261,6 @@ def sharded(zero_stage: int, **fields: Any) -> tuple[Scenario, MemoryByStage]:
         (3, {}, True),
         (2, {}, False),
         (1, {}, False),
-        (3, {"pipeline_parallel": 2}, False),
         (3, {"tensor_parallel": 8, "sequence_parallel": True}, False),
     ],
 )

@@ -33,7 +33,7 @@ from simulator.cost.memory.activations import (
     stage_activations,
 )
 from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
-from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes, workspace_bytes
+from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes, table_sums, workspace_bytes
 from simulator.cost.memory.state import (
     cached_bytes,
     device_parameters,
@@ -115,20 +115,21 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
 
 
 def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | float:
-    """Return the bytes of blocks that FSDP2's streams hold unused at the peak, without a pipeline (M21).
+    """Return the bytes of blocks that FSDP2's streams hold unused at the peak (M21).
 
     A caching allocator reserves a block for the stream that took it. Units are gathered into blocks of one stream; the
-    largest unit needs more than the moments count. Gradient shards lie in blocks of another stream, idle but for
-    `gradients`, the bytes alive at the peak (PyTorch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py:
-    foreach_all_gather, foreach_reduce).
+    largest unit needs more than the moments count. Gradient shards lie in blocks of another stream, idle but for the
+    `gradients` alive at the peak; whole gradients are none of it (PyTorch 2.13, distributed/fsdp/_fully_shard/
+    _fsdp_collectives.py: foreach_all_gather, foreach_reduce).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
-    streams = (block.replicas > 1.0) & (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
+    streams = (block.replicas > 1.0) & (block.zero_stage >= (1 if block.pipeline_parallel > 1 else 3))
     if not scenario.hardware.caching_allocator or not streams.any():
         return 0.0
     units = _units(pricing)
-    largest = contents.on_ranks(np.maximum(np.maximum(units.table, units.head), units.layer))
-    idle = np.maximum(contents.on_ranks(units.reduced) - gradients, 0.0) + element_bytes(scenario) * largest
+    largest = contents.on_ranks(np.maximum(np.maximum(units.table, units.head), units.gathered_layer))
+    shards = contents.on_ranks(units.reduced)
+    idle = shards - np.where(gradients > shards, 0.0, gradients) + element_bytes(scenario) * largest
     return np.where(streams, idle, 0.0)
 
 
@@ -471,7 +472,7 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, KindArray]
         _Free({"layer", "used", "sent", "done", "ahead"}),
         _Allocate(gradients=gradients[1], ahead=wrong_prefetch * units.head, used=fsdp.used * units.table),
         _Allocate(done=fsdp.stays * at_end, gradient=fsdp.element * units.table_gradient),
-        _Allocate(beside=np.maximum(incoming, scattered)),
+        _Allocate(beside=np.maximum(incoming + table_sums(pricing, units.table_gradient), scattered)),
         at_table,
         _Free({"used", "done", "gradient", "beside"}),
         _Allocate(reduction=_reduced(fsdp, units.table)),

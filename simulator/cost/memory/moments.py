@@ -327,6 +327,17 @@ def _weight_bytes(pricing: Pricing, width: int) -> Array:
     return element_bytes(scenario) * scenario.model.hidden_size * width / block.tensor_parallel
 
 
+def table_sums(pricing: Pricing, table: KindArray) -> KindArray:
+    """Return the partial sums of a `table`'s gradient, `4 h (T / 10 + min(T, V))` beside its parameters (M34).
+
+    More than 3,072 tokens are sorted, and the rows of equal ones added up ten by ten (PyTorch 2.6, ATen/native/cuda/
+    EmbeddingBackwardKernel.cu and Embedding.cu: `embedding_backward_cuda_kernel`, `embedding_dense_backward_cuda`).
+    """
+    tokens, hidden = tokens_per_device(pricing), float(pricing.scenario.model.hidden_size)
+    sorts = (tokens > 3072.0) & pricing.scenario.hardware.caching_allocator & (table > 0.0)
+    return np.where(sorts, FP32 * (hidden * (tokens / 10.0) + np.minimum(hidden * tokens, table)), 0.0)
+
+
 def _experts(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
     """Return the gradients of gate, up and the experts' inputs and outputs, and of the largest weight."""
     scenario, block = pricing.scenario, pricing.block

@@ -21,7 +21,7 @@ from simulator.cost.memory.activations import (
 from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
-from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retained_bytes, workspace_bytes
+from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retained_bytes, table_sums, workspace_bytes
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
 from simulator.cost.memory.state import (
     TrainingState,
@@ -181,7 +181,8 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     predicted = contents.prediction_layers
     losses = heads if scenario.framework.losses_in_turn else heads + predicted
     loss_temporary = steady + deferred + heads * head_input_bytes(pricing)
-    embedding_gradient = embeddings * embedding_gradient_bytes(pricing)
+    of_table = embedding_gradient_bytes(pricing)
+    embedding_gradient = embeddings * (of_table + table_sums(pricing, of_table / parameter_bytes(scenario)))
     ending = embeddings * activations.first_chunk(pricing)
     backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
     absent = gradients_absent(pricing)

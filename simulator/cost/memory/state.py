@@ -541,7 +541,8 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
 def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
     """Return the bytes of frozen weights: linear ones in 4 bits with a scale per 64 (Dettmers et al. 2023).
 
-    Routed experts that are one parameter of a layer are no linear layer to bitsandbytes 0.49 (its issue 1849).
+    Routed experts that are one parameter of a layer are no linear layer to bitsandbytes 0.49 (its issue 1849). Nothing
+    widens the rest of a base that ZeRO 3 shards (TRL 0.25, trainer/utils.py, `prepare_peft_model`: is_sharded_qlora).
     """
     scenario = pricing.scenario
     quantised = linear_by_class(pricing)
@@ -549,8 +550,8 @@ def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
         quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
     linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
-    stored: KindArray = linear * _quantised_bytes(scenario) + rest * (FP32 if scenario.framework.widened_rest else HALF)
-    return stored
+    width = np.where(scenario.widened_rest & (pricing.block.zero_stage < 3), FP32, HALF)
+    return np.asarray(linear * _quantised_bytes(scenario) + rest * width)
 
 
 def _quantised_bytes(scenario: Scenario) -> float:

@@ -129,19 +129,12 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         saved=(output, *_scores(conditions, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
-        moved_backward=(_backward_traffic(element, heads.output_width),) if fused else (),
+        # Around a flash kernel's backward pass output and gradient are read for every row's sum, the queries' gradient
+        # cleared, added to in fp32 and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h).
+        moved_backward=(Amount((3.0 * element + 2.0 * FP32) * heads.output_width, "tensor"),) if fused else (),
         core_width=(heads.query_width + heads.output_width) / 2.0,
         core_window=_window(conditions, mixer) if fused else None,
     )
-
-
-def _backward_traffic(element: float, width: float) -> Amount:
-    """Return the bytes moved by kernels around a flash kernel's backward pass.
-
-    One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
-    and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h): 2 + 2, 4, and 4 + 2.
-    """
-    return Amount((3.0 * element + 2.0 * FP32) * width, "tensor")
 
 
 def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Saved, ...]:

@@ -63,8 +63,8 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
         ),
         temporary=(Amount(3.0 * element * width, "tensor"),),
         moved=(Amount(6.0 * element * width, "tensor"),),
-        core_flops=model.num_attention_heads
-        * linear_attention_flops(model.chunk_tokens, model.head_dim, model.head_dim),
+        # Inside a chunk of C tokens scores and values, `2 C (k + v)`; between chunks the state, `4 k v`.
+        core_flops=model.num_attention_heads * 4.0 * model.head_dim * (model.chunk_tokens + model.head_dim),
     )
     gate = Operation(
         name="gated_norm",
@@ -105,14 +105,6 @@ def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operat
     amount = element_bytes(conditions) * (entering + leaving)
     exchange = Collective("context", "all_to_all", amount, "tensor", "core_attention")
     return Operation(name="context_exchange", group="context_exchange", collectives=(exchange,))
-
-
-def linear_attention_flops(chunk: int, key: int, value: int) -> float:
-    """Return the forward FLOP per token and head of linear attention in chunks of C tokens.
-
-    Inside a chunk scores and values, `2 C (k + v)`; between chunks the state is read and written, `4 k v`.
-    """
-    return 2.0 * chunk * (key + value) + 4.0 * key * value
 
 
 def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:

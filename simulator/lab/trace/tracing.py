@@ -89,10 +89,9 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Trace
 
 
 def tensors_only(scenario: Scenario) -> Scenario:
-    """Return the scenario without coefficients that add to the tensors."""
-    return replace(
-        scenario, coefficients=replaced(scenario.coefficients, "memory", NO_TENSORS, np.zeros(len(NO_TENSORS)))
-    )
+    """Return the scenario without coefficients that add to the tensors, and without tensors of kernels' own."""
+    coefficients = replaced(scenario.coefficients, "memory", NO_TENSORS, np.zeros(len(NO_TENSORS)))
+    return replace(scenario, coefficients=coefficients, hardware=replace(scenario.hardware, caching_allocator=False))
 
 
 def _job(scenario: Scenario, layout: Layout, count: int) -> TrainingJob:
