@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
@@ -108,10 +107,17 @@ class Tabular:
 class _Deferred:
     """Value of a field, computed once when it is first read."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_compute", "_value")
 
     def __init__(self, compute: Callable[[], object]) -> None:
-        self.value = cache(compute)
+        self._compute: Callable[[], object] | None = compute
+        self._value: object = None
+
+    def value(self) -> object:
+        """Return the value; what it was computed from is let go."""
+        if self._compute is not None:
+            self._value, self._compute = self._compute(), None
+        return self._value
 
 
 def deferred(compute: Callable[[], T]) -> T:

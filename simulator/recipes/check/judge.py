@@ -270,11 +270,11 @@ def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:
         question = options.over(Question.of_recipe(recipe))
         case = case_of(question)
         if isinstance(case, Blocked):
-            judged = of_any_vocabulary(question, lambda each: _with_or_without_weight_cache(each, gates))
-            if judged is None:
+            anyhow = of_any_vocabulary(question, lambda each: _with_or_without_weight_cache(each, gates))
+            if anyhow is None:
                 return _blocked(recipe, case.missing, case.remarks)
-            return replace(judged, remarks=_ordered(judged.remarks))
-        return _with_or_without_weight_cache(case, gates)
+            return _timed(replace(anyhow, remarks=_ordered(anyhow.remarks)))
+        return _timed(_with_or_without_weight_cache(case, gates))
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
@@ -290,6 +290,12 @@ def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:
             blame=blame,
             remarks=_ordered(recipe.remarks),
         )
+
+
+def _timed(judged: Checked) -> Checked:
+    """Return a verdict whose time is worked out here, where a defect of it is this launch's own."""
+    _ = judged.estimate and judged.estimate.throughput
+    return judged
 
 
 def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:

@@ -67,12 +67,13 @@ def of_any_stage(
     ):
         return None
     judged: list[Checked] = []
-    for stage, switches in (*((stage, {}) for stage in _STAGES), (_STAGES[0], _WIDE)):
+    for stage in _STAGES:
         other = reread({missing[0].name: stage}, options)
-        wider = options.with_switches({**switches, **options.options}, OPTION)
-        if other is None or not (verdict := judge(other, wider)).passed:
-            return None
-        judged.append(verdict)
+        for switches in ({}, _WIDE) if stage == _STAGES[0] else ({},):
+            wider = options.with_switches({**switches, **options.options}, OPTION)
+            if other is None or not (verdict := judge(other, wider)).passed:
+                return None
+            judged.append(verdict)
     message = (
         "DeepSpeed's configuration is not at hand: memory and speed are those without ZeRO, and it passes with every "
         "stage and with fp32 gradients"

@@ -20,6 +20,7 @@ from typing import Final
 
 from simulator.budget import charge
 from simulator.frameworks.values import LOOK_WORK, MAXIMUM_PIECES, Cause, PlainPiece, PlainValue, TooLargeError
+from simulator.tabular import record
 
 BLANKS: Final = " \t\n"
 """Characters that separate words unless the script sets IFS."""
@@ -27,7 +28,7 @@ _MAXIMUM_ALTERNATIVES: Final = 16
 _MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Piece(PlainPiece):
     """Text of one line of the script, or a hole, whose text only the run knows."""
 
@@ -46,11 +47,10 @@ class Piece(PlainPiece):
         """Return the piece with other `splits` and `quoted`."""
         if (self.splits, self.quoted) == (splits, quoted):
             return self
-        # The hot path of most expansions: `dataclasses.replace` takes five times as long.
         return Piece(self.text, self.line, self.causes, splits, quoted, self.outside, self.filled, self.alternatives)
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class Value(PlainValue):
     """Text as a sequence of pieces."""
 
@@ -58,11 +58,11 @@ class Value(PlainValue):
 
     def inserted(self, *, quoted: bool, is_item: bool = False) -> Value:
         """Return the value as an expansion inserts it, inside or outside quotes; an item of a list stays open."""
-        pieces = tuple(
-            piece.tagged(splits=not quoted or (is_item and piece.splits and not piece.known), quoted=quoted)
+        pieces = [
+            piece.tagged(splits=not quoted or (is_item and piece.splits and bool(piece.causes)), quoted=quoted)
             for piece in self.pieces
-        )
-        return self if all(map(operator.is_, pieces, self.pieces)) else Value(pieces)
+        ]
+        return self if all(map(operator.is_, pieces, self.pieces)) else Value(tuple(pieces))
 
     @property
     def open(self) -> bool:
@@ -194,7 +194,7 @@ def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
             open_word = open_word or not splits or piece.text != ""
             current.append(piece)
             continue
-        for number, part in enumerate(re.split(f"([{BLANKS if piece is BREAK else separators}]+)", piece.text)):
+        for number, part in enumerate(_separators(BLANKS if piece is BREAK else separators).split(piece.text)):
             if number % 2:  # what separates
                 if open_word:
                     words.append(Value(tuple(current)))
@@ -205,6 +205,11 @@ def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
     if open_word:
         words.append(Value(tuple(current)))
     return words
+
+
+@functools.cache
+def _separators(signs: str) -> re.Pattern[str]:
+    return re.compile(f"([{signs}]+)")
 
 
 _START: Final = re.compile(r"(?:\$PWD|\$\{PWD\}|\$\(pwd\)|`pwd`)(?=/|\Z)")
