@@ -107,17 +107,16 @@ class Tabular:
 class _Deferred:
     """Value of a field, computed once when it is first read."""
 
-    __slots__ = ("_compute", "_value")
+    __slots__ = ("_known",)
 
     def __init__(self, compute: Callable[[], object]) -> None:
-        self._compute: Callable[[], object] | None = compute
-        self._value: object = None
+        self._known: tuple[object, Callable[[], object] | None] = None, compute
 
     def value(self) -> object:
-        """Return the value; what it was computed from is let go."""
-        if self._compute is not None:
-            self._value, self._compute = self._compute(), None
-        return self._value
+        """Return the value, and let go of what it is computed from."""
+        if self._known[1] is not None:
+            self._known = self._known[1](), None
+        return self._known[0]
 
 
 def deferred(compute: Callable[[], T]) -> T:

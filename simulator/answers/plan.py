@@ -578,12 +578,14 @@ def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
         run=run,
         goodput=share,
         in_time=None if deadline is None else limit_check(run.days, run.days_interval, deadline),
-        in_budget=None if budget is None else _affordable(run, budget),
+        in_budget=None if budget is None else limit_check(run.cost, run.cost_interval, budget),
     )
 
 
-def limit_check(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
-    """Return whether a figure is below a limit; its logarithm is normal with this 90 % `interval`."""
+def limit_check(figure: float | None, interval: Interval | None, limit: float) -> LimitCheck:
+    """Return whether a figure is below a limit, `maybe` without one; its logarithm is normal with this `interval`."""
+    if figure is None:
+        return LimitCheck("maybe", None)
     if interval is None or interval.high <= interval.low:
         return LimitCheck("yes" if figure <= limit else "no", None)
     deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_95)
@@ -592,11 +594,6 @@ def limit_check(figure: float, interval: Interval | None, limit: float) -> Limit
     if interval.high <= limit:
         return LimitCheck("yes", probability)
     return LimitCheck("no" if interval.low > limit else "maybe", probability)
-
-
-def _affordable(run: TrainingRun, budget: float) -> LimitCheck:
-    """Return whether a budget is kept; `maybe` without a price."""
-    return LimitCheck("maybe", None) if run.cost is None else limit_check(run.cost, run.cost_interval, budget)
 
 
 def _days(choice: Choice) -> float:

@@ -68,10 +68,8 @@ class PlainValue:
         """Charge for the characters and pieces, and check their number."""
         pieces = self.pieces
         whole = pieces[0].text if len(pieces) == 1 else "".join([piece.text for piece in pieces])
-        byte_count = len(whole)
-        if not whole.isascii():
-            byte_count = sum(len(piece.text) * (1 if piece.text.isascii() else 4) for piece in pieces)
-        charge(_VALUE_WORK + _PIECE_WORK * len(pieces) + byte_count)
+        wide = 0 if whole.isascii() else sum(3 * len(piece.text) for piece in pieces if not piece.text.isascii())
+        charge(_VALUE_WORK + _PIECE_WORK * len(pieces) + len(whole) + wide)
         if len(whole) > MAXIMUM_CHARACTERS or len(pieces) > MAXIMUM_PIECES:
             raise TooLargeError
 

@@ -45,10 +45,7 @@ from simulator.tabular import deferred
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
-    """Price one layout, `refused` ones too, with intervals where the scenario has a calibration.
-
-    Its time is worked out when it is read.
-    """
+    """Price one layout, `refused` ones too, with intervals where it is calibrated; its time when that is read."""
     return estimate_of_block(size(pricing_of(scenario, layout)))
 
 
@@ -112,17 +109,12 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
 
 
 def _estimates_of(priced: Sized, layouts: Sequence[Layout], *, ruled: bool) -> list[Estimate]:
-    """Return the estimates of a block's layouts, without intervals; `layouts` are those of the block.
-
-    The time of a block of one that is not timed yet is worked out when it is read.
-    """
+    """Return the estimates of a block's `layouts`, without intervals; the time of one without it is worked out late."""
     scenario = priced.pricing.scenario
     broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
     origin, estimates = provenance(scenario), []
-    if isinstance(priced, Priced):
-        speeds = [*_throughput(priced, layouts)]
-    else:
-        speeds = [deferred(lambda: next(_throughput(timed(priced), layouts)))]
+    late = [] if isinstance(priced, Priced) else [deferred(lambda: next(_throughput(timed(priced), layouts)))]
+    speeds = _throughput(priced, layouts) if isinstance(priced, Priced) else late
     figures = zip(layouts, _memory(priced), speeds, strict=True)
     for index, (layout, memory, throughput) in enumerate(figures):
         violations = tuple(

@@ -270,11 +270,11 @@ def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:
         question = options.over(Question.of_recipe(recipe))
         case = case_of(question)
         if isinstance(case, Blocked):
-            anyhow = of_any_vocabulary(question, lambda each: _with_or_without_weight_cache(each, gates))
-            if anyhow is None:
+            judged = of_any_vocabulary(question, lambda each: _with_or_without_weight_cache(each, gates))
+            if judged is None:
                 return _blocked(recipe, case.missing, case.remarks)
-            return _timed(replace(anyhow, remarks=_ordered(anyhow.remarks)))
-        return _timed(_with_or_without_weight_cache(case, gates))
+            return replace(judged, remarks=_ordered(judged.remarks))
+        return _with_or_without_weight_cache(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
@@ -290,12 +290,6 @@ def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:
             blame=blame,
             remarks=_ordered(recipe.remarks),
         )
-
-
-def _timed(judged: Checked) -> Checked:
-    """Return a verdict whose time is worked out here, where a defect of it is this launch's own."""
-    _ = judged.estimate and judged.estimate.throughput
-    return judged
 
 
 def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
@@ -333,7 +327,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     recipe = case.recipe
     estimate = estimate_of(case)
     marks = marks_of(recipe.file)
-    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
+    errors = (each for each in case.remarks if each.severity == "error" and each.rule not in READER_RULES)
+    refusals = (*findings(case.launch(marks), estimate.violations), *errors, *_loose(case, estimate))
     # Unpriced and unknown parts come before the framework's refusals.
     refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
@@ -369,6 +364,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     case, estimate = judged.case, judged.estimate
     if case is None or estimate is None:
         return judged
+    _ = estimate.throughput  # worked out here, where a defect of it hides no other file
     marks = marks_of(case.recipe.file)
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
@@ -555,11 +551,6 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
         return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
     return memory.device_bytes
-
-
-def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-    """Return the reader's remarks that the framework would refuse."""
-    return tuple(remark for remark in remarks if remark.severity == "error" and remark.rule not in READER_RULES)
 
 
 def _on_device(case: Case) -> Estimate | None:

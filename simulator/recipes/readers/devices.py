@@ -24,8 +24,6 @@ _PAIR: Final = re.compile(
     r"[\"']?(?P<value>[^\s\"'#;{}\[\]]+)"
 )
 """Name and value of a line: `--gres=gpu:h100:8`, `-p h100`, `accelerators: "A100:8"`, `export GPU_TYPE=h100`."""
-_MARKS: Final = re.compile(r"[=:-]")
-"""Signs of which every pair has one."""
 _COMMENT: Final = re.compile(r"(?:^|\s)(?:#|//\s).*")
 _COUNT: Final = re.compile(r":\d{1,4}$|^(?:gpu|npu):")
 _PARTS: Final = re.compile(r"[/:|&,_.-]")
@@ -83,13 +81,10 @@ def _pairs(text: str) -> Iterator[_Said]:
     """Yield the pairs of a file's lines that keys of clusters and options of schedulers may be, comments left out."""
     for number, line in enumerate(text.split("\n"), 1):
         charge(_LINE_WORK)
-        if len(line) > _LONGEST:
-            continue
         directive = _DIRECTIVE.match(line)
         words = line[directive.end() :] if directive else line
-        if "#" in words or "//" in words:
-            words = _COMMENT.sub("", words)
-        for pair in _PAIR.finditer(words) if _MARKS.search(words) else ():
+        words = _COMMENT.sub("", words) if "#" in words or "//" in words else words
+        for pair in _PAIR.finditer(words) if len(line) <= _LONGEST else ():
             name = pair["name"] or pair["option"]
             if directive is not None or len(name) > 2:
                 yield name.lstrip("-") if name.startswith("--") else name, pair["value"].rstrip(","), number
@@ -109,21 +104,14 @@ def _makers(words: list[_Said]) -> _Named:
 
 def _named(words: list[_Said]) -> _Named:
     """Return the shipped specs that words name, each with its first word."""
+    _, _, naming, loose = _patterns()
     named: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
-        names_device, among_others = _says(name)
-        spec = _spec(value, loose=among_others) if names_device else None
+        among_others = loose.fullmatch(name.lower()) is not None
+        spec = _spec(value, loose=among_others) if among_others or naming.fullmatch(name.lower()) else None
         if spec is not None:
             named.setdefault(spec, (f"{name}={value}"[:60] if line else f"file name {value}"[:60], line))
     return named
-
-
-@functools.lru_cache(maxsize=4096)
-def _says(name: str) -> tuple[bool, bool]:
-    """Return whether a name may name a device, and whether other words stand beside it."""
-    _, _, naming, loose = _patterns()
-    among_others = loose.fullmatch(name.lower()) is not None
-    return among_others or naming.fullmatch(name.lower()) is not None, among_others
 
 
 def _of_path(recipe: Recipe, makers: Mapping[str, object]) -> list[_Said]:
