@@ -289,9 +289,7 @@ def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
             rest.append(key)
         else:
             name = _RENAMED.get(plain(key.name), plain(key.name))
-            nearest[name] = min(
-                nearest.get(name, key), key, key=lambda each: (each.path[0] != "model", len(each.path), each.line)
-            )
+            nearest[name] = min(nearest.get(name, key), key, key=lambda k: (k.path[0] != "model", len(k.path), k.line))
     for section, key in others.items():
         message = f"{section}: a second model beside the one that is trained is not modelled"
         arguments.remark_key(key, message, severity="warning")
