@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.cost.pricing import price
 from simulator.recipes.check import judge
-from simulator.search import alternatives, build
+from simulator.search import alternatives
 from simulator.tabular import deferred, read_late, replaced
 from tests.runner.fakes import HARDWARE, TINY
 
@@ -72,8 +73,8 @@ def test_of_the_estimates_that_decide_a_recipe_the_one_shown_is_timed(
     def counted(function: Any, calls: list[Any]) -> Any:
         return lambda *args: calls.append(args) or function(*args)
 
-    monkeypatch.setattr(build, "size", counted(build.size, sized))
-    monkeypatch.setattr(build, "timed", counted(build.timed, seconds))
+    monkeypatch.setattr("simulator.search.build.size", counted(price.size, sized))
+    monkeypatch.setattr("simulator.search.build.timed", counted(price.timed, seconds))
     file = tmp_path / "train.sh"
     file.write_text(f"{_LAUNCH}\n", encoding="utf-8")
     [result] = simulator.check(str(file), hardware="h100-sxm-80g", nodes=1).results
@@ -90,7 +91,7 @@ def test_a_defect_of_the_time_hides_no_other_file(monkeypatch: pytest.MonkeyPatc
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(build, "timed", broken)
+    monkeypatch.setattr("simulator.search.build.timed", broken)
     (tmp_path / "a.sh").write_text(f"{_LAUNCH} --vocab-size 1024\n", encoding="utf-8")
     (tmp_path / "b.sh").write_text("torchrun other.py\n", encoding="utf-8")
     first, second = simulator.check(str(tmp_path / "a.sh"), str(tmp_path / "b.sh"), hardware="h100-sxm-80g").results
