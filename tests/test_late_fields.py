@@ -71,7 +71,11 @@ def test_of_the_estimates_that_decide_a_recipe_the_one_shown_is_timed(
     seconds: list[Any] = []
 
     def counted(function: Any, calls: list[Any]) -> Any:
-        return lambda *args: calls.append(args) or function(*args)
+        def call(*args: Any) -> Any:
+            calls.append(args)
+            return function(*args)
+
+        return call
 
     monkeypatch.setattr("simulator.search.build.size", counted(price.size, sized))
     monkeypatch.setattr("simulator.search.build.timed", counted(price.timed, seconds))
