@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.gates import Gates
+from simulator.errors import UnsupportedError
 from simulator.frameworks.models import by_name
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
@@ -213,6 +214,8 @@ def test_a_trainer_that_calls_its_model_by_name_is_one(tmp_path: Path) -> None:
     assert (recipe.dialect, recipe.model, recipe.seq_length) == ("trainer-shell", "llama-2-7b", 512)
     engine = read(tmp_path, "run.sh", f"accelerate launch --num_processes 8 train.py {words}\n")
     assert (engine.dialect, engine.model) == ("accelerate-shell", "llama-2-7b")
+    with pytest.raises(UnsupportedError, match="flags of no framework"):  # ms-swift's name of an assistant
+        read(tmp_path, "run.sh", f"torchrun --nproc_per_node 8 cli/sft.py --model org/m {words}\n")
 
 
 DEEPSPEED = """deepspeed --num_gpus 8 train.py --model_name_or_path meta-llama/Meta-Llama-3-8B --learning_rate 1e-5 \\

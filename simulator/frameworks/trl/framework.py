@@ -207,7 +207,7 @@ STEP_LOG: Final = StepLogForm(
 )
 
 
-_MODELS, _BATCH = ("model_name_or_path", "model_name"), "per_device_train_batch_size"
+_MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
 """Names of TRL's scripts and of scripts modelled on them, which take a file in place of flags."""
 _ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
@@ -223,7 +223,8 @@ def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, i
 
 
 def _is_trainer(launch: LaunchCommand) -> bool:
-    marked = any(launch.flags >= {name, _BATCH} for name in _MODELS) or "train_args_file" in launch.flags
+    by_name = launch.flags >= {"model_name", "per_device_train_batch_size"} and "model" not in launch.flags
+    marked = launch.flags >= _MARKS or by_name or "train_args_file" in launch.flags
     return launch.launcher != "other" and (marked or _takes_file(launch))
 
 
@@ -252,5 +253,5 @@ FRAMEWORK: Final = Framework(
         LaunchForm("trainer-shell", 81, _is_trainer, read, take_words, complete=False),
     ),
     step_log=STEP_LOG,
-    files=(FileForm("trl-yaml", 60, {_MODELS[0], _BATCH}.issubset, read_file, complete=False),),
+    files=(FileForm("trl-yaml", 60, _MARKS.issubset, read_file, complete=False),),
 )
