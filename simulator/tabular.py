@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
@@ -107,10 +106,16 @@ class Tabular:
 class _Deferred:
     """Value of a field, computed once when it is first read."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_known",)
 
     def __init__(self, compute: Callable[[], object]) -> None:
-        self.value = cache(compute)
+        self._known: tuple[object, Callable[[], object] | None] = None, compute
+
+    def value(self) -> object:
+        """Return the value, and let go of what it is computed from."""
+        if self._known[1] is not None:
+            self._known = self._known[1](), None
+        return self._known[0]
 
 
 def deferred(compute: Callable[[], T]) -> T:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.cost.pricing import price
 from simulator.recipes.check import judge
 from simulator.search import alternatives
 from simulator.tabular import deferred, read_late, replaced
@@ -55,6 +56,53 @@ def test_an_estimate_prices_other_switches_when_they_are_read(monkeypatch: pytes
     assert pickle.loads(pickle.dumps(estimate)).assumed == estimate.assumed  # noqa: S301  just made
 
 
+_LAUNCH = (
+    "torchrun --nproc_per_node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 "
+    "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 2 --bf16 "
+    "--tokenizer-type NullTokenizer --use-distributed-optimizer"
+)
+
+
+def test_of_the_estimates_that_decide_a_recipe_the_one_shown_is_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a vocabulary the largest decides; where that does not fit, the smallest is priced, not timed."""
+    sized: list[Any] = []
+    seconds: list[Any] = []
+
+    def counted(function: Any, calls: list[Any]) -> Any:
+        def call(*args: Any) -> Any:
+            calls.append(args)
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr("simulator.search.build.size", counted(price.size, sized))
+    monkeypatch.setattr("simulator.search.build.timed", counted(price.timed, seconds))
+    file = tmp_path / "train.sh"
+    file.write_text(f"{_LAUNCH}\n", encoding="utf-8")
+    [result] = simulator.check(str(file), hardware="h100-sxm-80g", nodes=1).results
+    assert (result.outcome, len(sized), len(seconds)) == ("fits", 1, 1), result.reasons
+    text = _LAUNCH.replace("--num-layers 2 --hidden-size 64", "--num-layers 80 --hidden-size 16384")
+    file.write_text(f"{text}\n", encoding="utf-8")
+    sized.clear()
+    seconds.clear()
+    [result] = simulator.check(str(file), hardware="h100-sxm-80g", nodes=1).results
+    assert (result.outcome, len(sized), len(seconds)) == ("does_not_fit", 2, 1), result.reasons
+
+
+def test_a_defect_of_the_time_hides_no_other_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("simulator.search.build.timed", broken)
+    (tmp_path / "a.sh").write_text(f"{_LAUNCH} --vocab-size 1024\n", encoding="utf-8")
+    (tmp_path / "b.sh").write_text("torchrun other.py\n", encoding="utf-8")
+    first, second = simulator.check(str(tmp_path / "a.sh"), str(tmp_path / "b.sh"), hardware="h100-sxm-80g").results
+    assert "internal error: ZeroDivisionError" in first.reasons[0]
+    assert second.outcome == "not_modelled"
+
+
 def test_advice_on_a_recipe_is_computed_when_it_is_read_and_its_defects_hide_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -67,12 +115,7 @@ def test_advice_on_a_recipe_is_computed_when_it_is_read_and_its_defects_hide_not
     for name in ("peaks_of", "room_of"):
         monkeypatch.setattr(judge, name, broken)
     file = tmp_path / "train.sh"
-    file.write_text(
-        "torchrun --nproc_per_node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 "
-        "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 2 --bf16 "
-        "--vocab-size 1024 --tokenizer-type NullTokenizer --use-distributed-optimizer\n",
-        encoding="utf-8",
-    )
+    file.write_text(f"{_LAUNCH} --vocab-size 1024\n", encoding="utf-8")
     [result] = simulator.check(str(file), hardware="h100-sxm-80g", nodes=1).results
     assert (result.outcome, asked) == ("fits", []), result.reasons
     with pytest.warns(RuntimeWarning, match=r"train\.sh: cannot be judged: internal error: ZeroDivisionError"):

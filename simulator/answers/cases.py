@@ -10,7 +10,7 @@ from simulator.answers.models import ContradictionError, model_of, needs_vocabul
 from simulator.answers.rules import LaunchFacts, Mark, replicated_key_value_heads, uneven_stages
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
-from simulator.evidence.cluster import cluster
+from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import decided_by, framework, usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
@@ -382,8 +382,8 @@ def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tu
     if bare:
         no_model = ("the vocabulary is missing: the recipe gives every other size", "--model-field vocab_size=N")
     stated = question.stated("seq_length") or question.stated("lengths")
-    usual = "bf16" if question.has_groups else usual_precision([load_hardware(question.value("hardware"))])
     length, precision = stated is None, question.stated("precision") is None
+    usual = usual_precision(device_kinds(question.value("hardware"))) if precision else ""
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
         ("layout", recipe.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),

@@ -582,7 +582,7 @@ def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
 
 
 def limit_check(figure: float | None, interval: Interval | None, limit: float) -> LimitCheck:
-    """Return whether a figure, `maybe` of none, is below a limit; its logarithm is normal with this 90 % `interval`."""
+    """Return whether a figure is below a limit, `maybe` without one; its logarithm is normal with this `interval`."""
     if figure is None:
         return LimitCheck("maybe", None)
     if interval is None or interval.high <= interval.low:

@@ -45,7 +45,7 @@ def estimate_of(case: Case) -> Estimate:
         known = estimate.provenance
         cautions = (remark.message for remark in case.remarks if remark.rule in OF_DEVICES and remark.place)
         known = replaced(known, cautions=(*cautions, *known.cautions))
-        return replace(estimate, question=case.question, provenance=known)
+        return replaced(estimate, question=case.question, provenance=known)
     scenario = scenario_of_run(case)
     release = None if scenario is case.scenario else case.scenario.framework
     priced = price(pricing_of(scenario, case.layout))

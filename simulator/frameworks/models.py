@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -42,6 +43,7 @@ _SHAPE: Final = (
 )
 
 
+@functools.lru_cache(maxsize=1024)
 def by_name(name: str) -> tuple[str | None, bool]:
     """Return the shipped model that a name or path means, and whether that is a guess.
 

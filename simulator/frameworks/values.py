@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError
+from simulator.tabular import record
 
 MAXIMUM_CHARACTERS: Final = 1 << 20
 """Most characters of one value."""
@@ -41,7 +42,7 @@ class Cause:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class PlainPiece:
     """Text of one line, or a hole, whose text only the run knows."""
 
@@ -57,7 +58,7 @@ class PlainPiece:
         return not self.causes
 
 
-@dataclass(frozen=True, slots=True)
+@record(by_value=True)
 class PlainValue:
     """Text as a sequence of pieces. Raises TooLargeError beyond the size limits."""
 
@@ -65,11 +66,11 @@ class PlainValue:
 
     def __post_init__(self) -> None:
         """Charge for the characters and pieces, and check their number."""
-        texts = [piece.text for piece in self.pieces]
-        whole = texts[0] if len(texts) == 1 else "".join(texts)
-        byte_count = len(whole) if whole.isascii() else sum(len(text) * (1 if text.isascii() else 4) for text in texts)
-        charge(_VALUE_WORK + _PIECE_WORK * len(texts) + byte_count)
-        if len(whole) > MAXIMUM_CHARACTERS or len(texts) > MAXIMUM_PIECES:
+        pieces = self.pieces
+        whole = pieces[0].text if len(pieces) == 1 else "".join([piece.text for piece in pieces])
+        wide = 0 if whole.isascii() else sum(3 * len(piece.text) for piece in pieces if not piece.text.isascii())
+        charge(_VALUE_WORK + _PIECE_WORK * len(pieces) + len(whole) + wide)
+        if len(whole) > MAXIMUM_CHARACTERS or len(pieces) > MAXIMUM_PIECES:
             raise TooLargeError
 
     @property

@@ -41,14 +41,15 @@ from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout
+from simulator.tabular import deferred
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
-    """Price one layout, `refused` ones too, with intervals where the scenario has a calibration."""
-    return estimate_of_block(price(pricing_of(scenario, layout)))
+    """Price one layout, `refused` ones too, with intervals where it is calibrated; its time when that is read."""
+    return estimate_of_block(size(pricing_of(scenario, layout)))
 
 
-def estimate_of_block(priced: Priced) -> Estimate:
+def estimate_of_block(priced: Sized) -> Estimate:
     """Return the estimate of a block of one layout."""
     return with_intervals(priced.pricing.scenario, _estimates_of(priced, [priced.block.layout(0)], ruled=True))[0]
 
@@ -107,12 +108,14 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
     return [estimate for estimate in estimates if estimate is not None]
 
 
-def _estimates_of(priced: Priced, layouts: Sequence[Layout], *, ruled: bool) -> list[Estimate]:
-    """Return the estimates of a block's layouts, without intervals; `layouts` are those of the block."""
+def _estimates_of(priced: Sized, layouts: Sequence[Layout], *, ruled: bool) -> list[Estimate]:
+    """Return the estimates of a block's `layouts`, without intervals; the time of one without it is worked out late."""
     scenario = priced.pricing.scenario
     broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
     origin, estimates = provenance(scenario), []
-    figures = zip(layouts, _memory(priced), _throughput(priced, layouts), strict=True)
+    late = [] if isinstance(priced, Priced) else [deferred(lambda: next(_throughput(timed(priced), layouts)))]
+    speeds = _throughput(priced, layouts) if isinstance(priced, Priced) else late
+    figures = zip(layouts, _memory(priced), speeds, strict=True)
     for index, (layout, memory, throughput) in enumerate(figures):
         violations = tuple(
             Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
@@ -165,7 +168,7 @@ def _by_layout(figures: NDArray[Any]) -> list[Any]:
     return list(figures.T.tolist())
 
 
-def _memory(priced: Priced) -> Iterator[MemoryEstimate]:
+def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
     """Yield the memory of each layout of a block."""
     memory, kinds = priced.memory, priced.pricing.scenario.kinds_of_device
     of_kind = [(kind.name, kind.usable_memory_bytes) for kind in kinds]
@@ -211,7 +214,7 @@ def _memory(priced: Priced) -> Iterator[MemoryEstimate]:
         )
 
 
-def _on_host(priced: Priced, at: int) -> dict[str, Any]:
+def _on_host(priced: Sized, at: int) -> dict[str, Any]:
     """Return the host fields of the memory estimate; empty where nothing is offloaded."""
     if not uses_host(priced.pricing):
         return {}
@@ -224,7 +227,7 @@ def _on_host(priced: Priced, at: int) -> dict[str, Any]:
     }
 
 
-def _outside(priced: Priced) -> Mapping[str, Array]:
+def _outside(priced: Sized) -> Mapping[str, Array]:
     """Return what stands outside the allocator by part, shape (pipeline_parallel, n)."""
     outside, shape = priced.memory.outside, priced.memory.device.shape
     names = ("context", "communicators", "user_buffers", "ring_buffers", "fragmentation", "cached", "streams")

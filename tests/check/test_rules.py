@@ -179,7 +179,10 @@ def test_kernels_of_attention_are_refused_on_devices_without_them(
         assert "\n" not in found.reasons[0]
 
 
-@pytest.mark.parametrize(("hardware", "asked"), [("v100-sxm-32g", "fp16"), ("h100-sxm-80g", "bf16")])
+@pytest.mark.parametrize(
+    ("hardware", "asked"),
+    [("v100-sxm-32g", "fp16"), ("h100-sxm-80g", "bf16"), ("h100-sxm-80g:1,v100-sxm-32g:1", "fp16")],
+)
 def test_a_missing_precision_is_asked_for_as_the_devices_have_it(hardware: str, asked: str) -> None:
     found = case_of_recipe(recipe(precision=None), question_of({"hardware": hardware}))
     assert isinstance(found, Blocked)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.gates import Gates
+from simulator.errors import UnsupportedError
 from simulator.frameworks.models import by_name
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
@@ -204,6 +205,17 @@ def test_adapters_without_a_rank_are_priced_as_all_weights_at_most(script: str, 
     words = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --max_length 512"
     recipe = read(tmp_path, "run.sh", f"torchrun --nproc_per_node 8 {script} {words}\n")
     assert is_bound == ("upper-bound" in {remark.rule for remark in recipe.remarks})
+
+
+def test_a_trainer_that_calls_its_model_by_name_is_one(tmp_path: Path) -> None:
+    """`HfArgumentParser` has the flags of TrainingArguments, beside any name that a script gives its model."""
+    words = "--model_name meta-llama/Llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --max_seq_length 512"
+    recipe = read(tmp_path, "run.sh", f"torchrun --nproc_per_node 8 train.py {words}\n")
+    assert (recipe.dialect, recipe.model, recipe.seq_length) == ("trainer-shell", "llama-2-7b", 512)
+    engine = read(tmp_path, "run.sh", f"accelerate launch --num_processes 8 train.py {words}\n")
+    assert (engine.dialect, engine.model) == ("accelerate-shell", "llama-2-7b")
+    with pytest.raises(UnsupportedError, match="flags of no framework"):  # ms-swift's name of an assistant
+        read(tmp_path, "run.sh", f"torchrun --nproc_per_node 8 cli/sft.py --model org/m {words}\n")
 
 
 DEEPSPEED = """deepspeed --num_gpus 8 train.py --model_name_or_path meta-llama/Meta-Llama-3-8B --learning_rate 1e-5 \\

@@ -390,7 +390,7 @@ class OpenRange:
         return max(turning, key=lambda switch: abs(switch.memory_bytes), default=None)
 
 
-@read_late("assumed")
+@read_late("assumed", "throughput")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate(Workload, Tabular):
     """One layout, priced."""

@@ -53,6 +53,7 @@ from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 from simulator.tabular import deferred, record
+from simulator.tabular import replaced as replaced_late
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
@@ -481,9 +482,9 @@ def with_calibration(
         of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
             surest = _surest(where, used.time, scenario, estimate.layout)
-            result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
+            result = replaced_late(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
-            result = replace(result, throughput=time_interval(result, of_kind.deviation))
+            result = replaced_late(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))
         if part.known:
             # Nothing was fitted, so there is no range of memory; the words are those of the speed.
             notes.append(f"{kind}: {part.known}")
@@ -491,7 +492,7 @@ def with_calibration(
         words.append(where)
         notes += _notes(_FIGURES[kind], scenario, estimate, calibration, where)
     if not words:
-        return replace(result, provenance=replace(result.provenance, calibration=used.name))
+        return replaced_late(result, provenance=replace(result.provenance, calibration=used.name))
     worst = RangeWords(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
 
     def contributions() -> tuple[Contribution, ...]:
@@ -511,7 +512,7 @@ def with_calibration(
         contributions=deferred(contributions),
         next_measurement=deferred(measurement),
     )
-    return replace(result, provenance=provenance)
+    return replaced_late(result, provenance=provenance)
 
 
 @record(slots=False)

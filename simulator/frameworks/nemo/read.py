@@ -289,15 +289,11 @@ def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
             rest.append(key)
         else:
             name = _RENAMED.get(plain(key.name), plain(key.name))
-            nearest[name] = min(nearest.get(name, key), key, key=_nearness)
+            nearest[name] = min(nearest.get(name, key), key, key=lambda k: (k.path[0] != "model", len(k.path), k.line))
     for section, key in others.items():
         message = f"{section}: a second model beside the one that is trained is not modelled"
         arguments.remark_key(key, message, severity="warning")
     return sorted((*rest, *nearest.values()), key=lambda key: key.line)
-
-
-def _nearness(key: Key) -> tuple[bool, int, int]:
-    return (key.path[0] != "model", len(key.path), key.line)
 
 
 def _lora(arguments: Arguments, keys: Iterable[Key]) -> int | None:

@@ -224,7 +224,8 @@ def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, i
 
 
 def _is_trainer(launch: LaunchCommand) -> bool:
-    marked = launch.flags >= _MARKS or "train_args_file" in launch.flags
+    by_name = launch.flags >= {"model_name", "per_device_train_batch_size"} and "model" not in launch.flags
+    marked = launch.flags >= _MARKS or by_name or "train_args_file" in launch.flags
     return launch.launcher != "other" and (marked or _takes_file(launch))
 
 

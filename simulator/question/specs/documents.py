@@ -458,11 +458,11 @@ def standing_in(file: Path, text: str) -> Iterator[None]:
 
 def require_regular(file: Path) -> None:
     """Raise InputError for what is no regular file, and OSError where nobody may look."""
-    if file.exists() and not file.is_file():
-        raise InputError(f"{file}: {'a folder, not a file' if file.is_dir() else 'not a regular file'}")
-    if not file.is_file():
-        link = "; a link is no file: download it first" if str(file).startswith(("https:", "http:")) else ""
-        raise InputError(f"{file}: no such file{link}")
+    if file.is_file():
+        return
+    link = "; a link is no file: download it first" if str(file).startswith(("https:", "http:")) else ""
+    kind = "a folder, not a file" if file.is_dir() else "not a regular file"
+    raise InputError(f"{file}: {kind if file.exists() else f'no such file{link}'}")
 
 
 def _content(file: Path, maximum: int) -> bytes:

@@ -37,6 +37,7 @@ def spec_file(kind: SpecKind, name: str) -> Path | None:
     return file if file.is_file() else None
 
 
+@lru_cache(maxsize=2)
 def spec_names(kind: SpecKind) -> tuple[str, ...]:
     """Return the names of all shipped specs of one kind, in order."""
     return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in spec_folder(kind).glob(f"*{_SUFFIX}")))
@@ -93,6 +94,7 @@ _PARAMETERS: Final = re.compile(r"(?<!\d)\d{1,6}(?:\.\d{1,6})?b(?![a-z])")
 """Number of parameters in a model's name."""
 
 
+@lru_cache(maxsize=1024)
 def shipped_name(kind: SpecKind, text: str) -> str | None:
     """Return the name of the shipped spec that a text means, or None.
 
@@ -132,6 +134,7 @@ def _vision_words() -> Mapping[str, str]:
     return {_dashed(word): name for name, row in vision_models().items() for word in (name, *row.get("aliases", ()))}
 
 
+@lru_cache(maxsize=1024)
 def vision_name(text: str) -> tuple[str | None, str]:
     """Return the known model with an encoder of images whose name a text is or begins with, and what follows it.
 

@@ -327,7 +327,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     recipe = case.recipe
     estimate = estimate_of(case)
     marks = marks_of(recipe.file)
-    refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
+    errors = (each for each in case.remarks if each.severity == "error" and each.rule not in READER_RULES)
+    refusals = (*findings(case.launch(marks), estimate.violations), *errors, *_loose(case, estimate))
     # Unpriced and unknown parts come before the framework's refusals.
     refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
@@ -363,6 +364,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     case, estimate = judged.case, judged.estimate
     if case is None or estimate is None:
         return judged
+    _ = estimate.throughput  # worked out here, where a defect of it hides no other file
     marks = marks_of(case.recipe.file)
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
@@ -549,11 +551,6 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
         return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
     return memory.device_bytes
-
-
-def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-    """Return the reader's remarks that the framework would refuse."""
-    return tuple(remark for remark in remarks if remark.severity == "error" and remark.rule not in READER_RULES)
 
 
 def _on_device(case: Case) -> Estimate | None:

@@ -41,7 +41,8 @@ def of_any_vocabulary(question: Question, judge: Callable[[Case], Checked]) -> C
         if isinstance(case, Blocked):
             return None
         cases.append(case)
-    small, large = map(judge, cases)
+    large = judge(cases[1])
+    small = large if large.passed and large.outcome == "fits" else judge(cases[0])  # fewer entries need less
     if (small.outcome, small.passed) != (large.outcome, large.passed):
         return None
     size, chosen = (LARGEST_VOCABULARY, large) if large.passed else (SMALLEST_VOCABULARY, small)
@@ -67,12 +68,13 @@ def of_any_stage(
     ):
         return None
     judged: list[Checked] = []
-    for stage, switches in (*((stage, {}) for stage in _STAGES), (_STAGES[0], _WIDE)):
+    for stage in _STAGES:
         other = reread({missing[0].name: stage}, options)
-        wider = options.with_switches({**switches, **options.options}, OPTION)
-        if other is None or not (verdict := judge(other, wider)).passed:
-            return None
-        judged.append(verdict)
+        for switches in ({}, _WIDE) if stage == _STAGES[0] else ({},):
+            wider = options.with_switches({**switches, **options.options}, OPTION)
+            if other is None or not (verdict := judge(other, wider)).passed:
+                return None
+            judged.append(verdict)
     message = (
         "DeepSpeed's configuration is not at hand: memory and speed are those without ZeRO, and it passes with every "
         "stage and with fp32 gradients"
@@ -218,11 +220,8 @@ def other_machines(
         fewer = (devices // 2**power for power in range(1, devices.bit_length()) if devices % 2**power == 0)
         yield from ((f"--devices {count}", options.changed(OPTION, devices=count)) for count in fewer)
     if missing.nodes:
-        yield from ((f"--nodes {count}", options.changed(OPTION, nodes=count)) for count in _below(nodes))
-
-
-def _below(nodes: int) -> list[int]:
-    return [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
+        below = [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
+        yield from ((f"--nodes {count}", options.changed(OPTION, nodes=count)) for count in below)
 
 
 def nodes_remark(elsewhere: str, failure: str, missing: Unstated) -> Remark:

@@ -382,7 +382,7 @@ def add_words(arguments: Arguments, words: Sequence[Value]) -> list[Value]:
     flag: Value | None = None
     values: list[Value] = []
     for word in words:
-        if _starts_flag(word):
+        if word.pieces and word.pieces[0].known and re.match(r"--?[A-Za-z_]", word.text):
             _finish(arguments, flag, values)
             flag, values = word, []
         elif _is_opaque(arguments, word, flag, values):
@@ -471,7 +471,3 @@ def _only_arguments(word: Value) -> bool:
     """Whether a word consists only of the script's own arguments."""
     whole = all(piece.causes or not piece.text for piece in word.pieces)
     return whole and bool(word.causes) and all(cause.name in ARGUMENTS for cause in word.causes)
-
-
-def _starts_flag(word: Value) -> bool:
-    return bool(word.pieces) and word.pieces[0].known and re.match(r"--?[A-Za-z_]", word.text) is not None

@@ -83,7 +83,8 @@ def _pairs(text: str) -> Iterator[_Said]:
         charge(_LINE_WORK)
         directive = _DIRECTIVE.match(line)
         words = line[directive.end() :] if directive else line
-        for pair in _PAIR.finditer(_COMMENT.sub("", words)) if len(line) <= _LONGEST else ():
+        words = _COMMENT.sub("", words) if "#" in words or "//" in words else words
+        for pair in _PAIR.finditer(words) if len(line) <= _LONGEST else ():
             name = pair["name"] or pair["option"]
             if directive is not None or len(name) > 2:
                 yield name.lstrip("-") if name.startswith("--") else name, pair["value"].rstrip(","), number

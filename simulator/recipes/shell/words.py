@@ -159,8 +159,9 @@ class Words:
 
     def _begin(self, node: Node) -> int:
         """Return the first byte of an expansion, after white space that the parser includes."""
-        blank = _BLANK.match(self._source.data, node.start_byte, node.end_byte)
-        return blank.end() if blank else node.start_byte
+        start, data = node.start_byte, self._source.data
+        blank = _BLANK.match(data, start, node.end_byte) if data[start : start + 1] in b" \t\n\r\v\f\\" else None
+        return blank.end() if blank else start
 
     def _literal(self, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
         for piece in self._source.pieces(start, end, quoted=quoted):

@@ -46,7 +46,7 @@ else:
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
 
-_COLLECTED_AT = 50_000
+COLLECTED_AT = 50_000
 """New objects after which garbage is collected."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
 """Errors of writing to a full or broken disk, or to a closed stream."""
@@ -96,7 +96,7 @@ class MainCommand(Sectioned, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the named command, with garbage collection on. Raises UsageError for an unknown name."""
         # By default it would take a tenth of what a check of many files takes.
-        gc.set_threshold(_COLLECTED_AT)
+        gc.set_threshold(COLLECTED_AT)
         gc.enable()
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
