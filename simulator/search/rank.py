@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,7 +28,8 @@ Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
 _SHARE = 1000
 """Units in which one share of the work is counted."""
-_JUDGED_AT_ONCE = 32
+_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96
+"""Layouts that enter a shortlist together, and that are judged together."""
 MOST_RISKY = 3
 """Number of risky layouts in a result."""
 _FEW = 512
@@ -130,8 +131,8 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
     _offer_raised(fastest, raisable)
     rejected = {name: count for name, count in counts.items() if count}
     lists = {"fastest": fastest, "risky": risky, "starved": starved, "nearest": nearest}
-    entries = {name: tuple(listed.entries) for name, listed in lists.items()}
-    return SearchResult(evaluated=evaluated, feasible=feasible, rejected=rejected, examples=examples, **entries)
+    layouts = {name: listed.layouts for name, listed in lists.items()}
+    return SearchResult(evaluated=evaluated, feasible=feasible, rejected=rejected, examples=examples, **layouts)
 
 
 def _counted(query: Query) -> int:
@@ -158,17 +159,18 @@ def _timed(sized: Sized, bars: Array) -> Priced | None:
 def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     """Enter the layouts that fit with the requested probability; return others that would have entered.
 
-    Only entering layouts are judged, the best first and some at a time, as each entry leaves less to judge.
+    Only entering layouts are offered, the best first and some at a time, as each entry leaves less to offer. Those of
+    several lots are judged together: many take little longer than a few.
     """
-    query = shortlist.query
     refused = [np.empty(0, dtype=np.intp)]
-    left = np.flatnonzero(where)
-    left = left[np.argsort(priced.step.total[left], kind="stable")]
-    while len(lot := shortlist.entering(priced, left)[:_JUDGED_AT_ONCE]):
-        likely = likely_to_fit(query, priced, lot)
-        refused.append(lot[~likely])
-        shortlist.offer(priced, lot[likely])
-        left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
+    left, judged, likely = np.flatnonzero(where), np.zeros(len(where), dtype=np.bool_), where.copy()
+    while len(left := shortlist.entering(priced, left)):
+        lot, left = left[:_OFFERED_AT_ONCE], left[_OFFERED_AT_ONCE:]
+        if not judged[lot].all():
+            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)]))
+            likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
+        refused.append(lot[~likely[lot]])
+        shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
 
 
@@ -205,7 +207,7 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
 
     for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block.seconds))):
         left = np.arange(len(pricing))
-        while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_JUDGED_AT_ONCE]):
+        while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_OFFERED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
             more = raised(pricing.take(lot), passes)
             allowed = None if more is None else lawful(query.space, more.pricing)[0]
@@ -243,9 +245,10 @@ def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> P
     for priced, where in layouts_below(query, lambda: min(shortlist.bar, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
         if first and shortlist.entries:
-            return shortlist.entries[0]
-    _offer_raised(shortlist, raisable)
-    return shortlist.entries[0] if shortlist.entries else None
+            break
+    else:
+        _offer_raised(shortlist, raisable)
+    return next(iter(shortlist.layouts), None)
 
 
 def fits_somewhere(query: Query) -> bool:
@@ -317,7 +320,21 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
 _BASE = 8192.0
 """Upper bound on every size in a split."""
 _SIZES = tuple(size.name for size in SPLIT if not size.per_block)
-_SHARED = tuple(size.name for size in SPLIT if size.per_block)
+
+
+class Entry(NamedTuple):
+    """A layout of a shortlist; it is put together when the search is over."""
+
+    figure: float
+    shared: int
+    """Pipeline parallel size, the part of its split that its block shares."""
+    code: object
+    """Rest of its split as in `_split_codes`, or the layout itself where every one counts."""
+    source: Sized | LayoutBlock
+    """Block with its prices if they are kept, else its layouts alone."""
+    index: int
+    step_seconds: float
+    device_bytes: float
 
 
 @dataclass(slots=True)
@@ -330,16 +347,18 @@ class Shortlist:
     """Whether to keep every layout, not only the best of each split."""
     by: Literal["step_seconds", "device_bytes"] = "step_seconds"
     keeps: bool = False
-    """Whether entries come with their prices."""
-    entries: list[PricedLayout] = field(default_factory=list)
+    """Whether layouts come with their prices."""
+    entries: list[Entry] = field(default_factory=list)
 
     @property
     def bar(self) -> float:
         """Return the figure from which on no layout enters."""
-        return self._figure(self.entries[-1]) if len(self.entries) == self.limit else np.inf
+        return self.entries[-1].figure if len(self.entries) == self.limit else np.inf
 
-    def _figure(self, entry: PricedLayout) -> float:
-        return entry.step_seconds if self.by == "step_seconds" else entry.device_bytes
+    @property
+    def layouts(self) -> tuple[PricedLayout, ...]:
+        """Return the layouts, best first."""
+        return tuple(_of_entry(self.query, entry) for entry in self.entries)
 
     def _figures(self, sized: Sized) -> Array:
         return sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
@@ -351,54 +370,69 @@ class Shortlist:
     def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
         """Return `entering` for layouts with `figures`, shape (n,)."""
         index = index[figures[index] < self.bar]
-        index = index[np.argsort(figures[index], kind="stable")]
-        if self.variants or not len(index):
+        if not len(index):
             return index
-        of_block = (entry for entry in self.entries if _in_block(entry.layout, block))
-        known = {_split_code(entry.layout): self._figure(entry) for entry in of_block}
-        codes = _split_codes(block)[index]
-        beaten = [known.get(code, np.inf) <= key for code, key in zip(codes, figures[index], strict=True)]
-        return index[~np.array(beaten, dtype=np.bool_)]
+        index = index[figures[index].argsort(kind="stable")]
+        shared = block.pipeline_parallel
+        known = {} if self.variants else {entry.code: entry.figure for entry in self.entries if entry.shared == shared}
+        if not known:
+            return index
+        codes = _split_codes(block, index)
+        entering = [
+            figure < known.get(code, np.inf) for code, figure in zip(codes, figures[index].tolist(), strict=True)
+        ]
+        return index[np.array(entering)]
 
     def offer(self, sized: Sized, index: Index) -> None:
         """Enter the layouts at an index that beat the present entries."""
         index = self.entering(sized, index)
-        if not self.variants:
-            index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
-        entering = (priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit])
-        merged = [*self.entries, *entering]
-        merged.sort(key=self._figure)
-        best: dict[object, PricedLayout] = {}
-        for entry in merged:
-            best.setdefault(entry.layout if self.variants else entry.layout.split, entry)
+        if not len(index):
+            return
+        block, first = sized.block, dict[object, int]()
+        if self.variants:
+            first = {block.layout(at): at for at in index[: self.limit].tolist()}
+        else:
+            for code, at in zip(_split_codes(block, index), index.tolist(), strict=True):
+                first.setdefault(code, at)
+        chosen = [*first.values()][: self.limit]
+        figures = (
+            self._figures(sized)[chosen].tolist(),
+            sized.step.total[chosen].tolist() if isinstance(sized, Priced) else [np.nan] * len(chosen),
+            sized.device_bytes[chosen].tolist(),
+        )
+        source = sized if self.keeps else block
+        entering = (
+            Entry(figure, block.pipeline_parallel, code, source, at, seconds, device)
+            for code, at, figure, seconds, device in zip(first, chosen, *figures, strict=False)
+        )
+        best: dict[object, Entry] = {}
+        for entry in sorted((*self.entries, *entering), key=attrgetter("figure")):
+            best.setdefault((entry.shared, entry.code), entry)
         self.entries = list(best.values())[: self.limit]
 
 
-def priced_layout(query: Query, sized: Sized, index: int, *, keeps: bool = False) -> PricedLayout:
-    """Return one layout of a priced block; one that `keeps` it is estimated without pricing it again."""
-    layout, device_bytes = sized.block.layout(index), float(sized.device_bytes[index])
-    if not isinstance(sized, Priced):
-        return PricedLayout(query, layout, np.nan, device_bytes)
-    alone = sized.take(np.array([index])) if keeps else None
-    return PricedLayout(query, layout, float(sized.step.total[index]), device_bytes, alone)
+def _of_entry(query: Query, entry: Entry) -> PricedLayout:
+    """Return the layout of an entry, with its prices if they are kept."""
+    source, index = entry.source, entry.index
+    if isinstance(source, Priced):
+        return priced_layout(query, source, index)._replace(priced=source.take(np.array([index])))
+    assert isinstance(source, LayoutBlock)
+    return PricedLayout(query, source.layout(index), entry.step_seconds, entry.device_bytes)
 
 
-def _in_block(layout: Layout, block: LayoutBlock) -> bool:
-    """Return whether a layout has the split sizes that a block's layouts share."""
-    return all(getattr(layout, name) == getattr(block, name) for name in _SHARED)
+def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
+    """Return one layout of a priced block."""
+    return PricedLayout(
+        query, priced.block.layout(index), float(priced.step.total[index]), float(priced.device_bytes[index])
+    )
 
 
-def _split_code(layout: Layout) -> float:
-    """Return the code of one layout's split, as in `_split_codes`."""
-    return reduce(lambda code, name: code * _BASE + getattr(layout, name), _SIZES, 0.0)
-
-
-def _split_codes(block: LayoutBlock) -> Array:
-    """Return a number per layout that is equal where the split is."""
-    code = np.zeros(len(block))
+def _split_codes(block: LayoutBlock, index: Index) -> list[float]:
+    """Return a number per layout at an index that is equal where the split is."""
+    code = np.zeros(len(index))
     for name in _SIZES:
-        code = code * _BASE + getattr(block, name)
-    return code
+        code = code * _BASE + getattr(block, name)[index]
+    return list(code.tolist())
 
 
 class JudgedBlock(NamedTuple):
