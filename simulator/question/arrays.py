@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from functools import reduce
+from dataclasses import fields, is_dataclass
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -47,13 +47,30 @@ def largest(figures: Iterable[Any]) -> Any:
 
 
 def selected(figures: Any, where: Index, count: int) -> Any:
-    """Return the figures of the layouts at `where`: arrays along a last axis of length `count`, records by field."""
-    if isinstance(figures, np.ndarray):
-        return figures.take(where, axis=-1) if figures.shape[-1:] == (count,) else figures
-    if isinstance(figures, tuple):
-        chosen = [selected(each, where, count) for each in figures]
-        return type(figures)(*chosen) if hasattr(figures, "_fields") else tuple(chosen)
-    if dataclasses.is_dataclass(figures) and not isinstance(figures, type):
-        fields = (field.name for field in dataclasses.fields(figures) if field.init)
-        return dataclasses.replace(figures, **{name: selected(getattr(figures, name), where, count) for name in fields})
-    return figures
+    """Return the figures of the layouts at `where`: arrays along a last axis of length `count`, records by field.
+
+    An array that several fields share stays one array.
+    """
+    known: dict[int, Any] = {}
+
+    def chosen(figure: Any) -> Any:
+        if isinstance(figure, np.ndarray):
+            if figure.shape[-1:] != (count,):
+                return figure
+            if id(figure) not in known:
+                known[id(figure)] = figure.take(where, axis=-1)
+            return known[id(figure)]
+        kind = type(figure)
+        if isinstance(figure, tuple):
+            each = [*map(chosen, figure)]
+            return kind(*each) if hasattr(kind, "_fields") else tuple(each)
+        names = _field_names(kind)
+        return kind(**{name: chosen(getattr(figure, name)) for name in names}) if names else figure
+
+    return chosen(figures)
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    """Return the fields that make a record of a kind; none of anything else."""
+    return tuple(each.name for each in fields(kind) if each.init) if is_dataclass(kind) else ()

@@ -377,11 +377,8 @@ class Shortlist:
         known = {} if self.variants else {entry.code: entry.figure for entry in self.entries if entry.shared == shared}
         if not known:
             return index
-        codes = _split_codes(block, index)
-        entering = [
-            figure < known.get(code, np.inf) for code, figure in zip(codes, figures[index].tolist(), strict=True)
-        ]
-        return index[np.array(entering)]
+        of_index = zip(_split_codes(block, index), figures[index].tolist(), strict=True)
+        return index[np.array([figure < known.get(code, np.inf) for code, figure in of_index])]
 
     def offer(self, sized: Sized, index: Index) -> None:
         """Enter the layouts at an index that beat the present entries."""
@@ -416,8 +413,8 @@ def _of_entry(query: Query, entry: Entry) -> PricedLayout:
     source, index = entry.source, entry.index
     if isinstance(source, Priced):
         return priced_layout(query, source, index)._replace(priced=source.take(np.array([index])))
-    assert isinstance(source, LayoutBlock)
-    return PricedLayout(query, source.layout(index), entry.step_seconds, entry.device_bytes)
+    block = source.block if isinstance(source, Sized) else source
+    return PricedLayout(query, block.layout(index), entry.step_seconds, entry.device_bytes)
 
 
 def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
@@ -508,15 +505,21 @@ def solved(sized: Sized) -> Sized | None:
 
     Layouts that need all layers of the largest chunk are left out.
     """
-    full = sized.pricing.recomputes("full") & (sized.verdict == FITS)
-    pricing = sized.pricing.take(full & (_largest_chunk(sized.block) > 1.0))
-    if not len(pricing):
+    pricing, fitting = sized.pricing, sized.verdict == FITS
+    wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
+    if not wanted.any():
         return None
+    low = np.full(len(wanted), -1.0)
+    if pricing.sizes is not None:  # the same layouts without recompute are often in the block
+        kind, bare = pricing.sizes.index, pricing.recomputes("none")
+        low[wanted & (np.bincount(kind[bare], minlength=kind.max() + 1)[kind] > 0)] = 0.0
+        wanted &= np.bincount(kind[bare & fitting], minlength=kind.max() + 1)[kind] == 0
+    pricing, low = pricing.take(wanted), low[wanted]
 
     def fits(tried: Sized) -> Mask:
         return np.asarray(tried.verdict == FITS)
 
-    return _fewest(pricing, np.full(len(pricing), -1.0), fits, _SIZED_AT_ONCE)
+    return _fewest(pricing, low, fits, _SIZED_AT_ONCE)
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
@@ -525,20 +528,8 @@ def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
     Layouts recompute nothing, or the first layers of every chunk. Those that fail with all layers are left out.
     """
     pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
-    if not len(pricing):
-        return None
-    low, most = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0), _largest_chunk(pricing.block)
-    numbers = np.arange(1.0, np.max(most - low) + 1.0)[:, None]
-    if numbers.size * len(pricing) > _PRICED_AT_ONCE:
-        possible = passes(size(_with_layers(pricing, most)))
-        return _fewest(pricing.take(possible), low[possible], passes, _PRICED_AT_ONCE)
-    tried = np.minimum(low + numbers, most)  # every number, shape (numbers, n)
-    each = np.tile(np.arange(len(pricing), dtype=np.intp), len(numbers))
-    sized = size(_with_layers(pricing.take(each), tried.ravel()))
-    enough = passes(sized).reshape(tried.shape)
-    fewest = enough.argmax(axis=0)
-    some = np.flatnonzero(enough[-1] & (tried[fewest, each[: len(pricing)]] < most))
-    return sized.take(fewest[some] * len(pricing) + some) if len(some) else None
+    low = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0)
+    return _fewest(pricing, low, passes, _PRICED_AT_ONCE) if len(pricing) else None
 
 
 def _largest_chunk(block: LayoutBlock) -> Array:
@@ -557,10 +548,13 @@ def _fewest(pricing: Pricing, low: Array, passes: PassesLimit, at_once: int) -> 
     high = most
     sized, tried = None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
-        parts = min(max(at_once // len(pricing), 1), int(np.max(high - low)) - 1) + 1
-        steps = np.floor(np.outer(np.arange(1, parts), high - low) / parts)
-        tried = low + np.maximum(steps, 1.0)  # shape (parts - 1, n)
-        each = np.tile(np.arange(len(pricing), dtype=np.intp), parts - 1)
+        widest, most_parts = int(np.max(high - low)), max(at_once // len(pricing), 1)
+        parts = min(most_parts + 1, widest)
+        # The last of several rounds has the upper ends too, so that it sizes all that is returned.
+        rows = parts if sized is not None and parts == widest <= most_parts else parts - 1
+        steps = np.floor(np.outer(np.arange(1, rows + 1), high - low) / parts)
+        tried = low + np.maximum(steps, 1.0)  # shape (rows, n)
+        each = np.tile(np.arange(len(pricing), dtype=np.intp), rows)
         sized = size(_with_layers(pricing.take(each), tried.ravel()))
         enough = passes(sized).reshape(tried.shape)
         low = np.max(np.where(enough, low, tried), axis=0)
