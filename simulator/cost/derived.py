@@ -165,9 +165,7 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     """Return a block of layouts with one pipeline shape, to be priced; the latest ones come with their figures."""
     if len(layouts) > _FEW:
         return Pricing(scenario, block_of(layouts))
-    recent = _few(scenario, *layouts)
-    # Equal scenarios may have different calibrations.
-    return recent if recent.scenario.calibration is scenario.calibration else Pricing(scenario, recent.block)
+    return _few(scenario, scenario.calibration, *layouts)
 
 
 _FEW: Final = 16
@@ -175,7 +173,8 @@ _FEW: Final = 16
 
 
 @lru_cache(maxsize=16)
-def _few(scenario: Scenario, *layouts: Layout) -> Pricing:
+def _few(scenario: Scenario, _: object, *layouts: Layout) -> Pricing:
+    """Return their block; equal scenarios may have different calibrations."""
     return Pricing(scenario, block_of(layouts))
 
 

@@ -393,9 +393,9 @@ def with_switches(
     A set switch without effect is noted, as no option is ignored silently. `assumed` has unset switches with another
     value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
     """
-    base = priced or price(pricing_of(scenario, estimate.layout))
 
     def assumed() -> tuple[AssumedSwitch, ...]:
+        base = priced or price(pricing_of(scenario, estimate.layout))
         return tuple(sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
