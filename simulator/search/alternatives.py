@@ -204,6 +204,8 @@ def _among(space: Space, layouts: Collection[Layout]) -> Space:
     sizes: dict[str, Any] = {
         size.name: tuple(sorted({getattr(layout, size.name) for layout in layouts})) for size in SPLIT
     }
+    # The pipelines of the first layouts are searched first: of the others bounds then leave out more.
+    sizes["pipeline_parallel"] = tuple(dict.fromkeys(layout.pipeline_parallel for layout in layouts))
     return replace(space, **sizes)
 
 

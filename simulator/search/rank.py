@@ -15,7 +15,7 @@ from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.timing.step import min_step_seconds
+from simulator.cost.timing.step import ROUNDING, least_seconds, min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -34,8 +34,6 @@ MOST_RISKY = 3
 """Number of risky layouts in a result."""
 _FEW = 512
 """Largest block that is timed whole rather than in part."""
-_ROUNDING = 1.0 - 1e-9
-"""Factor on a bound that absorbs rounding in another order."""
 
 
 class SearchResult(NamedTuple):
@@ -119,7 +117,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
             nearest.offer(sized, np.flatnonzero(sized.verdict == DOES_NOT_FIT))
             bars = np.where(fits, fastest.bar, np.where(near, starved.bar, -np.inf))
             if min(fastest.bar, starved.bar) < np.inf and (bars > -np.inf).any():
-                bars = np.where(_ROUNDING * min_step_seconds(sized.pricing) < bars, bars, -np.inf)
+                bars = np.where(min_step_seconds(sized.pricing) < bars, bars, -np.inf)
             priced = _timed(sized, bars)
             if priced is not None:
                 unlikely = _offer(fastest, priced, priced.verdict == FITS)
@@ -268,7 +266,7 @@ def least_devices(query: Query) -> float:
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
     lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
     room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
-    return _ROUNDING * float(np.min(lasting)) / room
+    return ROUNDING * float(np.min(lasting)) / room
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
@@ -279,16 +277,13 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         if not len(allowed):
             continue
         # Until a layout is known no bound spares one.
-        bounds = _ROUNDING * min_step_seconds(allowed) if bar() < np.inf else np.zeros(len(allowed))
-        below = (bounds < bar()) & _may_fit(allowed)
+        below = _may_fit(allowed) & ((min_step_seconds(allowed) < bar()) if bar() < np.inf else True)
         if not below.any():
             continue
-        allowed, bounds = (allowed, bounds) if below.all() else (allowed.take(below), bounds[below])
-        sized = size(allowed)
+        sized = size(allowed if below.all() else allowed.take(below))
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
-            below = bounds < bar()
-            partial = solved(sized if below.all() else sized.take(np.flatnonzero(below)))
+            partial = solved(sized, bar())
             yield from _timed_below(partial, bar) if partial is not None else ()
 
 
@@ -296,7 +291,7 @@ def _may_fit(pricing: Pricing) -> Mask:
     """Return which layouts have room for what lives between steps, with any recompute."""
     kinds, group = pricing.scenario.kinds_of_device, pricing.contents.group
     room = np.array([kind.usable_memory_bytes for kind in kinds]) * pricing.scenario.coefficients.memory.starved_from
-    return np.asarray((_ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
+    return np.asarray((ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
 
 
 def _experts_possible(pricing: Pricing) -> Mask:
@@ -500,10 +495,10 @@ def searches_partial(scenario: Scenario, space: Space) -> bool:
     return scenario.framework.limits.recomputes_leading_layers and not any(recompute)
 
 
-def solved(sized: Sized) -> Sized | None:
+def solved(sized: Sized, below: float = np.inf) -> Sized | None:
     """Return layouts that fit only with recompute, with the fewest recomputed layers that fit; None if none.
 
-    Layouts that need all layers of the largest chunk are left out.
+    Layouts that need all layers of the largest chunk are left out, and those that take `below` seconds with one.
     """
     pricing, fitting = sized.pricing, sized.verdict == FITS
     wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
@@ -515,6 +510,9 @@ def solved(sized: Sized) -> Sized | None:
         low[wanted & (np.bincount(kind[bare], minlength=kind.max() + 1)[kind] > 0)] = 0.0
         wanted &= np.bincount(kind[bare & fitting], minlength=kind.max() + 1)[kind] == 0
     pricing, low = pricing.take(wanted), low[wanted]
+    if below < np.inf and len(pricing):
+        faster = least_seconds(_with_layers(pricing, np.ones(len(pricing)))) < below
+        pricing, low = pricing.take(faster), low[faster]
 
     def fits(tried: Sized) -> Mask:
         return np.asarray(tried.verdict == FITS)
