@@ -57,11 +57,14 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
 
     `starved`, `nearest` and `examples` are those of the question as it stands.
     """
-    alternatives = query.alternatives()
-    results = [
-        _search(alternative, top, variants, progress_part(progress, n, len(alternatives)))
-        for n, alternative in enumerate(alternatives)
-    ]
+    alternatives, results, below = query.alternatives(), list[SearchResult](), np.inf
+    # The last is seldom slower: what it found leaves less to time in the question as it stands, which goes first.
+    for n, alternative in enumerate(reversed(alternatives)):
+        part = progress_part(progress, n, len(alternatives))
+        results.insert(0, _search(alternative, top, variants, part, below, asked=alternative is query))
+        full = len(results[0].fastest) == top and len(results[0].risky) == MOST_RISKY
+        if full:
+            below = np.nextafter(max(_seconds(results[0].fastest[-1]), _seconds(results[0].risky[-1])), np.inf)
     fastest: dict[object, PricedLayout] = {}
     for priced in sorted((priced for each in results for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
@@ -92,12 +95,24 @@ def _seconds(priced: PricedLayout) -> float:
     return priced.step_seconds
 
 
-def _search(query: Query, top: int, variants: bool, progress: Progress | None) -> SearchResult:  # noqa: FBT001  passed on
-    """Search one alternative of a question."""
+def _search(  # noqa: PLR0913, PLR0917  passed on
+    query: Query,
+    top: int,
+    variants: bool,  # noqa: FBT001  passed on
+    progress: Progress | None,
+    below: float,
+    *,
+    asked: bool,
+) -> SearchResult:
+    """Search one alternative of a question for layouts that take less than `below` seconds.
+
+    Layouts near capacity, or that need least memory, are looked for where it is the question as `asked`.
+    """
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
-    fastest, risky = Shortlist(query, top, variants), Shortlist(query, MOST_RISKY, variants)
-    starved, nearest = Shortlist(query, 1), Shortlist(query, 1, by="device_bytes")
+    fastest, risky = Shortlist(query, top, variants, below=below), Shortlist(query, MOST_RISKY, variants)
+    any_figure = np.inf if asked else -np.inf
+    starved, nearest = Shortlist(query, 1, below=any_figure), Shortlist(query, 1, by="device_bytes", below=any_figure)
     raisable: list[Raisable] = []
     done = evaluated = feasible = 0
     total = _counted(query)
@@ -116,7 +131,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
             counts["near_capacity"] += int(np.count_nonzero(near))
             nearest.offer(sized, np.flatnonzero(sized.verdict == DOES_NOT_FIT))
             bars = np.where(fits, fastest.bar, np.where(near, starved.bar, -np.inf))
-            if min(fastest.bar, starved.bar) < np.inf and (bars > -np.inf).any():
+            if np.isfinite(bars).any():
                 bars = np.where(min_step_seconds(sized.pricing) < bars, bars, -np.inf)
             priced = _timed(sized, bars)
             if priced is not None:
@@ -226,10 +241,10 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
 def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
     """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
     best: PricedLayout | None = None
-    for alternative in query.alternatives():
-        fastest = fastest_of(alternative, below if best is None else min(best.step_seconds, below))
-        if fastest is not None and (best is None or fastest.step_seconds < best.step_seconds):
-            best = fastest
+    for alternative in reversed(query.alternatives()):  # of equal layouts that of the question as it stands
+        fastest = fastest_of(alternative, below)
+        if fastest is not None:
+            best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
     return best
 
 
@@ -239,8 +254,8 @@ def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> P
     The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    shortlist, raisable = Shortlist(query, 1, keeps=True), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: min(shortlist.bar, below)):
+    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
+    for priced, where in layouts_below(query, lambda: shortlist.bar):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
         if first and shortlist.entries:
             break
@@ -343,12 +358,14 @@ class Shortlist:
     by: Literal["step_seconds", "device_bytes"] = "step_seconds"
     keeps: bool = False
     """Whether layouts come with their prices."""
+    below: float = np.inf
+    """Figure from which on none enters, however few there are."""
     entries: list[Entry] = field(default_factory=list)
 
     @property
     def bar(self) -> float:
         """Return the figure from which on no layout enters."""
-        return self.entries[-1].figure if len(self.entries) == self.limit else np.inf
+        return min(self.entries[-1].figure, self.below) if len(self.entries) == self.limit else self.below
 
     @property
     def layouts(self) -> tuple[PricedLayout, ...]:
