@@ -95,7 +95,7 @@ def _seconds(priced: PricedLayout) -> float:
     return priced.step_seconds
 
 
-def _search(  # noqa: PLR0913, PLR0917  passed on
+def _search(  # noqa: PLR0913  passed on
     query: Query,
     top: int,
     variants: bool,  # noqa: FBT001  passed on
