@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from itertools import repeat
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.timing.step import ROUNDING, least_seconds, min_step_seconds
+from simulator.cost.timing.step import ROUNDING, min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -60,11 +60,10 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     alternatives, results, below = query.alternatives(), list[SearchResult](), np.inf
     # The last is seldom slower: what it found leaves less to time in the question as it stands, which goes first.
     for n, alternative in enumerate(reversed(alternatives)):
-        part = progress_part(progress, n, len(alternatives))
-        results.insert(0, _search(alternative, top, variants, part, below, asked=alternative is query))
-        full = len(results[0].fastest) == top and len(results[0].risky) == MOST_RISKY
-        if full:
-            below = np.nextafter(max(_seconds(results[0].fastest[-1]), _seconds(results[0].risky[-1])), np.inf)
+        found = _search(alternative, top, variants, progress_part(progress, n, len(alternatives)), below)
+        results.insert(0, found)
+        if len(found.fastest) == top and len(found.risky) == MOST_RISKY:
+            below = np.nextafter(max(_seconds(found.fastest[-1]), _seconds(found.risky[-1])), np.inf)
     fastest: dict[object, PricedLayout] = {}
     for priced in sorted((priced for each in results for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
@@ -95,24 +94,13 @@ def _seconds(priced: PricedLayout) -> float:
     return priced.step_seconds
 
 
-def _search(  # noqa: PLR0913  passed on
-    query: Query,
-    top: int,
-    variants: bool,  # noqa: FBT001  passed on
-    progress: Progress | None,
-    below: float,
-    *,
-    asked: bool,
-) -> SearchResult:
-    """Search one alternative of a question for layouts that take less than `below` seconds.
-
-    Layouts near capacity, or that need least memory, are looked for where it is the question as `asked`.
-    """
+def _search(query: Query, top: int, variants: bool, progress: Progress | None, below: float) -> SearchResult:  # noqa: FBT001  passed on
+    """Search one alternative of a question for layouts that take less than `below` seconds."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
     fastest, risky = Shortlist(query, top, variants, below=below), Shortlist(query, MOST_RISKY, variants)
-    any_figure = np.inf if asked else -np.inf
-    starved, nearest = Shortlist(query, 1, below=any_figure), Shortlist(query, 1, by="device_bytes", below=any_figure)
+    others = -np.inf if query.chosen else np.inf  # looked for in the question as it stands alone
+    starved, nearest = Shortlist(query, 1, below=others), Shortlist(query, 1, by="device_bytes", below=others)
     raisable: list[Raisable] = []
     done = evaluated = feasible = 0
     total = _counted(query)
@@ -143,9 +131,8 @@ def _search(  # noqa: PLR0913  passed on
             progress(done, total)
     _offer_raised(fastest, raisable)
     rejected = {name: count for name, count in counts.items() if count}
-    lists = {"fastest": fastest, "risky": risky, "starved": starved, "nearest": nearest}
-    layouts = {name: listed.layouts for name, listed in lists.items()}
-    return SearchResult(evaluated=evaluated, feasible=feasible, rejected=rejected, examples=examples, **layouts)
+    lists = (listed.layouts for listed in (fastest, risky, starved, nearest))
+    return SearchResult(evaluated, feasible, rejected, *lists, examples=examples)
 
 
 def _counted(query: Query) -> int:
@@ -335,16 +322,14 @@ _SIZES = tuple(size.name for size in SPLIT if not size.per_block)
 class Entry(NamedTuple):
     """A layout of a shortlist; it is put together when the search is over."""
 
-    figure: float
-    shared: int
-    """Pipeline parallel size, the part of its split that its block shares."""
-    code: object
-    """Rest of its split as in `_split_codes`, or the layout itself where every one counts."""
-    source: Sized | LayoutBlock
-    """Block with its prices if they are kept, else its layouts alone."""
+    split: tuple[int, float]
+    """Pipeline size and code of the other sizes, or block and position where every layout counts."""
+    block: LayoutBlock
     index: int
     step_seconds: float
     device_bytes: float
+    priced: Priced | None
+    """The block with its prices, if they are kept."""
 
 
 @dataclass(slots=True)
@@ -365,12 +350,18 @@ class Shortlist:
     @property
     def bar(self) -> float:
         """Return the figure from which on no layout enters."""
-        return min(self.entries[-1].figure, self.below) if len(self.entries) == self.limit else self.below
+        return min(self._figure(self.entries[-1]), self.below) if len(self.entries) == self.limit else self.below
 
     @property
     def layouts(self) -> tuple[PricedLayout, ...]:
         """Return the layouts, best first."""
-        return tuple(_of_entry(self.query, entry) for entry in self.entries)
+        return tuple(
+            PricedLayout(self.query, block.layout(at), seconds, device, priced and priced.take(np.array([at])))
+            for _, block, at, seconds, device, priced in self.entries
+        )
+
+    def _figure(self, entry: Entry) -> float:
+        return entry.step_seconds if self.by == "step_seconds" else entry.device_bytes
 
     def _figures(self, sized: Sized) -> Array:
         return sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
@@ -382,66 +373,45 @@ class Shortlist:
     def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
         """Return `entering` for layouts with `figures`, shape (n,)."""
         index = index[figures[index] < self.bar]
-        if not len(index):
-            return index
         index = index[figures[index].argsort(kind="stable")]
-        shared = block.pipeline_parallel
-        known = {} if self.variants else {entry.code: entry.figure for entry in self.entries if entry.shared == shared}
-        if not known:
+        known = {entry.split: self._figure(entry) for entry in self.entries}
+        if self.variants or not known or not len(index):
             return index
-        of_index = zip(_split_codes(block, index), figures[index].tolist(), strict=True)
-        return index[np.array([figure < known.get(code, np.inf) for code, figure in of_index])]
+        of_index = zip(_splits_of(block, index), figures[index].tolist(), strict=True)
+        return index[np.array([figure < known.get(split, np.inf) for split, figure in of_index])]
 
     def offer(self, sized: Sized, index: Index) -> None:
         """Enter the layouts at an index that beat the present entries."""
-        index = self.entering(sized, index)
+        index, block = self.entering(sized, index), sized.block
         if not len(index):
             return
-        block, first = sized.block, dict[object, int]()
-        if self.variants:
-            first = {block.layout(at): at for at in index[: self.limit].tolist()}
-        else:
-            for code, at in zip(_split_codes(block, index), index.tolist(), strict=True):
-                first.setdefault(code, at)
-        chosen = [*first.values()][: self.limit]
-        figures = (
-            self._figures(sized)[chosen].tolist(),
-            sized.step.total[chosen].tolist() if isinstance(sized, Priced) else [np.nan] * len(chosen),
-            sized.device_bytes[chosen].tolist(),
-        )
-        source = sized if self.keeps else block
+        first: dict[tuple[int, float], int] = {}
+        for at, split in zip(index.tolist(), _splits_of(block, index), strict=True):
+            first.setdefault((id(block), at) if self.variants else split, at)
+        priced = sized if isinstance(sized, Priced) else None
+        seconds, device = np.full(len(block), np.nan) if priced is None else priced.step.total, sized.device_bytes
         entering = (
-            Entry(figure, block.pipeline_parallel, code, source, at, seconds, device)
-            for code, at, figure, seconds, device in zip(first, chosen, *figures, strict=False)
+            Entry(split, block, at, float(seconds[at]), float(device[at]), priced if self.keeps else None)
+            for split, at in [*first.items()][: self.limit]
         )
         best: dict[object, Entry] = {}
-        for entry in sorted((*self.entries, *entering), key=attrgetter("figure")):
-            best.setdefault((entry.shared, entry.code), entry)
+        for entry in sorted((*self.entries, *entering), key=self._figure):
+            best.setdefault(entry.split, entry)
         self.entries = list(best.values())[: self.limit]
-
-
-def _of_entry(query: Query, entry: Entry) -> PricedLayout:
-    """Return the layout of an entry, with its prices if they are kept."""
-    source, index = entry.source, entry.index
-    if isinstance(source, Priced):
-        return priced_layout(query, source, index)._replace(priced=source.take(np.array([index])))
-    block = source.block if isinstance(source, Sized) else source
-    return PricedLayout(query, block.layout(index), entry.step_seconds, entry.device_bytes)
 
 
 def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
     """Return one layout of a priced block."""
-    return PricedLayout(
-        query, priced.block.layout(index), float(priced.step.total[index]), float(priced.device_bytes[index])
-    )
+    seconds, device = float(priced.step.total[index]), float(priced.device_bytes[index])
+    return PricedLayout(query, priced.block.layout(index), seconds, device)
 
 
-def _split_codes(block: LayoutBlock, index: Index) -> list[float]:
-    """Return a number per layout at an index that is equal where the split is."""
+def _splits_of(block: LayoutBlock, index: Index) -> Iterator[tuple[int, float]]:
+    """Return the pipeline size and a code of the other sizes of each layout at an index, equal where the split is."""
     code = np.zeros(len(index))
     for name in _SIZES:
         code = code * _BASE + getattr(block, name)[index]
-    return list(code.tolist())
+    return zip(repeat(block.pipeline_parallel), code.tolist())
 
 
 class JudgedBlock(NamedTuple):
@@ -460,20 +430,11 @@ def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
     """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it."""
     for pricing in blocks(scenario, space, chunk=CHUNK):
         allowed, broken = lawful(space, pricing)
-        several = [*sizes(space, allowed)]
-        yield JudgedBlock(pricing, broken, several[0] if several else None, len(pricing))
-        yield from (JudgedBlock(partial.pricing, (), partial, 0) for partial in several[1:])
-
-
-def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
-    """Yield the memory of lawful layouts, if any, and of those with the least recompute that fits."""
-    if not len(pricing):
-        return
-    sized = size(pricing)
-    yield sized
-    partial = solved(sized) if searches_partial(pricing.scenario, space) else None
-    if partial is not None:
-        yield partial
+        sized = size(allowed) if len(allowed) else None
+        yield JudgedBlock(pricing, broken, sized, len(pricing))
+        partial = solved(sized) if sized is not None and searches_partial(scenario, space) else None
+        if partial is not None:
+            yield JudgedBlock(partial.pricing, (), partial, 0)
 
 
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
@@ -515,10 +476,12 @@ def searches_partial(scenario: Scenario, space: Space) -> bool:
 def solved(sized: Sized, below: float = np.inf) -> Sized | None:
     """Return layouts that fit only with recompute, with the fewest recomputed layers that fit; None if none.
 
-    Layouts that need all layers of the largest chunk are left out, and those that take `below` seconds with one.
+    Layouts that need all layers of the largest chunk, or take `below` seconds without any, are left out.
     """
     pricing, fitting = sized.pricing, sized.verdict == FITS
     wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
+    if wanted.any() and below < np.inf:
+        wanted &= min_step_seconds(pricing) < below
     if not wanted.any():
         return None
     low = np.full(len(wanted), -1.0)
@@ -527,9 +490,6 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
         low[wanted & (np.bincount(kind[bare], minlength=kind.max() + 1)[kind] > 0)] = 0.0
         wanted &= np.bincount(kind[bare & fitting], minlength=kind.max() + 1)[kind] == 0
     pricing, low = pricing.take(wanted), low[wanted]
-    if below < np.inf and len(pricing):
-        faster = least_seconds(_with_layers(pricing, np.ones(len(pricing)))) < below
-        pricing, low = pricing.take(faster), low[faster]
 
     def fits(tried: Sized) -> Mask:
         return np.asarray(tried.verdict == FITS)
