@@ -165,7 +165,8 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     """Return a block of layouts with one pipeline shape, to be priced; the latest ones come with their figures."""
     if len(layouts) > _FEW:
         return Pricing(scenario, block_of(layouts))
-    return _few(scenario, scenario.calibration, *layouts)
+    calibration: Any = scenario.calibration
+    return _few(scenario, calibration, *layouts)
 
 
 _FEW: Final = 16

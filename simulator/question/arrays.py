@@ -54,16 +54,13 @@ def selected(figures: Any, where: Index, count: int) -> Any:
     known: dict[int, Any] = {}
 
     def chosen(figure: Any) -> Any:
-        if isinstance(figure, np.ndarray):
-            if figure.shape[-1:] != (count,):
-                return figure
-            if id(figure) not in known:
+        kind: Any = type(figure)
+        if kind is np.ndarray:
+            if figure.shape[-1:] == (count,) and id(figure) not in known:
                 known[id(figure)] = figure.take(where, axis=-1)
-            return known[id(figure)]
-        kind = type(figure)
+            return known.get(id(figure), figure)
         if isinstance(figure, tuple):
-            each = [*map(chosen, figure)]
-            return kind(*each) if hasattr(kind, "_fields") else tuple(each)
+            return getattr(kind, "_make", tuple)(map(chosen, figure))
         names = _field_names(kind)
         return kind(**{name: chosen(getattr(figure, name)) for name in names}) if names else figure
 

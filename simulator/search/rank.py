@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -90,8 +91,7 @@ def progress_part(progress: Progress | None, position: int, shares: int) -> Prog
     return report
 
 
-def _seconds(priced: PricedLayout) -> float:
-    return priced.step_seconds
+_seconds = attrgetter("step_seconds")
 
 
 def _search(query: Query, top: int, variants: bool, progress: Progress | None, below: float) -> SearchResult:  # noqa: FBT001  passed on
@@ -131,8 +131,8 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None, b
             progress(done, total)
     _offer_raised(fastest, raisable)
     rejected = {name: count for name, count in counts.items() if count}
-    lists = (listed.layouts for listed in (fastest, risky, starved, nearest))
-    return SearchResult(evaluated, feasible, rejected, *lists, examples=examples)
+    lists = (fastest.layouts, risky.layouts, starved.layouts, nearest.layouts)
+    return SearchResult(evaluated, feasible, rejected, *lists, examples)
 
 
 def _counted(query: Query) -> int:
@@ -174,12 +174,8 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     return np.concatenate(refused)
 
 
-class Raisable(NamedTuple):
-    """Layouts that may reach the requested probability with more recomputed layers."""
-
-    pricing: Pricing
-    seconds: Array
-    """Step seconds with their present recompute, shape (n,): a lower bound with more."""
+Raisable = tuple[Pricing, Array]
+"""Layouts that may reach the requested probability with more recomputed layers, and their step seconds without."""
 
 
 def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
@@ -194,7 +190,7 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
     chosen = unlikely[some[unlikely]]
     # Without the sizes, whose figures of the whole block would be held until then.
     alone = replace(pricing.take(chosen), sizes=None)
-    return [Raisable(alone, priced.step.total[chosen])] if len(chosen) else []
+    return [(alone, priced.step.total[chosen])] if len(chosen) else []
 
 
 def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
@@ -205,7 +201,7 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
         every = np.arange(len(sized.pricing))
         return np.asarray(likely_to_fit(query, sized, every) & (sized.verdict == FITS))
 
-    for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block.seconds))):
+    for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block[1]))):
         left = np.arange(len(pricing))
         while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_OFFERED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
@@ -241,7 +237,7 @@ def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> P
     The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
+    shortlist, raisable = Shortlist(query, 1, below=below), list[Raisable]()
     for priced, where in layouts_below(query, lambda: shortlist.bar):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
         if first and shortlist.entries:
@@ -314,22 +310,20 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
         yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
 
 
-_BASE = 8192.0
-"""Upper bound on every size in a split."""
 _SIZES = tuple(size.name for size in SPLIT if not size.per_block)
 
 
 class Entry(NamedTuple):
     """A layout of a shortlist; it is put together when the search is over."""
 
-    split: tuple[int, float]
-    """Pipeline size and code of the other sizes, or block and position where every layout counts."""
+    split: tuple[float, ...]
+    """Sizes of its split, or block and position where every layout counts."""
     block: LayoutBlock
-    index: int
+    position: int
     step_seconds: float
     device_bytes: float
     priced: Priced | None
-    """The block with its prices, if they are kept."""
+    """The block with its prices, of the one layout of a list of one."""
 
 
 @dataclass(slots=True)
@@ -341,8 +335,6 @@ class Shortlist:
     variants: bool = False
     """Whether to keep every layout, not only the best of each split."""
     by: Literal["step_seconds", "device_bytes"] = "step_seconds"
-    keeps: bool = False
-    """Whether layouts come with their prices."""
     below: float = np.inf
     """Figure from which on none enters, however few there are."""
     entries: list[Entry] = field(default_factory=list)
@@ -378,20 +370,21 @@ class Shortlist:
         if self.variants or not known or not len(index):
             return index
         of_index = zip(_splits_of(block, index), figures[index].tolist(), strict=True)
-        return index[np.array([figure < known.get(split, np.inf) for split, figure in of_index])]
+        entering: Index = index[np.array([figure < known.get(split, np.inf) for split, figure in of_index])]
+        return entering
 
     def offer(self, sized: Sized, index: Index) -> None:
         """Enter the layouts at an index that beat the present entries."""
         index, block = self.entering(sized, index), sized.block
         if not len(index):
             return
-        first: dict[tuple[int, float], int] = {}
+        first: dict[tuple[float, ...], int] = {}
         for at, split in zip(index.tolist(), _splits_of(block, index), strict=True):
             first.setdefault((id(block), at) if self.variants else split, at)
         priced = sized if isinstance(sized, Priced) else None
         seconds, device = np.full(len(block), np.nan) if priced is None else priced.step.total, sized.device_bytes
         entering = (
-            Entry(split, block, at, float(seconds[at]), float(device[at]), priced if self.keeps else None)
+            Entry(split, block, at, float(seconds[at]), float(device[at]), priced if self.limit == 1 else None)
             for split, at in [*first.items()][: self.limit]
         )
         best: dict[object, Entry] = {}
@@ -406,12 +399,10 @@ def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
     return PricedLayout(query, priced.block.layout(index), seconds, device)
 
 
-def _splits_of(block: LayoutBlock, index: Index) -> Iterator[tuple[int, float]]:
-    """Return the pipeline size and a code of the other sizes of each layout at an index, equal where the split is."""
-    code = np.zeros(len(index))
-    for name in _SIZES:
-        code = code * _BASE + getattr(block, name)[index]
-    return zip(repeat(block.pipeline_parallel), code.tolist())
+def _splits_of(block: LayoutBlock, index: Index) -> Iterator[tuple[float, ...]]:
+    """Return the sizes of the split of each layout at an index, pipeline parallel first."""
+    sizes = (getattr(block, name)[index].tolist() for name in _SIZES)
+    return zip(repeat(block.pipeline_parallel), *sizes, strict=False)
 
 
 class JudgedBlock(NamedTuple):
@@ -463,14 +454,8 @@ PassesLimit = Callable[[Sized], Mask]
 
 def searches_partial(scenario: Scenario, space: Space) -> bool:
     """Return whether a search solves for recomputed layers: the framework counts them, and recompute is left open."""
-    recompute = (
-        space.recompute,
-        space.recompute_modules,
-        space.recompute_method,
-        space.recompute_layers,
-        space.recompute_layer_list,
-    )
-    return scenario.framework.limits.recomputes_leading_layers and not any(recompute)
+    asked = any(getattr(space, axis.name) for axis in fields(space) if axis.name.startswith("recompute"))
+    return scenario.framework.limits.recomputes_leading_layers and not asked
 
 
 def solved(sized: Sized, below: float = np.inf) -> Sized | None:
@@ -484,17 +469,15 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
         wanted &= min_step_seconds(pricing) < below
     if not wanted.any():
         return None
-    low = np.full(len(wanted), -1.0)
     if pricing.sizes is not None:  # the same layouts without recompute are often in the block
-        kind, bare = pricing.sizes.index, pricing.recomputes("none")
-        low[wanted & (np.bincount(kind[bare], minlength=kind.max() + 1)[kind] > 0)] = 0.0
-        wanted &= np.bincount(kind[bare & fitting], minlength=kind.max() + 1)[kind] == 0
-    pricing, low = pricing.take(wanted), low[wanted]
+        kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
+        wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
+    pricing = pricing.take(wanted)
 
     def fits(tried: Sized) -> Mask:
         return np.asarray(tried.verdict == FITS)
 
-    return _fewest(pricing, low, fits, _SIZED_AT_ONCE)
+    return _fewest(pricing, np.full(len(pricing), -1.0), fits, _SIZED_AT_ONCE)
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
@@ -545,19 +528,11 @@ def _fewest(pricing: Pricing, low: Array, passes: PassesLimit, at_once: int) -> 
 
 def _with_layers(pricing: Pricing, layers: Array) -> Pricing:
     """Return the layouts with that many layers of every chunk recomputed in full; 0 recomputes nothing."""
-    some = layers > 0.0
-
-    def column(name: str, word: object, other: object) -> Array:
-        return np.where(some, BY_NAME[name].encoded(word), BY_NAME[name].encoded(other))
-
-    return pricing.changed(
-        recompute=column("recompute", "full", "none"),
-        recompute_method=column("recompute_method", "block", "uniform"),
-        recompute_modules=np.full(
-            len(pricing), BY_NAME["recompute_modules"].encoded(BY_NAME["recompute_modules"].default)
-        ),
-        recompute_layers=np.where(some, layers, 1.0),
-    )
+    words = {"recompute": ("full", "none"), "recompute_method": ("block", "uniform")}
+    columns = {name: np.where(layers > 0.0, *map(BY_NAME[name].encoded, both)) for name, both in words.items()}
+    modules = BY_NAME["recompute_modules"]
+    columns["recompute_modules"] = np.full(len(pricing), modules.encoded(modules.default))
+    return pricing.changed(**columns, recompute_layers=np.maximum(layers, 1.0))
 
 
 _SURE = 0.99

@@ -33,15 +33,6 @@ def test_what_takes_as_long_as_the_bound_is_too_slow() -> None:
     assert fastest_of(QUERY, below=first.step_seconds / 2) is None
 
 
-def test_layouts_of_a_split_have_one_code_and_different_splits_others() -> None:
-    sizes = [(1, 1, 8), (2, 1, 4), (1, 2, 4), (4, 1, 2), (2, 2, 2)]
-    layouts = [Layout(tensor_parallel=t, context_parallel=c, data_parallel=d, stage_layers=(8,)) for t, c, d in sizes]
-    same = replace(layouts[1], micro_batch_size=4, recompute="full")
-    *codes, again = ranks._splits_of(block_of([*layouts, same]), np.arange(len(layouts) + 1))
-    assert len(set(codes)) == len(layouts)
-    assert again == codes[1]
-
-
 @pytest.mark.parametrize(
     ("steps", "widths", "equal"),
     [
@@ -97,9 +88,8 @@ def test_the_bar_of_a_shortlist_is_its_last_entry_once_it_is_full(by: Any, bars:
         listed = Shortlist(QUERY, limit, by=by)
         listed.offer(priced, np.arange(2))
         assert listed.bar == bar
-        assert [(one.layout, one.step_seconds) for one in listed.layouts] == [*zip(layouts, step.total, strict=True)][
-            :limit
-        ]
+        assert [one.layout for one in listed.layouts] == layouts[:limit]
+        assert [one.step_seconds for one in listed.layouts] == [1.0, 2.0][:limit]
 
 
 @pytest.mark.parametrize(

@@ -519,8 +519,7 @@ def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> Ki
 def largest_weight(pricing: Pricing, *, sharded: bool = False) -> Array:
     """Return the parameters of the largest local tensor, shape (n,); gate and up are fused, as are local experts."""
     count = local_shard if sharded else local_count
-    parameters: Array = largest(count(pricing, piece) for piece in _largest_pieces(conditions_of(pricing.scenario)))
-    return parameters
+    return np.asarray(largest(count(pricing, piece) for piece in _largest_pieces(conditions_of(pricing.scenario))))
 
 
 @lru_cache(maxsize=64)
