@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import repeat
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -80,13 +79,14 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     )
 
 
-def progress_part(progress: Progress | None, position: int, shares: int) -> Progress | None:
+def progress_part(progress: Progress | None, position: int, shares: int) -> Progress:
     """Return a progress callback for one of `shares` equal shares of the work."""
-    if progress is None or shares == 1:
+    if progress is not None and shares == 1:
         return progress
 
     def report(done: int, total: int) -> None:
-        progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * shares)
+        if progress is not None:
+            progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * shares)
 
     return report
 
@@ -94,7 +94,7 @@ def progress_part(progress: Progress | None, position: int, shares: int) -> Prog
 _seconds = attrgetter("step_seconds")
 
 
-def _search(query: Query, top: int, variants: bool, progress: Progress | None, below: float) -> SearchResult:  # noqa: FBT001  passed on
+def _search(query: Query, top: int, variants: bool, progress: Progress, below: float) -> SearchResult:  # noqa: FBT001  passed on
     """Search one alternative of a question for layouts that take less than `below` seconds."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
@@ -127,8 +127,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None, b
                 risky.offer(priced, unlikely)
                 raisable += _raisable(query, priced, unlikely)
                 starved.offer(priced, np.flatnonzero(priced.verdict == STARVED))
-        if progress:
-            progress(done, total)
+        progress(done, total)
     _offer_raised(fastest, raisable)
     rejected = {name: count for name, count in counts.items() if count}
     lists = (fastest.layouts, risky.layouts, starved.layouts, nearest.layouts)
@@ -198,8 +197,7 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
     query = shortlist.query
 
     def passes(sized: Sized) -> Mask:
-        every = np.arange(len(sized.pricing))
-        return np.asarray(likely_to_fit(query, sized, every) & (sized.verdict == FITS))
+        return np.asarray(likely_to_fit(query, sized, np.arange(len(sized.pricing))) & (sized.verdict == FITS))
 
     for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block[1]))):
         left = np.arange(len(pricing))
@@ -310,9 +308,6 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
         yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
 
 
-_SIZES = tuple(size.name for size in SPLIT if not size.per_block)
-
-
 class Entry(NamedTuple):
     """A layout of a shortlist; it is put together when the search is over."""
 
@@ -369,7 +364,7 @@ class Shortlist:
         known = {entry.split: self._figure(entry) for entry in self.entries}
         if self.variants or not known or not len(index):
             return index
-        of_index = zip(_splits_of(block, index), figures[index].tolist(), strict=True)
+        of_index = zip(map(tuple, _splits(block, index).tolist()), figures[index].tolist(), strict=True)
         entering: Index = index[np.array([figure < known.get(split, np.inf) for split, figure in of_index])]
         return entering
 
@@ -379,8 +374,8 @@ class Shortlist:
         if not len(index):
             return
         first: dict[tuple[float, ...], int] = {}
-        for at, split in zip(index.tolist(), _splits_of(block, index), strict=True):
-            first.setdefault((id(block), at) if self.variants else split, at)
+        for at, split in zip(index.tolist(), _splits(block, index).tolist(), strict=True):
+            first.setdefault((id(block), at) if self.variants else tuple(split), at)
         priced = sized if isinstance(sized, Priced) else None
         seconds, device = np.full(len(block), np.nan) if priced is None else priced.step.total, sized.device_bytes
         entering = (
@@ -397,12 +392,6 @@ def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
     """Return one layout of a priced block."""
     seconds, device = float(priced.step.total[index]), float(priced.device_bytes[index])
     return PricedLayout(query, priced.block.layout(index), seconds, device)
-
-
-def _splits_of(block: LayoutBlock, index: Index) -> Iterator[tuple[float, ...]]:
-    """Return the sizes of the split of each layout at an index, pipeline parallel first."""
-    sizes = (getattr(block, name)[index].tolist() for name in _SIZES)
-    return zip(repeat(block.pipeline_parallel), *sizes, strict=False)
 
 
 class JudgedBlock(NamedTuple):
@@ -473,11 +462,8 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
         kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
         wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
     pricing = pricing.take(wanted)
-
-    def fits(tried: Sized) -> Mask:
-        return np.asarray(tried.verdict == FITS)
-
-    return _fewest(pricing, np.full(len(pricing), -1.0), fits, _SIZED_AT_ONCE)
+    low = np.full(len(pricing), -1.0)
+    return _fewest(pricing, low, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
@@ -600,7 +586,7 @@ def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], lis
         return [], []
     seconds = np.concatenate([each.step.total for each in fitting])
     memory = np.concatenate([each.device_bytes for each in fitting])
-    splits = np.concatenate([_splits(each.block) for each in fitting], axis=1)
+    splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in fitting]).T
     order = np.argsort(seconds, kind="stable")
     order = order[_chosen(memory[order], splits[:, order], drawn)]
     detailed = np.zeros(len(order), bool)
@@ -614,10 +600,10 @@ def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], lis
     return [layouts[at] for at in np.flatnonzero(detailed)], [layouts[at] for at in np.flatnonzero(~detailed)]
 
 
-def _splits(block: LayoutBlock) -> Array:
-    """Return the split sizes of every layout, shape (sizes, n)."""
-    sizes = (np.asarray(getattr(block, size.name), float) for size in SPLIT)
-    return np.array([np.broadcast_to(size, (len(block),)) for size in sizes])
+def _splits(block: LayoutBlock, index: Index) -> Array:
+    """Return the split sizes of the layouts at an index, shape (layouts, sizes)."""
+    sizes = (getattr(block, size.name) if size.per_block else getattr(block, size.name)[index] for size in SPLIT)
+    return np.array([size * np.ones(len(index)) for size in sizes]).T
 
 
 def _chosen(memory: Array, splits: Array, most: int) -> Index:

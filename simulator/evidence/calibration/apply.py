@@ -401,8 +401,7 @@ class _Spreads:
         """
         if not self.limits:
             narrow, wide = (self._part(covered=covered) for covered in (True, False))
-            any_layout = block.layout(0)
-            inside, outside = (unit_of("memory", self.scenario, any_layout, 0.0, part) for part in (narrow, wide))
+            inside, outside = (unit_of("memory", self.scenario, block.layout(0), 0.0, part) for part in (narrow, wide))
             widest = _spread(_beyond_stack(outside._replace(features=len(FEATURES))), wide)
             self.limits[:] = (
                 _spread(inside._replace(features=0), narrow),
