@@ -235,7 +235,7 @@ def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> P
     The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    shortlist, raisable = Shortlist(query, 1, below=below), list[Raisable]()
+    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
     for priced, where in layouts_below(query, lambda: shortlist.bar):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
         if first and shortlist.entries:
@@ -318,7 +318,7 @@ class Entry(NamedTuple):
     step_seconds: float
     device_bytes: float
     priced: Priced | None
-    """The block with its prices, of the one layout of a list of one."""
+    """The block with its prices, if it is kept."""
 
 
 @dataclass(slots=True)
@@ -330,6 +330,8 @@ class Shortlist:
     variants: bool = False
     """Whether to keep every layout, not only the best of each split."""
     by: Literal["step_seconds", "device_bytes"] = "step_seconds"
+    keeps: bool = False
+    """Whether layouts come with their prices."""
     below: float = np.inf
     """Figure from which on none enters, however few there are."""
     entries: list[Entry] = field(default_factory=list)
@@ -376,10 +378,10 @@ class Shortlist:
         first: dict[tuple[float, ...], int] = {}
         for at, split in zip(index.tolist(), _splits(block, index).tolist(), strict=True):
             first.setdefault((id(block), at) if self.variants else tuple(split), at)
-        priced = sized if isinstance(sized, Priced) else None
-        seconds, device = np.full(len(block), np.nan) if priced is None else priced.step.total, sized.device_bytes
+        priced, device = sized if isinstance(sized, Priced) else None, sized.device_bytes
+        kept = priced if self.keeps else None
         entering = (
-            Entry(split, block, at, float(seconds[at]), float(device[at]), priced if self.limit == 1 else None)
+            Entry(split, block, at, float(priced.step.total[at]) if priced else np.nan, float(device[at]), kept)
             for split, at in [*first.items()][: self.limit]
         )
         best: dict[object, Entry] = {}
