@@ -60,10 +60,10 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     alternatives, results, below = query.alternatives(), list[SearchResult](), np.inf
     # The last is seldom slower: what it found leaves less to time in the question as it stands, which goes first.
     for n, alternative in enumerate(reversed(alternatives)):
-        found = _search(alternative, top, variants, progress_part(progress, n, len(alternatives)), below)
-        results.insert(0, found)
-        if len(found.fastest) == top and len(found.risky) == MOST_RISKY:
-            below = np.nextafter(max(_seconds(found.fastest[-1]), _seconds(found.risky[-1])), np.inf)
+        result = _search(alternative, top, variants, progress_part(progress, n, len(alternatives)), below)
+        results.insert(0, result)
+        if len(result.fastest) == top and len(result.risky) == MOST_RISKY:
+            below = np.nextafter(max(_seconds(result.fastest[-1]), _seconds(result.risky[-1])), np.inf)
     fastest: dict[object, PricedLayout] = {}
     for priced in sorted((priced for each in results for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
@@ -379,9 +379,9 @@ class Shortlist:
         for at, split in zip(index.tolist(), _splits(block, index).tolist(), strict=True):
             first.setdefault((id(block), at) if self.variants else tuple(split), at)
         priced, device = sized if isinstance(sized, Priced) else None, sized.device_bytes
-        kept = priced if self.keeps else None
+        block_prices = priced if self.keeps else None
         entering = (
-            Entry(split, block, at, float(priced.step.total[at]) if priced else np.nan, float(device[at]), kept)
+            Entry(split, block, at, float(priced.step.total[at]) if priced else np.nan, float(device[at]), block_prices)
             for split, at in [*first.items()][: self.limit]
         )
         best: dict[object, Entry] = {}
@@ -445,8 +445,8 @@ PassesLimit = Callable[[Sized], Mask]
 
 def searches_partial(scenario: Scenario, space: Space) -> bool:
     """Return whether a search solves for recomputed layers: the framework counts them, and recompute is left open."""
-    asked = any(getattr(space, axis.name) for axis in fields(space) if axis.name.startswith("recompute"))
-    return scenario.framework.limits.recomputes_leading_layers and not asked
+    names = (axis.name for axis in fields(space) if axis.name.startswith("recompute"))
+    return scenario.framework.limits.recomputes_leading_layers and not any(getattr(space, name) for name in names)
 
 
 def solved(sized: Sized, below: float = np.inf) -> Sized | None:

@@ -484,9 +484,9 @@ def step_seconds(
         memory = memory_by_stage(pricing)
     work = work or stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
-    least = _least_seconds(pricing.scenario, pipeline)
-    if not (least < below).any():
-        return StepSeconds(least, pipeline, work, *[np.zeros(len(pricing))] * 4)
+    bound = _least_seconds(pricing.scenario, pipeline)
+    if not (bound < below).any():
+        return StepSeconds(bound, pipeline, work, *[np.zeros(len(pricing))] * 4)
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
     moves = host_moves(pricing, memory)
     forward = np.maximum(work.forward, moves.each_pass)
