@@ -119,11 +119,9 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     equal = equal_to_first(searched.fastest, (*searched.risky, *searched.starved))
     side = progress_part(progress, 1, 2)
     fp8 = in_fp8(query, near)
-    if side is not None:
-        side(1, 2)
+    side(1, 2)
     stacks = tuple(on_other_stacks(query, near))
-    if side is not None:
-        side(2, 2)
+    side(2, 2)
     return Ranking(
         query=_inputs(query),
         question=query.question,

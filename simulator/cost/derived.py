@@ -119,21 +119,26 @@ class Pricing:
         """Return the layouts selected by an index or mask array, with an empty cache."""
         sizes = None if self.sizes is None else self.sizes.take(where)
         work = None if self.work is None else self.work.take(where)
-        return Pricing(self.scenario, self.block.take(where), sizes, work)
+        return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work))
+
+    def _of_cut(self, pricing: Pricing) -> Pricing:
+        """Return layouts of the same cut with what is known of it."""
+        vars(pricing).update((name, vars(self)[name]) for name in ("contents", "chunks_alike") if name in vars(self))
+        return pricing
 
     def copies(self, each: Index, scenario: Scenario, *kept: Callable[[Pricing], Any]) -> Pricing:
         """Return the layouts at an index under other coefficients of memory.
 
         Figures of sizes, of work and of the `kept` formulas come from these layouts: none reads such a coefficient.
         """
-        copies = Pricing(scenario, self.block.take(each), Alike(self, each))
+        copies = self._of_cut(Pricing(scenario, self.block.take(each), Alike(self, each)))
         for formula in kept:
             copies.figures[formula] = selected(formula(self), each, len(self))
         return copies
 
     def changed(self, **columns: Any) -> Pricing:
         """Return the layouts with other recompute, by column."""
-        return Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work)
+        return self._of_cut(Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work))
 
 
 @record()
@@ -160,9 +165,8 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     """Return a block of layouts with one pipeline shape, to be priced; the latest ones come with their figures."""
     if len(layouts) > _FEW:
         return Pricing(scenario, block_of(layouts))
-    recent = _few(scenario, *layouts)
-    # Equal scenarios may have different calibrations.
-    return recent if recent.scenario.calibration is scenario.calibration else Pricing(scenario, recent.block)
+    calibration: Any = scenario.calibration
+    return _few(scenario, calibration, *layouts)
 
 
 _FEW: Final = 16
@@ -170,7 +174,8 @@ _FEW: Final = 16
 
 
 @lru_cache(maxsize=16)
-def _few(scenario: Scenario, *layouts: Layout) -> Pricing:
+def _few(scenario: Scenario, _: object, *layouts: Layout) -> Pricing:
+    """Return their block; equal scenarios may have different calibrations."""
     return Pricing(scenario, block_of(layouts))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from functools import reduce
+from dataclasses import fields, is_dataclass
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -47,13 +47,27 @@ def largest(figures: Iterable[Any]) -> Any:
 
 
 def selected(figures: Any, where: Index, count: int) -> Any:
-    """Return the figures of the layouts at `where`: arrays along a last axis of length `count`, records by field."""
-    if isinstance(figures, np.ndarray):
-        return figures.take(where, axis=-1) if figures.shape[-1:] == (count,) else figures
-    if isinstance(figures, tuple):
-        chosen = [selected(each, where, count) for each in figures]
-        return type(figures)(*chosen) if hasattr(figures, "_fields") else tuple(chosen)
-    if dataclasses.is_dataclass(figures) and not isinstance(figures, type):
-        fields = (field.name for field in dataclasses.fields(figures) if field.init)
-        return dataclasses.replace(figures, **{name: selected(getattr(figures, name), where, count) for name in fields})
-    return figures
+    """Return the figures of the layouts at `where`: arrays along a last axis of length `count`, records by field.
+
+    An array that several fields share stays one array.
+    """
+    known: dict[int, Any] = {}
+
+    def chosen(figure: Any) -> Any:
+        kind: Any = type(figure)
+        if kind is np.ndarray:
+            if figure.shape[-1:] == (count,) and id(figure) not in known:
+                known[id(figure)] = figure.take(where, axis=-1)
+            return known.get(id(figure), figure)
+        if isinstance(figure, tuple):
+            return getattr(kind, "_make", tuple)(map(chosen, figure))
+        names = _field_names(kind)
+        return kind(**{name: chosen(getattr(figure, name)) for name in names}) if names else figure
+
+    return chosen(figures)
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    """Return the fields that make a record of a kind; none of anything else."""
+    return tuple(each.name for each in fields(kind) if each.init) if is_dataclass(kind) else ()

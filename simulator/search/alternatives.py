@@ -204,6 +204,8 @@ def _among(space: Space, layouts: Collection[Layout]) -> Space:
     sizes: dict[str, Any] = {
         size.name: tuple(sorted({getattr(layout, size.name) for layout in layouts})) for size in SPLIT
     }
+    # The pipelines of the first layouts are searched first: of the others bounds then leave out more.
+    sizes["pipeline_parallel"] = tuple(dict.fromkeys(layout.pipeline_parallel for layout in layouts))
     return replace(space, **sizes)
 
 
@@ -400,9 +402,9 @@ def with_switches(
     A set switch without effect is noted, as no option is ignored silently. `assumed` has unset switches with another
     value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
     """
-    base = priced or price(pricing_of(scenario, estimate.layout))
 
     def assumed() -> tuple[AssumedSwitch, ...]:
+        base = priced or price(pricing_of(scenario, estimate.layout))
         return tuple(sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))

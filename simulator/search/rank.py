@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.timing.step import min_step_seconds
+from simulator.cost.timing.step import ROUNDING, min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -28,13 +28,12 @@ Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
 _SHARE = 1000
 """Units in which one share of the work is counted."""
-_JUDGED_AT_ONCE = 32
+_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96
+"""Layouts that enter a shortlist together, and that are judged together."""
 MOST_RISKY = 3
 """Number of risky layouts in a result."""
 _FEW = 512
 """Largest block that is timed whole rather than in part."""
-_ROUNDING = 1.0 - 1e-9
-"""Factor on a bound that absorbs rounding in another order."""
 
 
 class SearchResult(NamedTuple):
@@ -58,11 +57,13 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
 
     `starved`, `nearest` and `examples` are those of the question as it stands.
     """
-    alternatives = query.alternatives()
-    results = [
-        _search(alternative, top, variants, progress_part(progress, n, len(alternatives)))
-        for n, alternative in enumerate(alternatives)
-    ]
+    alternatives, results, below = query.alternatives(), list[SearchResult](), np.inf
+    # The last is seldom slower: what it found leaves less to time in the question as it stands, which goes first.
+    for n, alternative in enumerate(reversed(alternatives)):
+        result = _search(alternative, top, variants, progress_part(progress, n, len(alternatives)), below)
+        results.insert(0, result)
+        if len(result.fastest) == top and len(result.risky) == MOST_RISKY:
+            below = np.nextafter(max(_seconds(result.fastest[-1]), _seconds(result.risky[-1])), np.inf)
     fastest: dict[object, PricedLayout] = {}
     for priced in sorted((priced for each in results for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
@@ -78,27 +79,28 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     )
 
 
-def progress_part(progress: Progress | None, position: int, shares: int) -> Progress | None:
+def progress_part(progress: Progress | None, position: int, shares: int) -> Progress:
     """Return a progress callback for one of `shares` equal shares of the work."""
-    if progress is None or shares == 1:
+    if progress is not None and shares == 1:
         return progress
 
     def report(done: int, total: int) -> None:
-        progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * shares)
+        if progress is not None:
+            progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * shares)
 
     return report
 
 
-def _seconds(priced: PricedLayout) -> float:
-    return priced.step_seconds
+_seconds = attrgetter("step_seconds")
 
 
-def _search(query: Query, top: int, variants: bool, progress: Progress | None) -> SearchResult:  # noqa: FBT001  passed on
-    """Search one alternative of a question."""
+def _search(query: Query, top: int, variants: bool, progress: Progress, below: float) -> SearchResult:  # noqa: FBT001  passed on
+    """Search one alternative of a question for layouts that take less than `below` seconds."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
-    fastest, risky = Shortlist(query, top, variants), Shortlist(query, MOST_RISKY, variants)
-    starved, nearest = Shortlist(query, 1), Shortlist(query, 1, by="device_bytes")
+    fastest, risky = Shortlist(query, top, variants, below=below), Shortlist(query, MOST_RISKY, variants)
+    others = -np.inf if query.chosen else np.inf  # looked for in the question as it stands alone
+    starved, nearest = Shortlist(query, 1, below=others), Shortlist(query, 1, by="device_bytes", below=others)
     raisable: list[Raisable] = []
     done = evaluated = feasible = 0
     total = _counted(query)
@@ -117,21 +119,19 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
             counts["near_capacity"] += int(np.count_nonzero(near))
             nearest.offer(sized, np.flatnonzero(sized.verdict == DOES_NOT_FIT))
             bars = np.where(fits, fastest.bar, np.where(near, starved.bar, -np.inf))
-            if min(fastest.bar, starved.bar) < np.inf and (bars > -np.inf).any():
-                bars = np.where(_ROUNDING * min_step_seconds(sized.pricing) < bars, bars, -np.inf)
+            if np.isfinite(bars).any():
+                bars = np.where(min_step_seconds(sized.pricing) < bars, bars, -np.inf)
             priced = _timed(sized, bars)
             if priced is not None:
                 unlikely = _offer(fastest, priced, priced.verdict == FITS)
                 risky.offer(priced, unlikely)
                 raisable += _raisable(query, priced, unlikely)
                 starved.offer(priced, np.flatnonzero(priced.verdict == STARVED))
-        if progress:
-            progress(done, total)
+        progress(done, total)
     _offer_raised(fastest, raisable)
     rejected = {name: count for name, count in counts.items() if count}
-    lists = {"fastest": fastest, "risky": risky, "starved": starved, "nearest": nearest}
-    entries = {name: tuple(listed.entries) for name, listed in lists.items()}
-    return SearchResult(evaluated=evaluated, feasible=feasible, rejected=rejected, examples=examples, **entries)
+    lists = (fastest.layouts, risky.layouts, starved.layouts, nearest.layouts)
+    return SearchResult(evaluated, feasible, rejected, *lists, examples)
 
 
 def _counted(query: Query) -> int:
@@ -158,26 +158,23 @@ def _timed(sized: Sized, bars: Array) -> Priced | None:
 def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     """Enter the layouts that fit with the requested probability; return others that would have entered.
 
-    Only entering layouts are judged, the best first and some at a time, as each entry leaves less to judge.
+    Only entering layouts are offered, the best first and some at a time, as each entry leaves less to offer. Those of
+    several lots are judged together: many take little longer than a few.
     """
-    query = shortlist.query
     refused = [np.empty(0, dtype=np.intp)]
-    left = np.flatnonzero(where)
-    left = left[np.argsort(priced.step.total[left], kind="stable")]
-    while len(lot := shortlist.entering(priced, left)[:_JUDGED_AT_ONCE]):
-        likely = likely_to_fit(query, priced, lot)
-        refused.append(lot[~likely])
-        shortlist.offer(priced, lot[likely])
-        left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
+    left, judged, likely = np.flatnonzero(where), np.zeros(len(where), dtype=np.bool_), where.copy()
+    while len(left := shortlist.entering(priced, left)):
+        lot, left = left[:_OFFERED_AT_ONCE], left[_OFFERED_AT_ONCE:]
+        if not judged[lot].all():
+            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)]))
+            likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
+        refused.append(lot[~likely[lot]])
+        shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
 
 
-class Raisable(NamedTuple):
-    """Layouts that may reach the requested probability with more recomputed layers."""
-
-    pricing: Pricing
-    seconds: Array
-    """Step seconds with their present recompute, shape (n,): a lower bound with more."""
+Raisable = tuple[Pricing, Array]
+"""Layouts that may reach the requested probability with more recomputed layers, and their step seconds without."""
 
 
 def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
@@ -192,7 +189,7 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
     chosen = unlikely[some[unlikely]]
     # Without the sizes, whose figures of the whole block would be held until then.
     alone = replace(pricing.take(chosen), sizes=None)
-    return [Raisable(alone, priced.step.total[chosen])] if len(chosen) else []
+    return [(alone, priced.step.total[chosen])] if len(chosen) else []
 
 
 def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
@@ -200,12 +197,11 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
     query = shortlist.query
 
     def passes(sized: Sized) -> Mask:
-        every = np.arange(len(sized.pricing))
-        return np.asarray(likely_to_fit(query, sized, every) & (sized.verdict == FITS))
+        return np.asarray(likely_to_fit(query, sized, np.arange(len(sized.pricing))) & (sized.verdict == FITS))
 
-    for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block.seconds))):
+    for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block[1]))):
         left = np.arange(len(pricing))
-        while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_JUDGED_AT_ONCE]):
+        while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_OFFERED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
             more = raised(pricing.take(lot), passes)
             allowed = None if more is None else lawful(query.space, more.pricing)[0]
@@ -226,10 +222,10 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
 def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
     """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
     best: PricedLayout | None = None
-    for alternative in query.alternatives():
-        fastest = fastest_of(alternative, below if best is None else min(best.step_seconds, below))
-        if fastest is not None and (best is None or fastest.step_seconds < best.step_seconds):
-            best = fastest
+    for alternative in reversed(query.alternatives()):  # of equal layouts that of the question as it stands
+        fastest = fastest_of(alternative, below)
+        if fastest is not None:
+            best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
     return best
 
 
@@ -239,13 +235,14 @@ def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> P
     The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    shortlist, raisable = Shortlist(query, 1, keeps=True), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: min(shortlist.bar, below)):
+    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
+    for priced, where in layouts_below(query, lambda: shortlist.bar):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
         if first and shortlist.entries:
-            return shortlist.entries[0]
-    _offer_raised(shortlist, raisable)
-    return shortlist.entries[0] if shortlist.entries else None
+            break
+    else:
+        _offer_raised(shortlist, raisable)
+    return next(iter(shortlist.layouts), None)
 
 
 def fits_somewhere(query: Query) -> bool:
@@ -265,7 +262,7 @@ def least_devices(query: Query) -> float:
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
     lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
     room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
-    return _ROUNDING * float(np.min(lasting)) / room
+    return ROUNDING * float(np.min(lasting)) / room
 
 
 def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
@@ -276,16 +273,13 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         if not len(allowed):
             continue
         # Until a layout is known no bound spares one.
-        bounds = _ROUNDING * min_step_seconds(allowed) if bar() < np.inf else np.zeros(len(allowed))
-        below = (bounds < bar()) & _may_fit(allowed)
+        below = _may_fit(allowed) & ((min_step_seconds(allowed) < bar()) if bar() < np.inf else True)
         if not below.any():
             continue
-        allowed, bounds = (allowed, bounds) if below.all() else (allowed.take(below), bounds[below])
-        sized = size(allowed)
+        sized = size(allowed if below.all() else allowed.take(below))
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
-            below = bounds < bar()
-            partial = solved(sized if below.all() else sized.take(np.flatnonzero(below)))
+            partial = solved(sized, bar())
             yield from _timed_below(partial, bar) if partial is not None else ()
 
 
@@ -293,7 +287,7 @@ def _may_fit(pricing: Pricing) -> Mask:
     """Return which layouts have room for what lives between steps, with any recompute."""
     kinds, group = pricing.scenario.kinds_of_device, pricing.contents.group
     room = np.array([kind.usable_memory_bytes for kind in kinds]) * pricing.scenario.coefficients.memory.starved_from
-    return np.asarray((_ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
+    return np.asarray((ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
 
 
 def _experts_possible(pricing: Pricing) -> Mask:
@@ -314,10 +308,17 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
         yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
 
 
-_BASE = 8192.0
-"""Upper bound on every size in a split."""
-_SIZES = tuple(size.name for size in SPLIT if not size.per_block)
-_SHARED = tuple(size.name for size in SPLIT if size.per_block)
+class Entry(NamedTuple):
+    """A layout of a shortlist; it is put together when the search is over."""
+
+    split: tuple[float, ...]
+    """Sizes of its split, or block and position where every layout counts."""
+    block: LayoutBlock
+    position: int
+    step_seconds: float
+    device_bytes: float
+    priced: Priced | None
+    """The block with its prices, if it is kept."""
 
 
 @dataclass(slots=True)
@@ -330,15 +331,25 @@ class Shortlist:
     """Whether to keep every layout, not only the best of each split."""
     by: Literal["step_seconds", "device_bytes"] = "step_seconds"
     keeps: bool = False
-    """Whether entries come with their prices."""
-    entries: list[PricedLayout] = field(default_factory=list)
+    """Whether layouts come with their prices."""
+    below: float = np.inf
+    """Figure from which on none enters, however few there are."""
+    entries: list[Entry] = field(default_factory=list)
 
     @property
     def bar(self) -> float:
         """Return the figure from which on no layout enters."""
-        return self._figure(self.entries[-1]) if len(self.entries) == self.limit else np.inf
+        return min(self._figure(self.entries[-1]), self.below) if len(self.entries) == self.limit else self.below
 
-    def _figure(self, entry: PricedLayout) -> float:
+    @property
+    def layouts(self) -> tuple[PricedLayout, ...]:
+        """Return the layouts, best first."""
+        return tuple(
+            PricedLayout(self.query, block.layout(at), seconds, device, priced and priced.take(np.array([at])))
+            for _, block, at, seconds, device, priced in self.entries
+        )
+
+    def _figure(self, entry: Entry) -> float:
         return entry.step_seconds if self.by == "step_seconds" else entry.device_bytes
 
     def _figures(self, sized: Sized) -> Array:
@@ -351,50 +362,38 @@ class Shortlist:
     def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
         """Return `entering` for layouts with `figures`, shape (n,)."""
         index = index[figures[index] < self.bar]
-        index = index[np.argsort(figures[index], kind="stable")]
-        if self.variants or not len(index):
+        index = index[figures[index].argsort(kind="stable")]
+        known = {entry.split: self._figure(entry) for entry in self.entries}
+        if self.variants or not known or not len(index):
             return index
-        shared = [getattr(block, name) for name in _SHARED]
-        of_block = (each for each in self.entries if [getattr(each.layout, name) for name in _SHARED] == shared)
-        known = {_split_code(entry.layout): self._figure(entry) for entry in of_block}
-        codes = _split_codes(block)[index]
-        beaten = [known.get(code, np.inf) <= key for code, key in zip(codes, figures[index], strict=True)]
-        return index[~np.array(beaten, dtype=np.bool_)]
+        of_index = zip(map(tuple, _splits(block, index).tolist()), figures[index].tolist(), strict=True)
+        entering: Index = index[np.array([figure < known.get(split, np.inf) for split, figure in of_index])]
+        return entering
 
     def offer(self, sized: Sized, index: Index) -> None:
         """Enter the layouts at an index that beat the present entries."""
-        index = self.entering(sized, index)
-        if not self.variants:
-            index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
-        entering = (priced_layout(self.query, sized, int(at), keeps=self.keeps) for at in index[: self.limit])
-        merged = [*self.entries, *entering]
-        merged.sort(key=self._figure)
-        best: dict[object, PricedLayout] = {}
-        for entry in merged:
-            best.setdefault(entry.layout if self.variants else entry.layout.split, entry)
+        index, block = self.entering(sized, index), sized.block
+        if not len(index):
+            return
+        first: dict[tuple[float, ...], int] = {}
+        for at, split in zip(index.tolist(), _splits(block, index).tolist(), strict=True):
+            first.setdefault((id(block), at) if self.variants else tuple(split), at)
+        priced, device = sized if isinstance(sized, Priced) else None, sized.device_bytes
+        block_prices = priced if self.keeps else None
+        entering = (
+            Entry(split, block, at, float(priced.step.total[at]) if priced else np.nan, float(device[at]), block_prices)
+            for split, at in [*first.items()][: self.limit]
+        )
+        best: dict[object, Entry] = {}
+        for entry in sorted((*self.entries, *entering), key=self._figure):
+            best.setdefault(entry.split, entry)
         self.entries = list(best.values())[: self.limit]
 
 
-def priced_layout(query: Query, sized: Sized, index: int, *, keeps: bool = False) -> PricedLayout:
-    """Return one layout of a priced block; one that `keeps` it is estimated without pricing it again."""
-    layout, device_bytes = sized.block.layout(index), float(sized.device_bytes[index])
-    if not isinstance(sized, Priced):
-        return PricedLayout(query, layout, np.nan, device_bytes)
-    alone = sized.take(np.array([index])) if keeps else None
-    return PricedLayout(query, layout, float(sized.step.total[index]), device_bytes, alone)
-
-
-def _split_code(layout: Layout) -> float:
-    """Return the code of one layout's split, as in `_split_codes`."""
-    return reduce(lambda code, name: code * _BASE + getattr(layout, name), _SIZES, 0.0)
-
-
-def _split_codes(block: LayoutBlock) -> Array:
-    """Return a number per layout that is equal where the split is."""
-    code = np.zeros(len(block))
-    for name in _SIZES:
-        code = code * _BASE + getattr(block, name)
-    return code
+def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
+    """Return one layout of a priced block."""
+    seconds, device = float(priced.step.total[index]), float(priced.device_bytes[index])
+    return PricedLayout(query, priced.block.layout(index), seconds, device)
 
 
 class JudgedBlock(NamedTuple):
@@ -413,20 +412,11 @@ def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
     """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it."""
     for pricing in blocks(scenario, space, chunk=CHUNK):
         allowed, broken = lawful(space, pricing)
-        several = [*sizes(space, allowed)]
-        yield JudgedBlock(pricing, broken, several[0] if several else None, len(pricing))
-        yield from (JudgedBlock(partial.pricing, (), partial, 0) for partial in several[1:])
-
-
-def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
-    """Yield the memory of lawful layouts, if any, and of those with the least recompute that fits."""
-    if not len(pricing):
-        return
-    sized = size(pricing)
-    yield sized
-    partial = solved(sized) if searches_partial(pricing.scenario, space) else None
-    if partial is not None:
-        yield partial
+        sized = size(allowed) if len(allowed) else None
+        yield JudgedBlock(pricing, broken, sized, len(pricing))
+        partial = solved(sized) if sized is not None and searches_partial(scenario, space) else None
+        if partial is not None:
+            yield JudgedBlock(partial.pricing, (), partial, 0)
 
 
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
@@ -455,30 +445,27 @@ PassesLimit = Callable[[Sized], Mask]
 
 def searches_partial(scenario: Scenario, space: Space) -> bool:
     """Return whether a search solves for recomputed layers: the framework counts them, and recompute is left open."""
-    recompute = (
-        space.recompute,
-        space.recompute_modules,
-        space.recompute_method,
-        space.recompute_layers,
-        space.recompute_layer_list,
-    )
-    return scenario.framework.limits.recomputes_leading_layers and not any(recompute)
+    names = (axis.name for axis in fields(space) if axis.name.startswith("recompute"))
+    return scenario.framework.limits.recomputes_leading_layers and not any(getattr(space, name) for name in names)
 
 
-def solved(sized: Sized) -> Sized | None:
+def solved(sized: Sized, below: float = np.inf) -> Sized | None:
     """Return layouts that fit only with recompute, with the fewest recomputed layers that fit; None if none.
 
-    Layouts that need all layers of the largest chunk are left out.
+    Layouts that need all layers of the largest chunk, or take `below` seconds without any, are left out.
     """
-    full = sized.pricing.recomputes("full") & (sized.verdict == FITS)
-    pricing = sized.pricing.take(full & (_largest_chunk(sized.block) > 1.0))
-    if not len(pricing):
+    pricing, fitting = sized.pricing, sized.verdict == FITS
+    wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
+    if wanted.any() and below < np.inf:
+        wanted &= min_step_seconds(pricing) < below
+    if not wanted.any():
         return None
-
-    def fits(tried: Sized) -> Mask:
-        return np.asarray(tried.verdict == FITS)
-
-    return _fewest(pricing, np.full(len(pricing), -1.0), fits, _SIZED_AT_ONCE)
+    if pricing.sizes is not None:  # the same layouts without recompute are often in the block
+        kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
+        wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
+    pricing = pricing.take(wanted)
+    low = np.full(len(pricing), -1.0)
+    return _fewest(pricing, low, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
@@ -487,20 +474,8 @@ def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
     Layouts recompute nothing, or the first layers of every chunk. Those that fail with all layers are left out.
     """
     pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
-    if not len(pricing):
-        return None
-    low, most = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0), _largest_chunk(pricing.block)
-    numbers = np.arange(1.0, np.max(most - low) + 1.0)[:, None]
-    if numbers.size * len(pricing) > _PRICED_AT_ONCE:
-        possible = passes(size(_with_layers(pricing, most)))
-        return _fewest(pricing.take(possible), low[possible], passes, _PRICED_AT_ONCE)
-    tried = np.minimum(low + numbers, most)  # every number, shape (numbers, n)
-    each = np.tile(np.arange(len(pricing), dtype=np.intp), len(numbers))
-    sized = size(_with_layers(pricing.take(each), tried.ravel()))
-    enough = passes(sized).reshape(tried.shape)
-    fewest = enough.argmax(axis=0)
-    some = np.flatnonzero(enough[-1] & (tried[fewest, each[: len(pricing)]] < most))
-    return sized.take(fewest[some] * len(pricing) + some) if len(some) else None
+    low = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0)
+    return _fewest(pricing, low, passes, _PRICED_AT_ONCE) if len(pricing) else None
 
 
 def _largest_chunk(block: LayoutBlock) -> Array:
@@ -519,10 +494,13 @@ def _fewest(pricing: Pricing, low: Array, passes: PassesLimit, at_once: int) -> 
     high = most
     sized, tried = None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
-        parts = min(max(at_once // len(pricing), 1), int(np.max(high - low)) - 1) + 1
-        steps = np.floor(np.outer(np.arange(1, parts), high - low) / parts)
-        tried = low + np.maximum(steps, 1.0)  # shape (parts - 1, n)
-        each = np.tile(np.arange(len(pricing), dtype=np.intp), parts - 1)
+        widest, most_parts = int(np.max(high - low)), max(at_once // len(pricing), 1)
+        parts = min(most_parts + 1, widest)
+        # The last of several rounds has the upper ends too, so that it sizes all that is returned.
+        rows = parts if sized is not None and parts == widest <= most_parts else parts - 1
+        steps = np.floor(np.outer(np.arange(1, rows + 1), high - low) / parts)
+        tried = low + np.maximum(steps, 1.0)  # shape (rows, n)
+        each = np.tile(np.arange(len(pricing), dtype=np.intp), rows)
         sized = size(_with_layers(pricing.take(each), tried.ravel()))
         enough = passes(sized).reshape(tried.shape)
         low = np.max(np.where(enough, low, tried), axis=0)
@@ -538,19 +516,11 @@ def _fewest(pricing: Pricing, low: Array, passes: PassesLimit, at_once: int) -> 
 
 def _with_layers(pricing: Pricing, layers: Array) -> Pricing:
     """Return the layouts with that many layers of every chunk recomputed in full; 0 recomputes nothing."""
-    some = layers > 0.0
-
-    def column(name: str, word: object, other: object) -> Array:
-        return np.where(some, BY_NAME[name].encoded(word), BY_NAME[name].encoded(other))
-
-    return pricing.changed(
-        recompute=column("recompute", "full", "none"),
-        recompute_method=column("recompute_method", "block", "uniform"),
-        recompute_modules=np.full(
-            len(pricing), BY_NAME["recompute_modules"].encoded(BY_NAME["recompute_modules"].default)
-        ),
-        recompute_layers=np.where(some, layers, 1.0),
-    )
+    words = {"recompute": ("full", "none"), "recompute_method": ("block", "uniform")}
+    columns = {name: np.where(layers > 0.0, *map(BY_NAME[name].encoded, both)) for name, both in words.items()}
+    modules = BY_NAME["recompute_modules"]
+    columns["recompute_modules"] = np.full(len(pricing), modules.encoded(modules.default))
+    return pricing.changed(**columns, recompute_layers=np.maximum(layers, 1.0))
 
 
 _SURE = 0.99
@@ -618,7 +588,7 @@ def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], lis
         return [], []
     seconds = np.concatenate([each.step.total for each in fitting])
     memory = np.concatenate([each.device_bytes for each in fitting])
-    splits = np.concatenate([_splits(each.block) for each in fitting], axis=1)
+    splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in fitting]).T
     order = np.argsort(seconds, kind="stable")
     order = order[_chosen(memory[order], splits[:, order], drawn)]
     detailed = np.zeros(len(order), bool)
@@ -632,10 +602,10 @@ def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], lis
     return [layouts[at] for at in np.flatnonzero(detailed)], [layouts[at] for at in np.flatnonzero(~detailed)]
 
 
-def _splits(block: LayoutBlock) -> Array:
-    """Return the split sizes of every layout, shape (sizes, n)."""
-    sizes = (np.asarray(getattr(block, size.name), float) for size in SPLIT)
-    return np.array([np.broadcast_to(size, (len(block),)) for size in sizes])
+def _splits(block: LayoutBlock, index: Index) -> Array:
+    """Return the split sizes of the layouts at an index, shape (layouts, sizes)."""
+    sizes = (getattr(block, size.name) if size.per_block else getattr(block, size.name)[index] for size in SPLIT)
+    return np.array([size * np.ones(len(index)) for size in sizes]).T
 
 
 def _chosen(memory: Array, splits: Array, most: int) -> Index:

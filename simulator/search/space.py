@@ -295,13 +295,9 @@ def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ..
     modules = (space.recompute_modules,) if space.recompute_modules else searched_modules(scenario)
     if space.recompute_layer_list:
         methods, counts = ("list",), (1,)
+    names = ("recompute", "recompute_modules", "recompute_method")
     return [
-        (
-            BY_NAME["recompute"].encoded(mode),
-            BY_NAME["recompute_modules"].encoded(chosen),
-            BY_NAME["recompute_method"].encoded(method),
-            float(count),
-        )
+        (*(BY_NAME[name].encoded(word) for name, word in zip(names, (mode, chosen, method), strict=True)), float(count))
         for mode in modes
         for chosen in (modules if mode == "selective" else (usual,))
         for method in (methods if mode == "full" else ("uniform",))

@@ -116,10 +116,10 @@ def test_one_tensor_of_a_step_is_no_larger_than_what_is_trained() -> None:
     options = {"foreach_optimizer": "false", "largest_tensor_step": "true", "step_temporaries": "1"}
     pricing = priced(scenario_with(**options), zero_stage=0)
     few, many = np.array([[10.0]]), np.array([[1e9]])
-    assert only(step_bytes(pricing, few, np.array([100.0]))) == 4 * 10
-    assert only(step_bytes(pricing, many, np.array([100.0]))) == 4 * 100
+    assert only(step_bytes(pricing, few, lambda: np.array([100.0]))) == 4 * 10
+    assert only(step_bytes(pricing, many, lambda: np.array([100.0]))) == 4 * 100
     at_once = priced(scenario_with(foreach_optimizer="true", step_temporaries="1"), zero_stage=0)
-    assert only(step_bytes(at_once, many, np.array([100.0]))) == 4e9
+    assert only(step_bytes(at_once, many, lambda: np.array([100.0]))) == 4e9
 
 
 def test_the_largest_matrix_of_either_class() -> None:

@@ -33,6 +33,8 @@ SOMETHING: dict[tuple[str, str], object] = {
     ("DualPipeV", "splits_at_end"): True,
     # Only of what no run is like is the probability limited.
     ("MemoryEstimate", "surest"): 1.0,
+    # What is not bounded enters a list of the best.
+    ("Shortlist", "below"): float("inf"),
     # The question's own defaults (docs/model.md).
     ("Estimate", "seq_length"): 8192,
     ("Estimate", "global_batch_size"): 1024,

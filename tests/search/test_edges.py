@@ -33,15 +33,6 @@ def test_what_takes_as_long_as_the_bound_is_too_slow() -> None:
     assert fastest_of(QUERY, below=first.step_seconds / 2) is None
 
 
-def test_a_layout_and_its_block_have_one_code_and_different_splits_others() -> None:
-    sizes = [(1, 1, 8), (2, 1, 4), (1, 2, 4), (4, 1, 2), (2, 2, 2)]
-    layouts = [Layout(tensor_parallel=t, context_parallel=c, data_parallel=d, stage_layers=(8,)) for t, c, d in sizes]
-    alone = [ranks._split_code(layout) for layout in layouts]
-    assert alone == ranks._split_codes(block_of(layouts)).tolist()
-    assert len(set(alone)) == len(layouts)
-    assert ranks._split_code(replace(layouts[1], micro_batch_size=4, recompute="full")) == alone[1]
-
-
 @pytest.mark.parametrize(
     ("steps", "widths", "equal"),
     [
@@ -89,10 +80,16 @@ def _of_split(tensor: int) -> list[PricedLayout]:
 
 @pytest.mark.parametrize(("by", "bars"), [("step_seconds", (2.0, 1.0)), ("device_bytes", (5.0, 4.0))])
 def test_the_bar_of_a_shortlist_is_its_last_entry_once_it_is_full(by: Any, bars: tuple[float, float]) -> None:
-    entries = [PricedLayout(QUERY, Layout(), 1.0, 4.0), PricedLayout(QUERY, Layout(tensor_parallel=2), 2.0, 5.0)]
-    assert Shortlist(QUERY, 3, by=by, entries=entries).bar == float("inf")
-    assert Shortlist(QUERY, 2, by=by, entries=entries).bar == bars[0]
-    assert Shortlist(QUERY, 1, by=by, entries=entries[:1]).bar == bars[1]
+    layouts = [layout_of(QUERY.scenario, tensor_parallel=size) for size in (1, 2)]
+    priced = price(Pricing(QUERY.scenario, block_of(layouts)))
+    step = priced.step._replace(total=np.array([1.0, 2.0]))
+    priced = replace(priced, step=step, device_bytes=np.array([4.0, 5.0]))
+    for limit, bar in ((3, float("inf")), (2, bars[0]), (1, bars[1])):
+        listed = Shortlist(QUERY, limit, by=by)
+        listed.offer(priced, np.arange(2))
+        assert listed.bar == bar
+        assert [one.layout for one in listed.layouts] == layouts[:limit]
+        assert [one.step_seconds for one in listed.layouts] == [1.0, 2.0][:limit]
 
 
 @pytest.mark.parametrize(

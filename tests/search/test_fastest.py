@@ -15,8 +15,10 @@ from simulator.question.vocabulary import Offload
 from simulator.search import space as space_module
 from simulator.search.build import estimates_of
 from simulator.search.rank import (
+    MOST_RISKY,
     _experts_possible,
     _may_fit,
+    _search,
     best_of,
     fastest_of,
     fits_somewhere,
@@ -153,3 +155,20 @@ def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(space_module, "CHUNK", 1)
     assert all(block.work is None for block in blocks(scenario, Space(), chunk=64))
     assert search(whole.fastest[0].query) == whole
+
+
+def test_what_one_alternative_found_leaves_out_nothing_of_the_other() -> None:
+    """Each alternative searched by itself, and the best of both put together, the question as it stands first."""
+    scenario = question(model="qwen3-30b-a3b", nodes=1, hardware="h100-sxm-80g")
+    space = Space(tensor_parallel=(1, 2), context_parallel=(1,))
+    query = Query(scenario=scenario, space=space, min_fit_probability=0.95)
+    alone = [_search(each, 4, False, lambda *_: None, np.inf) for each in query.alternatives()]
+    assert len(alone) == 2
+    best = sorted((one for each in alone for one in each.fastest), key=lambda one: one.step_seconds)
+    first = {one.layout.split: one for one in reversed(best)}
+    found = search(query, top=4)
+    expected = sorted(first.values(), key=lambda one: one.step_seconds)[:4]
+    assert [one[1:4] for one in found.fastest] == [one[1:4] for one in expected]
+    risky = sorted((one for each in alone for one in each.risky), key=lambda one: one.step_seconds)[:MOST_RISKY]
+    assert [one[1:4] for one in found.risky] == [one[1:4] for one in risky]
+    assert (found.starved, found.examples) == (alone[0].starved, alone[0].examples)

@@ -134,6 +134,6 @@ def test_layouts_without_recompute_or_of_whole_blocks_can_be_raised() -> None:
     ]
     ((_, pricing),) = pricings_of(scenario, layouts)
     raisable = _raisable(Query(scenario=scenario), price(pricing), np.arange(len(layouts)))
-    raised = [each.pricing.block.layout(at) for each in raisable for at in range(len(each.pricing))]
+    raised = [pricing.block.layout(at) for pricing, _ in raisable for at in range(len(pricing))]
     assert sorted(layouts.index(layout) for layout in raised) == [0, 3]
     assert not _raisable(Query(scenario=scenario), price(pricing), np.arange(0))

@@ -183,14 +183,14 @@ def tried(monkeypatch: pytest.MonkeyPatch, at_once: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("at_once", "expected"),
     [
-        # All twelve fit into one price.
-        (12, [[*range(1, 13)]]),
-        # Else whether all are enough; then in as many equal parts, rounded down, as fit.
-        (11, [[12], [*range(1, 12)]]),
-        # What an earlier price than the last had is priced once more.
-        (4, [[12], [2, 4, 7, 9], [5, 6], [7]]),
-        (3, [[12], [3, 6, 9], [7, 8]]),
-        (1, [[12], [6], [9], [7]]),
+        # All but twelve, which would be all layers, fit into one price.
+        (12, [[*range(1, 12)]]),
+        (11, [[*range(1, 12)]]),
+        # Else as many equal parts, rounded down, as fit; the last price has the end of an earlier one again.
+        (4, [[2, 4, 7, 9], [5, 6, 7]]),
+        (3, [[3, 6, 9], [7, 8, 9]]),
+        (2, [[4, 8], [5, 6], [7, 8]]),
+        (1, [[6], [9], [7]]),
     ],
 )
 def test_which_numbers_are_tried(monkeypatch: pytest.MonkeyPatch, at_once: int, expected: list[list[int]]) -> None:
@@ -201,7 +201,7 @@ def test_which_numbers_are_tried(monkeypatch: pytest.MonkeyPatch, at_once: int, 
 
 @pytest.mark.parametrize(
     ("at_once", "expected"),
-    [(20, [[*range(12)]]), (4, [[1, 4, 6, 9], [2, 3]]), (1, [[5], [2], [3]])],
+    [(20, [[*range(12)]]), (4, [[1, 4, 6, 9], [2, 3, 4]]), (1, [[5], [2], [3]])],
 )
 def test_which_numbers_are_tried_where_all_fit(
     monkeypatch: pytest.MonkeyPatch, at_once: int, expected: list[list[int]]
@@ -221,13 +221,13 @@ def test_which_numbers_are_tried_where_all_fit(
 
 
 def test_how_many_layouts_are_priced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as take about as long as one: 256, sixteen numbers of sixteen layouts, or two of 128."""
+    """As many as take about as long as one: 256, all fifteen numbers of sixteen layouts, or one of 129."""
     sixteen = replace(twelve(), model=small_dense(num_hidden_layers=16))
     found = tried(monkeypatch, partial._PRICED_AT_ONCE)
     raised(pricing_of(sixteen, [NOTHING] * 16), enough([3] * 16))
-    assert [len(one) for one in found] == [256]
+    assert [len(one) for one in found] == [240]
     ten = FIRST | {"recompute_layers": 10}
-    for count, prices in ((128, [256]), (129, [129, 129])):
+    for count, prices in ((128, [128]), (129, [129])):
         found.clear()
         raised(pricing_of(twelve(), [ten] * count), enough([11] * count))
         assert [len(one) for one in found] == prices

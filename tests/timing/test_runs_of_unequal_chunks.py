@@ -104,7 +104,8 @@ def test_what_is_known_to_take_too_long_is_not_run() -> None:
     for below, run in ((known * 0.999, False), (known * 1.001, True), (np.inf, True)):
         found = timed(sized, np.array([below])).step
         assert found.pipeline.fill[0] == (waiting if run else 0.0)
-        assert found.total[0] == pytest.approx(whole.total[0] if run else known, rel=1e-12)
+        # Otherwise the total is what is known already, or less, and at least what was asked.
+        assert found.total[0] == pytest.approx(whole.total[0], rel=1e-12) if run else below <= found.total[0] <= known
 
 
 @pytest.mark.parametrize(

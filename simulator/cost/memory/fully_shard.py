@@ -395,8 +395,8 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         yield _end(last, flight, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(fsdp.wrapped, units.reduced, units.accumulated)
-    largest_part = largest_weight(pricing, sharded=True)
-    foreach = step_bytes(pricing, units.shards / FP32, largest_part) + orthogonal_step(pricing)
+    foreach = step_bytes(pricing, units.shards / FP32, lambda: largest_weight(pricing, sharded=True))
+    foreach = foreach + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
     yield _Allocate(activations=ranks.buffers), in_step, _Mark("optimizer step")
 

@@ -76,9 +76,8 @@ class MemoryByStage:
 
     def take(self, where: Index) -> MemoryByStage:
         """Return the memory of the layouts at an index."""
-        figures = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "contents"}
-        count = self.allocated.shape[-1]
-        return replace(self, **{name: selected(figure, where, count) for name, figure in figures.items()})
+        figures = tuple(getattr(self, name) for name in _OF_LAYOUTS)
+        return MemoryByStage(self.contents, *selected(figures, where, self.allocated.shape[-1]))
 
     def state_share(self, stage: Index, at: Index) -> Array:
         """Return the part of `need` that is parameters, gradients and optimizer state, on a `stage` of layouts `at`."""
@@ -129,6 +128,9 @@ class MemoryByStage:
             for value in {id(value): value for value in values}.values()
         }
         return self._at_peak([spread[id(value)] for value in values])
+
+
+_OF_LAYOUTS = [field.name for field in fields(MemoryByStage) if field.name != "contents"]
 
 
 @derived

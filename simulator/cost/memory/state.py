@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -474,10 +474,10 @@ def _step_temporary(pricing: Pricing, trained: KindArray, gradients: KindArray) 
         return np.zeros_like(trained) + orthogonal_step(pricing)
     if profile.step_parameters and not profile.step_in_backward:
         return _flat_step(pricing, trained, gradients)
-    return step_bytes(pricing, trained, largest_weight(pricing))
+    return step_bytes(pricing, trained, lambda: largest_weight(pricing))
 
 
-def step_bytes(pricing: Pricing, trained: KindArray, largest: Array) -> KindArray:
+def step_bytes(pricing: Pricing, trained: KindArray, largest: Callable[[], Array]) -> KindArray:
     """Return the bytes that a step makes for all `trained` parameters at once, or for the `largest` tensor of them."""
     profile, optimizer = pricing.scenario.framework, OPTIMIZERS[pricing.scenario.framework.optimizer]
     at_once = profile.foreach_optimizer and not (optimizer.by_tensor or profile.step_in_backward)
@@ -485,7 +485,7 @@ def step_bytes(pricing: Pricing, trained: KindArray, largest: Array) -> KindArra
         return np.zeros_like(trained)
     # Adam's root has the type of its moments.
     width = FP32 if optimizer.step_numbers is not None else min(FP32, float(DTYPE_BYTES[profile.optimizer_dtype]))
-    return width * step_numbers(pricing.scenario) * (trained if at_once else np.minimum(trained, largest))
+    return width * step_numbers(pricing.scenario) * (trained if at_once else np.minimum(trained, largest()))
 
 
 def step_numbers(scenario: Scenario) -> float:
@@ -518,16 +518,21 @@ def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> Ki
 def largest_weight(pricing: Pricing, *, sharded: bool = False) -> Array:
     """Return the parameters of the largest local tensor, shape (n,); gate and up are fused, as are local experts."""
     count = local_shard if sharded else local_count
-    sizes: list[Array] = []
-    for operation in _table_and_layers(conditions_of(pricing.scenario)):
+    return np.asarray(largest(count(pricing, piece) for piece in _largest_pieces(conditions_of(pricing.scenario))))
+
+
+@lru_cache(maxsize=64)
+def _largest_pieces(conditions: Conditions) -> tuple[WeightTotals, ...]:
+    """Return the largest tensor of each class: among tensors split alike it is the largest on every device."""
+    pieces: dict[str, WeightTotals] = {}
+    for operation in _table_and_layers(conditions):
         fused: Counter[tuple[int, str]] = Counter()
         for weight in operation.weights:
             fused[weight.inputs, weight.split] += weight.parameters
-        sizes += (
-            count(pricing, classed(weight, float(fused[weight.inputs, weight.split]))) for weight in operation.weights
-        )
-    parameters: Array = largest(sizes)
-    return parameters
+        for weight in operation.weights:
+            piece = classed(weight, float(fused[weight.inputs, weight.split]))
+            pieces[weight.split] = max(piece, pieces.get(weight.split, piece), key=lambda each: each.all)
+    return tuple(pieces.values())
 
 
 def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:

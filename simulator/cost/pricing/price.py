@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from simulator.cost.derived import Pricing
@@ -40,14 +42,8 @@ class Sized:
 
     def take(self, where: Index) -> Sized:
         """Return the layouts at an index."""
-        return Sized(
-            self.pricing.take(where),
-            self.memory.take(where),
-            self.binding_stage[where],
-            self.device_bytes[where],
-            self.need_bytes[where],
-            self.verdict[where],
-        )
+        figures: tuple[Any, ...] = (self.binding_stage, self.device_bytes, self.need_bytes, self.verdict)
+        return Sized(self.pricing.take(where), self.memory.take(where), *(figure[where] for figure in figures))
 
 
 @record()

@@ -484,6 +484,10 @@ def step_seconds(
         memory = memory_by_stage(pricing)
     work = work or stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
+    bound = _least_seconds(pricing.scenario, pipeline)
+    if not (bound < below).any():
+        return StepSeconds(bound, pipeline, work, *[np.zeros(len(pricing))] * 4)
+    passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
     moves = host_moves(pricing, memory)
     forward = np.maximum(work.forward, moves.each_pass)
     micro_batch = (forward + np.maximum(work.backward, moves.each_pass)).max(axis=0)
@@ -492,7 +496,6 @@ def step_seconds(
     offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
     overhead = _overhead_seconds(pricing.scenario, pipeline) + reference_seconds(pricing, pipeline, forward)
     rest = data + optimizer + offload + overhead
-    passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
     pipeline = with_waits(pricing, work, pipeline, passes + rest < below)
     total = passes + pipeline.fill + rest
     if pricing.scenario.lengths is None:
@@ -503,11 +506,18 @@ def step_seconds(
 
 @of_sizes
 def min_step_seconds(pricing: Pricing) -> Array:
-    """Return a cheap lower bound on a step's seconds, shape (n,): its passes without recompute."""
+    """Return a cheap lower bound on a step's seconds with any recompute, shape (n,): its passes without."""
     bare = pricing.by_mean.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
-    pipeline = pipeline_seconds(bare, stage_work(bare))
-    bound: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
-    return bound + _overhead_seconds(pricing.scenario, pipeline)
+    return _least_seconds(pricing.scenario, pipeline_seconds(bare, stage_work(bare)))
+
+
+ROUNDING = 1.0 - 1e-9
+"""Factor on a bound that absorbs rounding in another order."""
+
+
+def _least_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
+    passes: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
+    return ROUNDING * (passes + _overhead_seconds(scenario, pipeline))
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:

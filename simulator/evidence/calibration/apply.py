@@ -337,12 +337,12 @@ class Applied(NamedTuple):
         """Return which layouts at `index` fit with at least `probability`; all where memory has no calibration."""
         if self.memory is None or self.memory.memory is None or not len(index):
             return np.ones(len(index), dtype=np.bool_)
-        block, part = priced.block.take(index), self.memory.memory
+        block, part = priced.block, self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
         moved = memory_spread(priced.memory.state_share(priced.binding_stage[index], index))
         spreads = _spreads(self.memory, self.time, scenario)
-        bounds = spreads.bounds(block.layout(0))
+        bounds = spreads.bounds(block)
 
         def likely(at: Index | slice, spread: _Spread) -> Mask:
             by_rows = np.hypot(spread.size * np.sqrt(variances[at]), spread.scatter)
@@ -358,8 +358,8 @@ class Applied(NamedTuple):
             variances[priced_too] = relative_variances("memory", priced.pricing, part, index[priced_too])
         result, *others = (likely(slice(None), spread) for spread in bounds)
         # The layout's own range matters only where the results differ.
-        for place, at in _places(block, np.flatnonzero(np.any(others != result, axis=0))).items():
-            spread = spreads.known.get(place) or spreads.of(place, block.layout(at[0]))
+        for place, at in _places(block, index, np.flatnonzero(np.any(others != result, axis=0))).items():
+            spread = spreads.known.get(place) or spreads.of(place, block.layout(int(index[at[0]])))
             result[at] = likely(np.asarray(at), spread)
         return result
 
@@ -390,14 +390,14 @@ class _Spreads:
     limits: list[_Spread] = field(default_factory=list)
     """What `bounds` returned."""
 
-    def bounds(self, layout: Layout) -> list[_Spread]:
+    def bounds(self, block: LayoutBlock) -> list[_Spread]:
         """Return the narrowest and the widest spread of any layout, and the widest of one that no run is like.
 
-        Any `layout` of the question serves.
+        Any `block` of the question serves.
         """
         if not self.limits:
             narrow, wide = (self._part(covered=covered) for covered in (True, False))
-            inside, outside = (unit_of("memory", self.scenario, layout, 0.0, part) for part in (narrow, wide))
+            inside, outside = (unit_of("memory", self.scenario, block.layout(0), 0.0, part) for part in (narrow, wide))
             widest = _spread(_beyond_stack(outside._replace(features=len(FEATURES))), wide)
             self.limits[:] = (
                 _spread(inside._replace(features=0), narrow),
@@ -428,13 +428,16 @@ def _spread(unit: Unit, part: FittedPart) -> _Spread:
     return _Spread(part.sizes.get(unit.key("coefficients"), 1.0), scatter, math.hypot(*beyond))
 
 
-def _places(block: LayoutBlock, index: Index) -> dict[tuple[float, ...], list[int]]:
-    """Return the layouts at an index, grouped by their place beside measured runs."""
-    columns = (getattr(block, name)[index].tolist() for name in PLACE if BY_NAME[name] not in PER_BLOCK)
+def _places(block: LayoutBlock, index: Index, chosen: Index) -> dict[tuple[float, ...], list[int]]:
+    """Return the `chosen` positions of an index, grouped by the place of their layouts beside measured runs."""
     places: dict[tuple[float, ...], list[int]] = {}
-    for at, *place in zip(index.tolist(), *columns, strict=True):
+    columns = (getattr(block, name)[index[chosen]].tolist() for name in _PLACE) if len(chosen) else ()
+    for at, *place in zip(chosen.tolist(), *columns, strict=True):
         places.setdefault((block.pipeline_parallel, *place), []).append(at)
     return places
+
+
+_PLACE = tuple(name for name in PLACE if BY_NAME[name] not in PER_BLOCK)
 
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:

@@ -8,7 +8,6 @@ formula has one copy. Values are float64: bytes, tokens and counts stay exact up
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -88,7 +87,11 @@ class LayoutBlock(Columns):
 
     def take(self, where: Index | Mask) -> LayoutBlock:
         """Return the block of the layouts that an index or mask array selects."""
-        return replace(self, **{field.name: getattr(self, field.name)[where] for field in COLUMNS})
+        columns = {name: getattr(self, name)[where] for name in _COLUMNS}
+        return LayoutBlock(**{name: getattr(self, name) for name in _SHARED}, **columns)
+
+
+_SHARED, _COLUMNS = ([field.name for field in of_block] for of_block in (PER_BLOCK, COLUMNS))
 
 
 @lru_cache(maxsize=256)
