@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -42,14 +41,13 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIGA
 from simulator.question.vocabulary import FRAMEWORK_FOLDER
 from simulator.search.space import divisors
-from simulator.tabular import record
+from simulator.tabular import Bare, replace
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """A sign in a recipe's text of the code that it starts."""
 
 
-@record(slots=False, kw_only=True)
-class LaunchFacts:
+class LaunchFacts(Bare, kw_only=True):
     """The facts that rules refer to."""
 
     scenario: Scenario
@@ -174,8 +172,7 @@ _NAMED: Final = re.compile(r"\{([\w.-]+)\}")
 _COMPARED: Final = re.compile(r"(more than|less than|no multiple of) ([\w.]+)")
 
 
-@record(kw_only=True)
-class FrameworkRule:
+class FrameworkRule(Bare, kw_only=True):
     """One refusal of one framework, as in its file."""
 
     id: str

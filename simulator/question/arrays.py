@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulator.tabular import Bare, replace
 
 Vector = NDArray[np.float64]
 """Numbers, shape (n,)."""
@@ -53,7 +54,7 @@ def selected(figures: Any, where: Index, count: int) -> Any:
     if isinstance(figures, tuple):
         chosen = [selected(each, where, count) for each in figures]
         return type(figures)(*chosen) if hasattr(figures, "_fields") else tuple(chosen)
-    if dataclasses.is_dataclass(figures) and not isinstance(figures, type):
-        fields = (field.name for field in dataclasses.fields(figures) if field.init)
-        return dataclasses.replace(figures, **{name: selected(getattr(figures, name), where, count) for name in fields})
+    if isinstance(figures, Bare):
+        fields = figures.fields_known.taken
+        return replace(figures, **{name: selected(getattr(figures, name), where, count) for name in fields})
     return figures

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, get_args
 
-from simulator.tabular import record
+from simulator.tabular import NamedTuple, Record
 
 _ByTheUser = Literal["argument", "option", "environment", "settings"]
 OriginKind = Literal[_ByTheUser, "file", "search", "stack", "hardware", "framework", "follows", "nobody"]
@@ -50,8 +50,7 @@ class Input(NamedTuple):
     origin: Origin
 
 
-@record(by_value=True)
-class Place:
+class Place(Record):
     """A line of a file."""
 
     file: str
@@ -65,8 +64,7 @@ class Place:
         return Origin("file", f"{self.file}:{self.line}")
 
 
-@record(by_value=True)
-class Unknown:
+class Unknown(Record):
     """A value that only the run's environment knows: `$WORLD_SIZE`, `$1`, `$(command)`."""
 
     name: str
@@ -76,8 +74,7 @@ class Unknown:
     """Settings that depend on it; empty where none that matters does."""
 
 
-@record(by_value=True)
-class Remark:
+class Remark(Record):
     """A fact about a recipe that its reader should know: an unknown, repeated or contradictory flag, a broken rule."""
 
     rule: str
@@ -95,8 +92,7 @@ class Remark:
     """What an upper bound is of, where its most favourable reading is known."""
 
 
-@record(by_value=True)
-class RecipeFlag:
+class RecipeFlag(Record):
     """A flag as it stands in the recipe."""
 
     spelled: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from os import PathLike, fspath
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
+from simulator.tabular import Record, replace
 
 _AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""
@@ -38,8 +39,7 @@ _CHUNKS: Final = ("virtual_stages", "layers_per_virtual_stage")
 """Fields that state the chunks of a pipeline rank; one of them replaces the other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Record, kw_only=True):
     """Values of a question. A name that is absent was said by nobody."""
 
     inputs: Inputs = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +40,7 @@ from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout
+from simulator.tabular import replace
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple
 
 _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 """Tensors of an operation that leave the device."""
@@ -214,8 +214,7 @@ def in_flight(pricing: Pricing) -> StageArray:
     return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
 
 
-@record()
-class RecomputePlan:
+class RecomputePlan(Bare):
     """Layers recomputed in full, by distinct chunk."""
 
     layers: NDArray[np.float64]
@@ -261,8 +260,7 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     )
 
 
-@record()
-class StageActivations:
+class StageActivations(Bare):
     """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
 
     by_chunk: tuple[KindArray, ...]

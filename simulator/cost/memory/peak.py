@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,10 @@ from simulator.cost.operations.sums import extent, micro_batches, tokens_per_dev
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
-from simulator.tabular import record
+from simulator.tabular import Bare, replace
 
 
-@record()
-class MemoryByStage:
+class MemoryByStage(Bare):
     """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
 
     contents: StageContents
@@ -218,8 +217,7 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-@record()
-class GradientsAbsent:
+class GradientsAbsent(Bare):
     """Gradients not allocated when activations peak, shape (pipeline_parallel, n) or 0."""
 
     backward: StageArray | float = 0.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +42,7 @@ from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.optimizers import OPTIMIZERS
+from simulator.tabular import NamedTuple
 
 
 def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -52,7 +52,7 @@ from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
-from simulator.tabular import deferred, record
+from simulator.tabular import Bare, NamedTuple, deferred, replace
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
@@ -381,8 +381,7 @@ class _Spread(NamedTuple):
     """Highest probability to fit."""
 
 
-@record(slots=False)
-class _Spreads:
+class _Spreads(Bare):
     """Deviations of the predicted memory needs of a question's layouts."""
 
     calibration: Calibration
@@ -519,8 +518,7 @@ def with_calibration(
     return replace(result, provenance=provenance)
 
 
-@record(slots=False)
-class _Range:
+class _Range(Bare):
     """What the range of one figure of an estimate is made of."""
 
     kind: CoefficientKind

@@ -8,7 +8,6 @@ formula has one copy. Values are float64: bytes, tokens and counts stay exact up
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, ROUND, Layout, PipelineShape, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
-from simulator.tabular import record
+from simulator.tabular import replace
 
 __all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of"]
 
@@ -28,8 +27,7 @@ StageArray = NDArray[np.float64]
 """One number per pipeline rank and layout, shape (pipeline_parallel, n)."""
 
 
-@record(kw_only=True)
-class LayoutBlock(Columns):
+class LayoutBlock(Columns, kw_only=True):
     """Layouts with the same pipeline cut. Columns have shape (n,)."""
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.specs.samples import counted_lines
 from simulator.question.units import parse_count
 from simulator.question.vocabulary import Batching
+from simulator.tabular import NamedTuple, Record, replace
 
 _MOST_BINS: Final = 1024
 _STEPS: Final = 64
@@ -42,8 +43,7 @@ class Segments(NamedTuple):
         return float(self.tokens**2 @ self.shares) / self.mean
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
+class Lengths(Record, kw_only=True):
     """Lengths of the samples of a data set, in tokens, and how they are batched."""
 
     tokens: tuple[int, ...]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -31,6 +30,7 @@ from simulator.question.specs.names import (
     vision_name,
 )
 from simulator.question.specs.vision import encoder_of
+from simulator.tabular import replace
 
 __all__ = [
     "hardware_names",

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -22,13 +22,13 @@ from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
 from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, read_table, replacing
 from simulator.question.units import MIB
-from simulator.tabular import compared
+from simulator.tabular import Record, collect, fill
 
 TableRow = Mapping[str, str]
 """Cells of a row by column."""
 TABLED: Final[Any] = object()
 """Placeholder default of a field that a table's row describes; `fields_from` replaces it."""
-_Record = TypeVar("_Record")
+_Record = TypeVar("_Record", bound=Record)
 
 
 def rows_of(table: str) -> dict[str, dict[str, str]]:
@@ -39,7 +39,7 @@ def rows_of(table: str) -> dict[str, dict[str, str]]:
 def fields_from(
     rows: Mapping[str, TableRow], made: Callable[[TableRow, str], Any]
 ) -> Callable[[type[_Record]], type[_Record]]:
-    """Return a decorator, used below `@dataclass`, that sets every `TABLED` field to `made(row, type)`.
+    """Return a decorator of a class of records that sets every `TABLED` field to `made(row, type)`.
 
     Raises TypeError where fields and rows are not the same, in the same order.
     """
@@ -51,6 +51,7 @@ def fields_from(
             raise TypeError(f"{record.__name__}: fields and rows of its table differ: {wrong}")
         for name in names:
             setattr(record, name, made(rows[name], record.__annotations__[name]))
+        collect(record, kw_only=True)
         return record
 
     return decorated
@@ -80,32 +81,20 @@ class Taken:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Frozen:
-    """Base of specs: immutable dataclasses, of which pydantic validates what people write.
+class Frozen(Record):
+    """Base of specs: records, of which pydantic validates what people write.
 
-    Of these no unknown keys are taken, and no numbers that are not finite. A subclass is a dataclass without being
-    decorated; its methods stand here, since Python takes long to compile those of many fields.
+    Of these no unknown keys are taken, and no numbers that are not finite.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     __pydantic_config__: ClassVar[dict[str, object]]
 
     def __init_subclass__(cls) -> None:
-        compared(dataclass(init=False, repr=False, eq=False, kw_only=True)(cls))
+        super().__init_subclass__(kw_only=True)
         cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False, "alias_generator": cls.key}
 
     def __init__(self, **values: Any) -> None:
-        known = vars(self)
-        for each in fields(self):
-            known[each.name] = values.pop(each.name) if each.name in values else _default(each)
-        if values or MISSING in known.values():
-            raise TypeError(f"{type(self).__name__}: unknown {list(values)}, or missing in {list(known)}")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field '{name}'")
-
-    def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete field '{name}'")
+        fill(self, (), values)
 
     def __post_init__(self) -> None:
         """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""

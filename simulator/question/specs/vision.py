@@ -15,12 +15,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from simulator.errors import InputError, did_you_mean, quoted
 from simulator.question.specs.documents import Frozen, read_yaml, validated
+from simulator.tabular import NamedTuple
 
 _LARGEST: Final = 2**24
 _LARGEST_SIZE: Final = 2**32

@@ -15,7 +15,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
 from time import monotonic
@@ -26,6 +25,7 @@ import click
 from simulator.errors import InputError, short_line
 from simulator.files import write_file
 from simulator.show.forms import ANSWERS
+from simulator.tabular import replace
 
 if TYPE_CHECKING:
     from simulator.question.specs.hardware import HardwareSpec

@@ -19,14 +19,14 @@ from dataclasses import field
 from html import escape
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.question.question import Question
 from simulator.show.report.text import amount, money, ranged
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple
 
 Style = Literal["table", "markdown", "html"]
 """``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""
@@ -249,8 +249,7 @@ def _left_out(column: Column) -> str:
     return f"{column.name} ({same} in all)" if same else column.name
 
 
-@record()
-class Section:
+class Section(Bare):
     """Section of a report: title, sentences, and a table of ready-made text."""
 
     title: str
@@ -314,8 +313,7 @@ if TYPE_CHECKING:
     from simulator.search.space import Space
 
 
-@record(kw_only=True)
-class Presentation:
+class Presentation(Bare, kw_only=True):
     """Settings of a presentation: how much to show, and the whole training run."""
 
     style: Style = "table"
