@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_type_hints
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
@@ -80,6 +81,14 @@ class Taken:
         return made(self.taken, handler(kind))
 
 
+_KINDS: Final[dict[str, Any]] = {}
+"""Classes of specs by what stands for them where specs are remembered."""
+
+
+def _of_kind(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Frozen(Record):
     """Base of specs: records, of which pydantic validates what people write.
@@ -91,6 +100,7 @@ class Frozen(Record):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__(kw_only=True)
+        _KINDS[_of_kind(cls)] = cls
         cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False, "alias_generator": cls.key}
 
     def __init__(self, **values: Any) -> None:
@@ -145,15 +155,26 @@ def plain(value: Any, *, but: Iterable[str] = ()) -> Any:
     return [plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def restored(kind: Any, value: Any) -> Any:
-    """Return a spec, or a value of this type inside one, of what `plain` made of it."""
+def packed(value: Any) -> Any:
+    """Return a spec, or a value inside one, as plain values from which `unpacked` makes it without asking for types."""
+    if isinstance(value, Frozen):
+        return {"": _of_kind(type(value))} | {
+            name: packed(each) for name, each in of_fields(value, defaults=False).items()
+        }
+    if isinstance(value, Mapping):
+        return {name: packed(each) for name, each in value.items()}
+    return [packed(each) for each in value] if isinstance(value, tuple) else value
+
+
+def unpacked(value: Any) -> Any:
+    """Return the spec of what `packed` made of it."""
     if isinstance(value, list):
-        return tuple(restored(kind, each) for each in value)
-    spec = next((each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Frozen)), None)
-    if spec is None or not isinstance(value, dict):
+        return tuple(map(unpacked, value))
+    if not isinstance(value, dict):
         return value
-    types, names = spec.field_types(), {spec.key(each.name): each.name for each in fields(spec)}
-    return spec(**{names[key]: restored(types[names[key]], each) for key, each in value.items()})
+    values = {name: unpacked(each) for name, each in value.items()}
+    kind = values.pop("", None)
+    return values if kind is None else _KINDS[kind](**values)
 
 
 SpecT = TypeVar("SpecT", bound=Frozen)
@@ -353,26 +374,40 @@ _SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:
     """Return the content of a YAML file as plain values; None for an empty file."""
-    return _parsed(file, loose=True) if loose else _remembered(file, ".json", lambda: _parsed(file, loose=False))
+    return _parsed(file, loose=True) if loose else _remembered(str(file), ".json", lambda: _parsed(file, loose=False))
+
+
+def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
+    """Return the contents of those YAML files of a folder that there are, by path; they are remembered as one."""
+
+    def read() -> dict[str, Any]:
+        files = {path: folder / path for path in paths}
+        return {path: _parsed(file, loose=False) for path, file in files.items() if file.is_file()}
+
+    contents: dict[str, Any] = _remembered(f"{folder}{os.sep}all", ".json", read, paths)
+    return contents
 
 
 def shipped(file: Path, kind: type[SpecT]) -> SpecT:
     """Return a shipped spec, validated once: what is remembered of it is what validation left."""
-    judged = _remembered(file, ".spec.json", lambda: plain(validated(str(file), kind, _parsed(file, loose=False))))
-    spec: SpecT = restored(kind, judged)
+    judged = _remembered(
+        str(file), ".spec.json", lambda: packed(validated(str(file), kind, _parsed(file, loose=False)))
+    )
+    spec: SpecT = unpacked(judged)
     return spec
 
 
-def _remembered(file: Path, suffix: str, read: Callable[[], Any]) -> Any:
-    """Return what is read of a file; of one that ships it is remembered as Python remembers modules.
+def _remembered(file: str, suffix: str, read: Callable[[], Any], parts: Sequence[str] = ("",)) -> Any:
+    """Return what is read of a file, or of `parts` beside it; of what ships it is remembered as Python's modules are.
 
     That is by size and time of the file and of what reads and judges it: in the same folders, where these may be
     written. It is JSON, which runs nothing.
     """
-    if _INSTEAD.get() is not None or not any(map(file.is_relative_to, _SHIPPED)):
+    if _INSTEAD.get() is not None or not file.startswith(tuple(f"{folder}{os.sep}" for folder in _SHIPPED)):
         return read()
-    cached = Path(cache_from_source(f"{file}.py")).with_suffix(suffix)
-    stamp = [[at.st_size, at.st_mtime_ns] for at in (path.stat() for path in (file, *_READERS) if path.is_file())]
+    beside = file.rpartition(os.sep)[0]
+    stamp = [_stamp(f"{beside}{os.sep}{part}" if part else file) for part in parts] + list(map(_stamp, _READERS))
+    cached = Path(f"{cache_from_source(f'{file}.py').removesuffix('.pyc')}{suffix}")
     with suppress(OSError, ValueError, TypeError, RecursionError):
         known, content = json.loads(cached.read_bytes())
         if known == stamp:
@@ -381,9 +416,18 @@ def _remembered(file: Path, suffix: str, read: Callable[[], Any]) -> Any:
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             cached.parent.mkdir(exist_ok=True)
-            with replacing(cached) as beside:
-                beside.write_text(json.dumps([stamp, content]), encoding="ascii")
+            with replacing(cached) as beside_it:
+                beside_it.write_text(json.dumps([stamp, content]), encoding="ascii")
     return content
+
+
+def _stamp(file: str | Path) -> list[str | int]:
+    """Return name, size and time of a file; no size and time where there is none."""
+    try:
+        at = os.stat(file)  # noqa: PTH116  half the time of a path's own
+    except OSError:
+        return [str(file)]
+    return [str(file), at.st_size, at.st_mtime_ns]
 
 
 def _parsed(file: Path, *, loose: bool) -> Any:
