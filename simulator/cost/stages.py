@@ -7,9 +7,8 @@ from functools import cached_property, lru_cache
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.question.arrays import Index
+from simulator.question.arrays import Index, NDArray
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.layout import PipelineShape, model_chunks
 from simulator.question.scenario.scenario import Scenario

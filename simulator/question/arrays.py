@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.tabular import Bare, replace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray as NDArray  # noqa: PLC0414  other modules import it from here: start-up time
+else:
+    NDArray = np.ndarray
 
 Vector = NDArray[np.float64]
 """Numbers, shape (n,)."""

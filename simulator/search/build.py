@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import pricing_of, pricings_of
 from simulator.cost.memory.activations import recompute_plan
@@ -31,6 +30,7 @@ from simulator.cost.timing.products import (
     repeated_flops_per_token,
     shared_flops_per_token,
 )
+from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario

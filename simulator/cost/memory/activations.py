@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, element_bytes
@@ -33,7 +32,7 @@ from simulator.cost.operations.sums import extent, micro_batches, saved_amounts,
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
-from simulator.question.arrays import equal_columns, largest
+from simulator.question.arrays import NDArray, equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind

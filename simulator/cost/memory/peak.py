@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work
 from simulator.cost.dtypes import element_bytes, gradient_bytes, parameter_bytes
@@ -34,7 +33,7 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
-from simulator.question.arrays import Index, largest, selected
+from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.tabular import Bare, replace
 

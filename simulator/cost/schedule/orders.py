@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing
 from simulator.cost.schedule.schedule import (
@@ -24,6 +23,7 @@ from simulator.cost.schedule.schedule import (
     one_of_each_in_turn,
     pairs_after,
 )
+from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array, StageArray
 from simulator.question.scenario.layout import ROUND
 from simulator.tabular import Record

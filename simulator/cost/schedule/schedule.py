@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import ClassVar, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array, StageArray
 from simulator.tabular import NamedTuple
 

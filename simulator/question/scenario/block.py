@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.question.arrays import Index, Mask
+from simulator.question.arrays import Index, Mask, NDArray
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, ROUND, Layout, PipelineShape, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
 from simulator.tabular import replace

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.question.arrays import NDArray
 from simulator.question.vocabulary import (
     Batching,
     FileName,

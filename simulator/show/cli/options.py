@@ -203,15 +203,13 @@ def amount(name: str = "AMOUNT", *, zero: bool = False) -> Parsed:
     def read(text: str) -> float:
         from simulator.question import units
 
-        factor = {"DAYS": 1, "HOURS": 24, "MINUTES": 1440}.get(name)
+        minutes = {"DAYS": 1440, "HOURS": 60, "MINUTES": 1}.get(name)
         try:
-            number = units.parse_number(
-                text, {unit: days * factor for unit, days in units.DAYS.items()} if factor else {}
-            )
+            number = units.parse_number(text, units.MINUTES, minutes) if minutes else units.parse_number(text)
         except InputError:
             number = math.nan
         if not 0 <= number <= 1e9:
-            such = f", such as 2.5{', 36h or 30d' if factor else ' or 230k'}"
+            such = f", such as 2.5{', 36h or 30d' if minutes else ' or 230k'}"
             raise InputError(f"{shown(text)} is not a number from 0 to 1e9{such}")
         if number == 0 and not zero:
             raise InputError(f"{shown(text)} is not above 0")

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -67,7 +66,12 @@ def width_of(output: str | None) -> int | None:
     """Return the most characters per line of the answer; None for a file."""
     if output not in (None, "-"):
         return None
-    return get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    with suppress(OSError):  # closed, or no terminal
+        return os.get_terminal_size(1).columns or WIDTH_WITHOUT_TERMINAL
+    return WIDTH_WITHOUT_TERMINAL
 
 
 def verbosity_of(ctx: click.Context) -> int:

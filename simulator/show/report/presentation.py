@@ -16,7 +16,6 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from html import escape
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
@@ -166,6 +165,8 @@ _FIGURE: Final = re.compile(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
 def _cell(text: str, style: Style) -> str:
     """Return a cell's text, which may be from outside, escaped so that it makes no cell, element, image or link."""
     if style == "html":
+        from html import escape  # noqa: PLC0415  start-up time
+
         return escape(text).replace("\n", "<br>")
     return _MARKUP.sub(r"\\\g<0>", one_line(text)) if style == "markdown" else text
 
