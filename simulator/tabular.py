@@ -7,6 +7,7 @@ An answer has its rows; `show.pages.figures` draws them.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, datacl
 Row = Mapping[str, Any]
 T = TypeVar("T")
 B = TypeVar("B", bound="Bare")
+
+
+class _LatePattern:
+    """Regular expression that is compiled when it is first used: compiling takes Python long."""
+
+    def __init__(self, text: str, flags: int) -> None:
+        self._said = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what compiled expressions have, and keep it."""
+        value = getattr(re.compile(*self._said), name)
+        setattr(self, name, value)
+        return value
+
+
+def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a regular expression."""
+    return cast("re.Pattern[str]", _LatePattern(text, flags))
 
 
 class _Shared(tuple[Any, ...]):

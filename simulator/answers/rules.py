@@ -39,7 +39,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.stacks import framework_files
 from simulator.question.units import GIGA
 from simulator.search.space import divisors
-from simulator.tabular import Bare, replace
+from simulator.tabular import Bare, late_pattern, replace
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """A sign in a recipe's text of the code that it starts."""
@@ -166,8 +166,8 @@ TEXTS: Final[Mapping[str, Callable[[LaunchFacts], str]]] = {
 }
 
 
-_NAMED: Final = re.compile(r"\{([\w.-]+)\}")
-_COMPARED: Final = re.compile(r"(more than|less than|no multiple of) ([\w.]+)")
+_NAMED: Final = late_pattern(r"\{([\w.-]+)\}")
+_COMPARED: Final = late_pattern(r"(more than|less than|no multiple of) ([\w.]+)")
 
 
 class FrameworkRule(Bare, kw_only=True):

@@ -6,11 +6,10 @@ nobody said is `Input(False, NOBODY)`. `question.question` has all inputs of a q
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Any, Final, Literal, get_args
 
-from simulator.tabular import NamedTuple, Record
+from simulator.tabular import NamedTuple, Record, late_pattern
 
 _ByTheUser = Literal["argument", "option", "environment", "settings"]
 OriginKind = Literal[_ByTheUser, "file", "search", "stack", "hardware", "framework", "follows", "nobody"]
@@ -107,7 +106,7 @@ class RecipeFlag(Record):
         return self.spelled.replace("-", "_").lower()
 
 
-_FILE: Final = re.compile(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
+_FILE: Final = late_pattern(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
 """Names of files, among those of variables and commands."""
 
 

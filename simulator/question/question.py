@@ -6,7 +6,6 @@ A script's question has its values with their lines; options beat them: `options
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from os import PathLike, fspath
@@ -22,9 +21,9 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
-from simulator.tabular import Record, replace
+from simulator.tabular import Record, late_pattern, replace
 
-_AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
+_AUTO: Final = late_pattern(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""
 _SETS: Final = (list, tuple, range, set, frozenset)
 Inputs = Mapping[str, Input]

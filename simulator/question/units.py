@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError, did_you_mean, quoted
+from simulator.tabular import late_pattern
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -56,7 +57,7 @@ _LENGTHS: Final[Mapping[str, int]] = {"": 1, "K": 1024, "M": 1024**2}
 MINUTES: Final[Mapping[str, int]] = {"min": 1, "h": 60, "d": 1440, "w": 7 * 1440, "y": 365 * 1440}
 """Minutes of the units of a long duration."""
 
-_AMOUNT: Final = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII)
+_AMOUNT: Final = late_pattern(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII)
 _MAXIMUM_TEXT: Final = 100
 
 
@@ -171,13 +172,15 @@ def _parse_known(text: str, kind: str, example: str) -> float:
     return value
 
 
-def _split(text: str, kind: str, example: str) -> tuple[Fraction, str]:
+def _split(text: str, kind: str, example: str) -> tuple[int | Fraction, str]:
     """Cut ``text`` into its number, kept exact, and its unit."""
     if not isinstance(text, str):
         raise InputError(f"{kind} {quoted(text)} is not text with a unit; write it like '{example}'")
     matched = _AMOUNT.fullmatch(text.strip()) if len(text) <= _MAXIMUM_TEXT else None
     if matched is None:
         raise InputError(f"{kind} {quoted(text)} is not a plain number with a unit; write it like '{example}'")
+    if matched[1].isdigit():
+        return int(matched[1]), matched[2]
     from fractions import Fraction  # noqa: PLC0415  start-up time
 
     return Fraction(matched[1]), matched[2]

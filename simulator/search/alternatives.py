@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -36,12 +35,12 @@ from simulator.search.build import bare_estimate, estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of, fits_somewhere, least_devices
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
-from simulator.tabular import NamedTuple, deferred, replace
+from simulator.tabular import NamedTuple, deferred, late_pattern, replace
 
 MOST_NODES = 1024
 """Default limit of a search for nodes."""
 _Answer = TypeVar("_Answer")
-_AUTO = re.compile(r"auto(?::([0-9]{1,7}))?")
+_AUTO = late_pattern(r"auto(?::([0-9]{1,7}))?")
 _IN_A_DOUBLING = 32
 """Numbers of nodes tried in each doubling above 64."""
 

@@ -17,13 +17,13 @@ from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.specs.samples import counted_lines
 from simulator.question.units import parse_count
 from simulator.question.vocabulary import Batching
-from simulator.tabular import NamedTuple, Record, replace
+from simulator.tabular import NamedTuple, Record, late_pattern, replace
 
 _MOST_BINS: Final = 1024
 _STEPS: Final = 64
 """Points of a distribution between two percentiles."""
-_POINT: Final = re.compile(r"(p[0-9]{1,2}(?:\.[0-9]{1,4})?|min|max)=(.+)", re.IGNORECASE)
-_LIKE_A_POINT: Final = re.compile(r"[A-Za-z][\w.]*=[0-9.]+[A-Za-z]?")
+_POINT: Final = late_pattern(r"(p[0-9]{1,2}(?:\.[0-9]{1,4})?|min|max)=(.+)", re.IGNORECASE)
+_LIKE_A_POINT: Final = late_pattern(r"[A-Za-z][\w.]*=[0-9.]+[A-Za-z]?")
 
 
 class Segments(NamedTuple):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -30,7 +29,7 @@ from simulator.question.specs.names import (
     vision_name,
 )
 from simulator.question.specs.vision import encoder_of
-from simulator.tabular import replace
+from simulator.tabular import late_pattern, replace
 
 __all__ = [
     "hardware_names",
@@ -46,7 +45,7 @@ __all__ = [
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
-_COMMON: Final = re.compile(
+_COMMON: Final = late_pattern(
     r"(gpt2|gpt3-(?!175b)|gpt-[jn]|opt-(?!2)|codellama|deepseek-coder-6|internlm2\.5|baichuan2-13b|open-llama|yi-34b"
     r"|glm-4\.5$|mistral-(7b-v0\.3|small-[23])|phi-3(\.5|-medium)|pythia-(?!12b)|qwen1\.5-(?!4b))"
 )

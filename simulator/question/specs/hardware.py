@@ -33,9 +33,9 @@ from simulator.question.units import (
     parse_seconds,
 )
 from simulator.question.vocabulary import NARROW, AttentionKernel, ExpertDispatch, StackName
-from simulator.tabular import NamedTuple, replace
+from simulator.tabular import NamedTuple, late_pattern, replace
 
-BOOKED: Final = re.compile(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
+BOOKED: Final = late_pattern(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
 """Pattern of a spec's name or path, `@`, and its network."""
 KEYS: Final = ("network", "oversubscription", "leaf")
 _SOURCE: Final = "question"

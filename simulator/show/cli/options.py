@@ -19,6 +19,7 @@ from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import framework_hint
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.forms import ANSWERS
+from simulator.tabular import late_pattern
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -34,10 +35,10 @@ else:
 LARGEST_SET = 4096
 """Most values that one option may list."""
 
-_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
-_SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
-_REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
-_BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
+_WHOLE = late_pattern(r"[0-9]{1,15}", re.ASCII)
+_SPAN = late_pattern(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
+_REPEATED = late_pattern(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
+_BEFORE_SIZE = late_pattern(r"(?:^|(?<=,))[^,@:]+")
 """Names in a text of one or several kinds of hardware, each followed by network or nodes."""
 
 
@@ -534,7 +535,7 @@ GENERAL_OPTIONS = in_section(
     Option("--debug", "Show where a defect of the simulator arose."),
 )
 """Options of every command, before or behind its name."""
-_GENERAL_WORD = re.compile(r"-[vq]+|--verbose|--quiet|--debug|--color(=.*)?")
+_GENERAL_WORD = late_pattern(r"-[vq]+|--verbose|--quiet|--debug|--color(=.*)?")
 
 
 def general_first(words: Sequence[str]) -> list[str]:

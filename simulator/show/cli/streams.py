@@ -24,7 +24,7 @@ import click
 from simulator.errors import InputError, short_line
 from simulator.files import write_file
 from simulator.show.forms import ANSWERS
-from simulator.tabular import replace
+from simulator.tabular import late_pattern, replace
 
 if TYPE_CHECKING:
     from simulator.question.specs.hardware import HardwareSpec
@@ -136,13 +136,13 @@ def tell(line: str) -> None:
         _let_go_of(sys.stderr)
 
 
-_OBEYED: Final = re.compile(
+_OBEYED: Final = late_pattern(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff0-\uffff"
     r"\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
 """Characters that a terminal or a page obeys instead of showing: control, direction, zero width."""
-_COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
-_RUNNER_LINE: Final = re.compile(r"^([ \t]*)::", re.MULTILINE)
+_COLOUR: Final = late_pattern(r"(\x1b\[[0-9;]*m)")
+_RUNNER_LINE: Final = late_pattern(r"^([ \t]*)::", re.MULTILINE)
 
 
 def visible(text: str, *, colour: bool = False, commands: bool = False) -> str:
@@ -216,7 +216,7 @@ def write(text: str | Iterable[str], output: str | None, option: str = "--output
 
 _WRITTEN = ("output", "timeline")
 """Options that name a file to write."""
-_BEHIND_A_NAME = re.compile(r"[,@]|:\d")
+_BEHIND_A_NAME = late_pattern(r"[,@]|:\d")
 """Separator after the name of a kind of hardware."""
 
 

@@ -12,7 +12,6 @@ line has no room, `sections_text` writes sentences and tables under titles. Writ
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -25,7 +24,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.question.question import Question
 from simulator.show.report.text import amount, money, ranged
-from simulator.tabular import Bare, NamedTuple
+from simulator.tabular import Bare, NamedTuple, late_pattern
 
 Style = Literal["table", "markdown", "html"]
 """``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""
@@ -158,7 +157,7 @@ def filled(text: str, width: int | None) -> str:
     return lines.replace("\0", " ")
 
 
-_FIGURE: Final = re.compile(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
+_FIGURE: Final = late_pattern(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
 """Blank inside a figure with its unit."""
 
 
@@ -171,10 +170,10 @@ def _cell(text: str, style: Style) -> str:
     return _MARKUP.sub(r"\\\g<0>", one_line(text)) if style == "markdown" else text
 
 
-_MARKUP: Final = re.compile(r"\||<(?=[A-Za-z/!?])|!(?=\[)|(?<=\])\(")
+_MARKUP: Final = late_pattern(r"\||<(?=[A-Za-z/!?])|!(?=\[)|(?<=\])\(")
 
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = late_pattern(r"\x1b\[[0-9;]*m")
 BETWEEN = 2
 """Spaces between columns."""
 
