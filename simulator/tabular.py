@@ -115,17 +115,13 @@ class _Fields(NamedTuple):
     """What makes a default anew for each record."""
     compared: tuple[str, ...] = ()
     """Names whose values count when records are compared."""
-    needed: Callable[[dict[str, Any]], object] = len
-    """What fails without the values that have no default."""
-    held: int = 0
-    """Number of values of a record that was just filled."""
 
 
-def collect(kind: type[Bare], *, kw_only: bool) -> None:
-    """Collect the fields of a class of records."""
+def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
+    """Collect the fields of a class of records; `checked` calls its `__post_init__` on each that is made."""
     before: _Fields = cast("Any", super(kind, kind)).fields_known
     body = vars(kind)
-    own = {name: body.get(name, MISSING) for name, of in kind.__annotations__.items() if not of.startswith("ClassVar")}
+    own = {name: body.get(name, MISSING) for name, of in kind.__annotations__.items() if "ClassVar" not in str(of)}
     taken, defaults, makers = dict(before.taken), dict(before.defaults), dict(before.makers)
     compared = dict.fromkeys(before.compared)
     for name, about in own.items():
@@ -145,32 +141,31 @@ def collect(kind: type[Bare], *, kw_only: bool) -> None:
         if compare:
             compared[name] = None
     needed = [name for name in taken if name not in defaults and name not in makers]
-    getter, held = itemgetter(*needed) if needed else len, len({*taken, *defaults, *makers})
-    kind.fields_known = _Fields(own, kw_only, taken, defaults, makers, tuple(compared), getter, held)
+    kind.fields_known = _Fields(own, kw_only, taken, defaults, makers, tuple(compared))
+    kind.filling = (
+        itemgetter(*needed) if needed else len,
+        defaults,
+        tuple(makers.items()),
+        len({*taken, *defaults, *makers}),
+        checked and kind.__post_init__ is not Bare.__post_init__,
+    )
     kind.in_order = tuple(name for name, named in taken.items() if not named)
     kind.values_of = attrgetter("__class__", *compared)
 
 
-def fill(record: Any, given: tuple[Any, ...], values: dict[str, Any]) -> None:
-    """Fill a new record with what a call gives it. Raises TypeError for names that it lacks or does not know."""
-    about: _Fields = record.fields_known
-    if given:
-        named = dict(zip(record.in_order, given, strict=False))
-        if len(named) < len(given) or not named.keys().isdisjoint(values):
-            raise TypeError(f"{type(record).__name__}() takes each of {record.in_order} once, got {given}")
-        values = named | values
-    held = about.defaults | values
-    for name, make in about.makers.items():
-        if name not in values:
-            held[name] = make()
-    try:
-        about.needed(values)
-    except KeyError as error:
-        raise TypeError(f"{type(record).__name__}() missing 1 required argument: {error}") from None
-    if len(held) != about.held:
-        unknown = ", ".join(repr(name) for name in values if name not in about.taken)
-        raise TypeError(f"{type(record).__name__}() got an unexpected keyword argument {unknown}")
-    _hold(record, "__dict__", held)
+def _twice(in_order: tuple[str, ...], given: tuple[Any, ...], values: Mapping[str, Any]) -> bool:
+    """Tell whether a call gives more unnamed values than there are, or one of them under its name too."""
+    return len(given) > len(in_order) or not values.keys().isdisjoint(in_order[: len(given)])
+
+
+def _misfit(record: Any, given: tuple[Any, ...], values: Mapping[str, Any]) -> TypeError:
+    """Return the error on a call that lacks values, gives one twice or names an unknown one."""
+    known: _Fields = record.fields_known
+    named = (*record.in_order[: len(given)], *values)
+    wrong = [name for name in named if name not in known.taken or named.count(name) > 1]
+    lacking = [name for name in known.taken if name not in (*named, *known.defaults, *known.makers)]
+    why = f"an unexpected keyword argument {wrong[0]!r}" if wrong else f"no argument {', '.join(map(repr, lacking))}"
+    return TypeError(f"{type(record).__name__}() got {why if wrong or lacking else f'{len(given)} unnamed arguments'}")
 
 
 _hold = object.__setattr__
@@ -211,14 +206,32 @@ class Bare:
     values_of: ClassVar[Any] = attrgetter("__class__")
     """What returns the class and the values that count."""
 
-    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
-        collect(cls, kw_only=kw_only)
+    filling: ClassVar[tuple[Callable[..., Any], dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...], int, bool]]
+    """What fails without the values that have no default; defaults, what makes them anew, how many values a new record
+    has, and whether it is checked."""
+
+    def __init_subclass__(cls, *, kw_only: bool = False, checked: bool = True) -> None:
+        collect(cls, kw_only=kw_only, checked=checked)
 
     if not TYPE_CHECKING:
 
         def __init__(self, /, *given: Any, **values: Any) -> None:
-            fill(self, given, values)
-            self.__post_init__()
+            needed, defaults, makers, count, checked = self.filling
+            held = defaults | values
+            if given:
+                held.update(zip(self.in_order, given, strict=False))
+            for name, make in makers:
+                if name not in held:
+                    held[name] = make()
+            try:
+                needed(held)
+            except KeyError:
+                raise _misfit(self, given, values) from None
+            if len(held) != count or (given and _twice(self.in_order, given, values)):
+                raise _misfit(self, given, values)
+            _hold(self, "__dict__", held)
+            if checked:
+                self.__post_init__()
 
     def __post_init__(self) -> None:
         """Check the values, or add others."""

@@ -23,7 +23,7 @@ from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
 from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, read_table, replacing
 from simulator.question.units import MIB
-from simulator.tabular import Record, collect, fill
+from simulator.tabular import Record, collect
 
 TableRow = Mapping[str, str]
 """Cells of a row by column."""
@@ -99,12 +99,9 @@ class Frozen(Record):
     __pydantic_config__: ClassVar[dict[str, object]]
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__(kw_only=True)
+        super().__init_subclass__(kw_only=True, checked=False)
         _KINDS[_of_kind(cls)] = cls
         cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False, "alias_generator": cls.key}
-
-    def __init__(self, **values: Any) -> None:
-        fill(self, (), values)
 
     def __post_init__(self) -> None:
         """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""
