@@ -11,7 +11,8 @@ import re
 from abc import abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields
+from dataclasses import field as field  # noqa: PLC0414  other modules import it from here
 from functools import cache
 from operator import attrgetter, itemgetter
 from types import FunctionType, MappingProxyType
@@ -153,11 +154,6 @@ def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
     kind.values_of = attrgetter("__class__", *compared)
 
 
-def _twice(in_order: tuple[str, ...], given: tuple[Any, ...], values: Mapping[str, Any]) -> bool:
-    """Tell whether a call gives more unnamed values than there are, or one of them under its name too."""
-    return len(given) > len(in_order) or not values.keys().isdisjoint(in_order[: len(given)])
-
-
 def _misfit(record: Any, given: tuple[Any, ...], values: Mapping[str, Any]) -> TypeError:
     """Return the error on a call that lacks values, gives one twice or names an unknown one."""
     known: _Fields = record.fields_known
@@ -227,7 +223,9 @@ class Bare:
                 needed(held)
             except KeyError:
                 raise _misfit(self, given, values) from None
-            if len(held) != count or (given and _twice(self.in_order, given, values)):
+            if len(held) != count or (
+                given and len({*self.in_order[: len(given)], *values}) < len(given) + len(values)
+            ):
                 raise _misfit(self, given, values)
             _hold(self, "__dict__", held)
             if checked:

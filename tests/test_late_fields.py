@@ -11,7 +11,7 @@ import pytest
 import simulator
 from simulator.recipes.check import judge
 from simulator.search import alternatives
-from simulator.tabular import deferred, read_late, replaced
+from simulator.tabular import deferred, read_late, replace
 from tests.runner.fakes import HARDWARE, TINY
 
 
@@ -30,10 +30,10 @@ def test_a_field_is_computed_once_by_who_reads_it() -> None:
         return (len(asked),)
 
     answer = Answer(1, late=deferred(compute))
-    other = replaced(answer, first=2)
+    other = replace(answer, first=2)
     assert (other.first, asked) == (2, [])
     assert (answer.late, other.late, asked) == ((1,), (1,), [1])
-    assert replaced(other, late=()) == Answer(2)
+    assert replace(other, late=()) == Answer(2)
     assert pickle.loads(pickle.dumps(Answer(1, late=deferred(compute)))) == Answer(1, (2,))  # noqa: S301  just made
 
 

@@ -13,7 +13,6 @@ Under `of_work` the data parallel size is not a number, so a formula that depend
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -25,7 +24,7 @@ from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
-from simulator.tabular import Bare, replace
+from simulator.tabular import Bare, field, replace
 
 P = ParamSpec("P")
 T = TypeVar("T")

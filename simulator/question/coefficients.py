@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
@@ -21,7 +20,7 @@ import numpy as np
 from simulator.question.arrays import NDArray
 from simulator.question.specs.documents import TABLED, TableRow, fields_from, rows_of
 from simulator.question.units import parse_bytes
-from simulator.tabular import NamedTuple, Record, replace
+from simulator.tabular import NamedTuple, Record, field, replace
 
 CoefficientKind = Literal["memory", "time"]
 """Kinds of coefficients, which are fitted apart."""

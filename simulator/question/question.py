@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from os import PathLike, fspath
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
-from simulator.tabular import Record, late_pattern, replace
+from simulator.tabular import Record, field, late_pattern, replace
 
 _AUTO: Final = late_pattern(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""

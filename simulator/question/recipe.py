@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Final
 
 from simulator.question.origin import Origin, Place, RecipeFlag, Remark, Unknown
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FrameworkName, StackName
-from simulator.tabular import Record
+from simulator.tabular import Record, field
 
 UNREAD: Final = "unread"
 """Dialect of a launch that no reader takes, in a script with others that are read."""

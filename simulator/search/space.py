@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +36,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName, StackName
-from simulator.tabular import NamedTuple, Record, Tabular, replace
+from simulator.tabular import NamedTuple, Record, Tabular, field, replace
 
 CHUNK = 8192
 """Layouts priced at once, few enough for their arrays to stay in the processor's cache."""

@@ -17,7 +17,7 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import (
     MAXIMUM_BYTES,
     Frozen,
-    packed,
+    plain,
     read_json,
     read_yaml,
     standing_in,
@@ -157,7 +157,7 @@ def test_a_remembered_spec_is_what_validation_left(kind: SpecKind, model: type[F
         file = spec_file(kind, name)
         assert file is not None
         spec = validated(name, model, read_yaml(file))
-        again = unpacked(json.loads(json.dumps(packed(spec))))
+        again = unpacked(json.loads(json.dumps(plain(spec, packed=True))))
         assert again == spec
         assert repr(again) == repr(spec), "tuples are tuples"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal
 
 from simulator.cost.schedule.orders import OneForwardOneBackward
@@ -14,7 +13,7 @@ from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import Batching
-from simulator.tabular import NamedTuple, Record, Tabular, read_late
+from simulator.tabular import NamedTuple, Record, Tabular, field, read_late
 
 
 class Violation(Record):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from functools import partial, reduce
 from operator import add
 from typing import assert_never
@@ -62,7 +61,7 @@ from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, RecomputeMode
-from simulator.tabular import Bare, NamedTuple
+from simulator.tabular import Bare, NamedTuple, field
 
 PARTS = (
     "gemm",

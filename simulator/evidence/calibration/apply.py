@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -52,7 +51,7 @@ from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
-from simulator.tabular import Bare, NamedTuple, deferred, replace
+from simulator.tabular import Bare, NamedTuple, deferred, field, replace
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""

@@ -9,7 +9,6 @@ information matrix and vector (`Message`). Around a point the model is linear, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from typing import Literal
 
@@ -29,7 +28,7 @@ from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import TERA
-from simulator.tabular import Record, replace
+from simulator.tabular import Record, field, replace
 
 DEVICE_TOLERANCE = 0.02
 """Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""

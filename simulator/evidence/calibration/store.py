@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -35,7 +34,7 @@ from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import StackName
-from simulator.tabular import Bare, NamedTuple, Record, replace
+from simulator.tabular import Bare, NamedTuple, Record, field, replace
 
 LONG_CONTEXT_TOKENS = 8192
 """Sequence length above which a run is one of long context."""

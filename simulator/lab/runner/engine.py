@@ -13,7 +13,6 @@ import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -30,7 +29,7 @@ from simulator.lab.trainer.process import failure_in
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.tabular import Record
+from simulator.tabular import Record, field
 
 OutcomeKind = Literal["ok", "oom", "error", "timeout", "interrupted"]
 LOG_NAME: Final = "log.txt"

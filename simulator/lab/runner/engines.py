@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.emit.write import emit
 from simulator.recipes.logs import read_log, steady
 from simulator.search.build import bare_estimate
-from simulator.tabular import Record, replace
+from simulator.tabular import Record, field, replace
 
 JOB_NAME: Final = "job.json"
 WORKER: Final = "simulator.lab.trainer"

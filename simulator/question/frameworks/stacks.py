@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,7 +17,7 @@ from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProf
 from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
-from simulator.tabular import Bare, NamedTuple, replace
+from simulator.tabular import Bare, NamedTuple, field, replace
 
 
 class Stack(Bare, kw_only=True):

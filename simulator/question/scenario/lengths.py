@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
@@ -17,7 +16,7 @@ from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.specs.samples import counted_lines
 from simulator.question.units import parse_count
 from simulator.question.vocabulary import Batching
-from simulator.tabular import NamedTuple, Record, late_pattern, replace
+from simulator.tabular import NamedTuple, Record, field, late_pattern, replace
 
 _MOST_BINS: Final = 1024
 _STEPS: Final = 64

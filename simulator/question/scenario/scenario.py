@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Any, Protocol, Unpack
 
 from simulator.errors import InputError
@@ -17,7 +16,7 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import StackName
-from simulator.tabular import Record, replace
+from simulator.tabular import Record, field, replace
 
 
 class Calibrated(Protocol):

@@ -82,11 +82,7 @@ class Taken:
 
 
 _KINDS: Final[dict[str, Any]] = {}
-"""Classes of specs by what stands for them where specs are remembered."""
-
-
-def _of_kind(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+"""Classes of specs by their names where specs are remembered."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -100,7 +96,7 @@ class Frozen(Record):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__(kw_only=True, checked=False)
-        _KINDS[_of_kind(cls)] = cls
+        _KINDS.setdefault(cls.__qualname__, cls)
         cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False, "alias_generator": cls.key}
 
     def __post_init__(self) -> None:
@@ -143,28 +139,22 @@ def _default(about: Field[Any]) -> Any:
     return about.default if about.default_factory is MISSING else about.default_factory()
 
 
-def plain(value: Any, *, but: Iterable[str] = ()) -> Any:
-    """Return a spec, or a value inside one, as a file holds it, without fields that have their default."""
-    if isinstance(value, Frozen):
-        return {value.key(name): plain(each) for name, each in of_fields(value, but=but, defaults=False).items()}
-    if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, tuple) else value
+def plain(value: Any, *, but: Iterable[str] = (), packed: bool = False) -> Any:
+    """Return a spec, or a value inside one, as a file holds it, without fields that have their default.
 
-
-def packed(value: Any) -> Any:
-    """Return a spec, or a value inside one, as plain values from which `unpacked` makes it without asking for types."""
+    It is `packed` under the names of fields and of its class, from which `unpacked` makes it without asking for types.
+    """
     if isinstance(value, Frozen):
-        return {"": _of_kind(type(value))} | {
-            name: packed(each) for name, each in of_fields(value, defaults=False).items()
-        }
+        values = of_fields(value, but=but, defaults=False).items()
+        kind = {"": type(value).__qualname__} if packed else {}
+        return kind | {name if packed else value.key(name): plain(each, packed=packed) for name, each in values}
     if isinstance(value, Mapping):
-        return {name: packed(each) for name, each in value.items()}
-    return [packed(each) for each in value] if isinstance(value, tuple) else value
+        return {name: plain(each, packed=packed) for name, each in value.items()}
+    return [plain(each, packed=packed) for each in value] if isinstance(value, tuple) else value
 
 
 def unpacked(value: Any) -> Any:
-    """Return the spec of what `packed` made of it."""
+    """Return the spec that `plain` packed."""
     if isinstance(value, list):
         return tuple(map(unpacked, value))
     if not isinstance(value, dict):
@@ -388,7 +378,7 @@ def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
 def shipped(file: Path, kind: type[SpecT]) -> SpecT:
     """Return a shipped spec, validated once: what is remembered of it is what validation left."""
     judged = _remembered(
-        str(file), ".spec.json", lambda: packed(validated(str(file), kind, _parsed(file, loose=False)))
+        str(file), ".spec.json", lambda: plain(validated(str(file), kind, _parsed(file, loose=False)), packed=True)
     )
     spec: SpecT = unpacked(judged)
     return spec

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,7 @@ from simulator.recipes.check.repository import OwnWords
 from simulator.recipes.check.verdict import Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.recipes.shell.launch import argument_names
-from simulator.tabular import Record, replace
+from simulator.tabular import Record, field, replace
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import islice
@@ -41,7 +40,7 @@ from simulator.recipes.check.folders import below
 from simulator.recipes.check.verdict import UNMATCHED, Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.search.rules import RULES
-from simulator.tabular import Record, replace
+from simulator.tabular import Record, field, replace
 
 NAME: Final = ".simulate.yaml"
 _MOST_BYTES: Final = 1 << 18

@@ -9,7 +9,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ from simulator.question.question import Question
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.tabular import Record, Tabular, read_late, replace
+from simulator.tabular import Record, Tabular, field, read_late, replace
 
 _TOKENS = 128
 """Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
@@ -24,7 +23,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.question.question import Question
 from simulator.show.report.text import amount, money, ranged
-from simulator.tabular import Bare, NamedTuple, late_pattern
+from simulator.tabular import Bare, NamedTuple, field, late_pattern
 
 Style = Literal["table", "markdown", "html"]
 """``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +29,7 @@ from simulator.question.specs.model import (
 )
 from simulator.question.specs.names import CONFIG_FILE
 from simulator.question.specs.vision import encoder_of
-from simulator.tabular import Record
+from simulator.tabular import Record, field
 
 _REFUSED: Final = "_refused"
 """Entry of refused families, each with the nearest priced one and its difference."""
