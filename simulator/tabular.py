@@ -223,9 +223,8 @@ class Bare:
                 needed(held)
             except KeyError:
                 raise _misfit(self, given, values) from None
-            if len(held) != count or (
-                given and len({*self.in_order[: len(given)], *values}) < len(given) + len(values)
-            ):
+            once = {*self.in_order[: len(given)], *values} if given else values
+            if len(held) != count or len(once) != len(given) + len(values):
                 raise _misfit(self, given, values)
             _hold(self, "__dict__", held)
             if checked:

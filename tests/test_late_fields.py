@@ -2,7 +2,6 @@
 
 import pickle
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import pytest
 import simulator
 from simulator.recipes.check import judge
 from simulator.search import alternatives
-from simulator.tabular import deferred, read_late, replace
+from simulator.tabular import Record, deferred, read_late, replace
 from tests.runner.fakes import HARDWARE, TINY
 
 
 @read_late("late")
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Record):
     first: int
     late: tuple[int, ...] = ()
 
