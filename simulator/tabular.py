@@ -67,7 +67,7 @@ class _Shared(tuple[Any, ...]):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-class _Named(type):
+class _TupleType(type):
     """Type of `NamedTuple`: it makes what Python's own does, of which each compiles its types and a function."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> Any:
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple  # noqa: PLC0414  what other modules import
 else:
 
-    class NamedTuple(metaclass=_Named):
+    class NamedTuple(metaclass=_TupleType):
         """Base of named tuples."""
 
 
@@ -122,7 +122,9 @@ def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
     """Collect the fields of a class of records; `checked` calls its `__post_init__` on each that is made."""
     before: _Fields = cast("Any", super(kind, kind)).fields_known
     body = vars(kind)
-    own = {name: body.get(name, MISSING) for name, of in kind.__annotations__.items() if "ClassVar" not in str(of)}
+    own = {
+        name: body.get(name, MISSING) for name, types in kind.__annotations__.items() if "ClassVar" not in str(types)
+    }
     taken, defaults, makers = dict(before.taken), dict(before.defaults), dict(before.makers)
     compared = dict.fromkeys(before.compared)
     for name, about in own.items():
@@ -154,14 +156,16 @@ def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
     kind.values_of = attrgetter("__class__", *compared)
 
 
-def _misfit(record: Any, given: tuple[Any, ...], values: Mapping[str, Any]) -> TypeError:
+def _misfit(record: Any, unnamed: tuple[Any, ...], values: Mapping[str, Any]) -> TypeError:
     """Return the error on a call that lacks values, gives one twice or names an unknown one."""
     known: _Fields = record.fields_known
-    named = (*record.in_order[: len(given)], *values)
+    named = (*record.in_order[: len(unnamed)], *values)
     wrong = [name for name in named if name not in known.taken or named.count(name) > 1]
     lacking = [name for name in known.taken if name not in (*named, *known.defaults, *known.makers)]
     why = f"an unexpected keyword argument {wrong[0]!r}" if wrong else f"no argument {', '.join(map(repr, lacking))}"
-    return TypeError(f"{type(record).__name__}() got {why if wrong or lacking else f'{len(given)} unnamed arguments'}")
+    return TypeError(
+        f"{type(record).__name__}() got {why if wrong or lacking else f'{len(unnamed)} unnamed arguments'}"
+    )
 
 
 _hold = object.__setattr__
@@ -211,21 +215,21 @@ class Bare:
 
     if not TYPE_CHECKING:
 
-        def __init__(self, /, *given: Any, **values: Any) -> None:
+        def __init__(self, /, *unnamed: Any, **values: Any) -> None:
             needed, defaults, makers, count, checked = self.filling
             held = defaults | values
-            if given:
-                held.update(zip(self.in_order, given, strict=False))
+            if unnamed:
+                held.update(zip(self.in_order, unnamed, strict=False))
             for name, make in makers:
                 if name not in held:
                     held[name] = make()
             try:
                 needed(held)
             except KeyError:
-                raise _misfit(self, given, values) from None
-            once = {*self.in_order[: len(given)], *values} if given else values
-            if len(held) != count or len(once) != len(given) + len(values):
-                raise _misfit(self, given, values)
+                raise _misfit(self, unnamed, values) from None
+            once = {*self.in_order[: len(unnamed)], *values} if unnamed else values
+            if len(held) != count or len(once) != len(unnamed) + len(values):
+                raise _misfit(self, unnamed, values)
             _hold(self, "__dict__", held)
             if checked:
                 self.__post_init__()

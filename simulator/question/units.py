@@ -99,15 +99,15 @@ def parse_count(text: str, *, length: bool = False) -> int:
     return int(amount)
 
 
-def parse_number(text: str, units: Mapping[str, int] = MappingProxyType({}), of: int = 1) -> float:
-    """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with `units`, such as ``36h``, in that of factor `of`."""
+def parse_number(text: str, units: Mapping[str, int] = MappingProxyType({}), per: int = 1) -> float:
+    """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with `units`, such as ``36h``, in that of factor `per`."""
     number, suffix = _split(text, "number", "230k")
     count = _COUNTS.get(suffix.upper())
-    factor = units.get(suffix, None if count is None else count * of)
+    factor = units.get(suffix, None if count is None else count * per)
     if factor is None:
         allowed = ", ".join((*units, *filter(None, _COUNTS)))
         raise InputError(f"number {quoted(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
-    return float(number * factor / of)
+    return float(number * factor / per)
 
 
 def share_of(text: str) -> float:
