@@ -24,7 +24,7 @@ B = TypeVar("B", bound="Bare")
 
 
 class _LatePattern:
-    """Regular expression that is compiled when it is first used: compiling takes Python long."""
+    """Regular expression that is not compiled yet, which takes Python long."""
 
     def __init__(self, text: str, flags: int) -> None:
         self._said = text, flags
@@ -37,7 +37,7 @@ class _LatePattern:
 
 
 def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a regular expression."""
+    """Return a regular expression that is compiled when it is first used."""
     return cast("re.Pattern[str]", _LatePattern(text, flags))
 
 
@@ -93,7 +93,6 @@ def _maker(count: int) -> FunctionType:
 
 
 _Element: Any = type(vars(namedtuple("_Element", "value"))["value"])  # noqa: PYI024  what it makes is not used
-"""What reads a value of a named tuple."""
 
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple  # noqa: PLC0414  what other modules import
@@ -113,9 +112,7 @@ class _Fields(NamedTuple):
     """Whether a call has to name what it may give, by name."""
     defaults: dict[str, Any] = {}  # noqa: RUF012
     makers: Mapping[str, Callable[[], Any]] = MappingProxyType({})
-    """What makes a default anew for each record."""
     compared: tuple[str, ...] = ()
-    """Names whose values count when records are compared."""
 
 
 def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
@@ -166,9 +163,6 @@ def _misfit(record: Any, unnamed: tuple[Any, ...], values: Mapping[str, Any]) ->
     return TypeError(
         f"{type(record).__name__}() got {why if wrong or lacking else f'{len(unnamed)} unnamed arguments'}"
     )
-
-
-_hold = object.__setattr__
 
 
 @cache
@@ -230,7 +224,7 @@ class Bare:
             once = {*self.in_order[: len(unnamed)], *values} if unnamed else values
             if len(held) != count or len(once) != len(unnamed) + len(values):
                 raise _misfit(self, unnamed, values)
-            _hold(self, "__dict__", held)
+            object.__setattr__(self, "__dict__", held)
             if checked:
                 self.__post_init__()
 
@@ -351,5 +345,5 @@ def read_late(*names: str) -> Callable[[type[T]], type[T]]:
 def replace(record: B, **values: Any) -> B:
     """Return a record with other values, as `dataclasses.replace` does; deferred ones are left to be computed."""
     held, taken = vars(record), record.fields_known.taken
-    given = held if len(held) == len(taken) else {name: held[name] for name in taken}
-    return type(record)(**{**given, **values})
+    said = held if len(held) == len(taken) else {name: held[name] for name in taken}
+    return type(record)(**{**said, **values})
