@@ -37,7 +37,6 @@ STACK_FILES: Mapping[str, str] = {
     for path in FRAMEWORK_FILES
     if "/stacks/" in path and path.endswith(".yaml")
 }
-"""Files of named stacks by name."""
 STACKS: tuple[str, ...] = ("default", *sorted(STACK_FILES))
 _WRITTEN_AS = {
     "torch": ("fsdp", "fsdp2", "pytorch", "torchtitan", "ddp", "olmo"),
