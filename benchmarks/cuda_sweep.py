@@ -19,7 +19,7 @@ from benchmarks.machine import say, say_machine
 from simulator.api import estimate, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
-from simulator.lab.runner.campaign import Record, run_folder
+from simulator.lab.runner.campaign import RowsFile, run_folder
 from simulator.lab.runner.engine import Launch, Launcher, LaunchOutcome, Pick
 from simulator.lab.runner.engines import ReferenceEngine
 from simulator.lab.runner.processes import interruptible
@@ -109,7 +109,7 @@ class Sweep:
     engine: ReferenceEngine
     folder: Path
     """Where jobs, logs and results go."""
-    record: Record
+    record: RowsFile
     """Where the rows go."""
 
     def run(self, wanted: list[Case], seconds: float) -> int:
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
                 hardware=hardware,
                 engine=ReferenceEngine(backend=options.device),
                 folder=run_folder(options.work_folder),
-                record=Record(options.output),
+                record=RowsFile(options.output),
             )
             measured = sweep.run(list(cases(options.device))[: options.cases], options.minutes * 60.0)
         except KeyboardInterrupt:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, Unpack
@@ -41,7 +40,7 @@ from simulator.recipes.emit.write import case_of_file, question_to_launch
 from simulator.recipes.emit.write import emit as write_recipe
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
-from simulator.tabular import Tabular, replaced
+from simulator.tabular import Tabular, replace
 
 _KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     **dict.fromkeys(("files", "root"), ((str, PathLike), "a path")),
@@ -316,7 +315,7 @@ def from_json(text: str, *, rank: int | None = None) -> AnyAnswer:
 
     def again(number: int) -> Estimate:
         case = saved_case("JSON", text, number, Question(), as_it_stands=True)
-        return replaced(ranking.estimate_of(case), question=case.question)
+        return replace(ranking.estimate_of(case), question=case.question)
 
     try:
         if (read := next((read for own, read in _READERS if own <= keys), None)) is not None:

@@ -4,13 +4,14 @@ Each message is one line: what is wrong, where (file and key path), what is allo
 valid name. Any other exception that escapes is a defect of the simulator.
 """
 
-import re
 from collections.abc import Iterable
 from typing import ClassVar, Final
 
-_COMMAND: Final = re.compile(r"(?<=^:)(?=:)|(?<=##)(?=\[|vso\[)")
+from simulator.tabular import late_pattern
+
+_COMMAND: Final = late_pattern(r"(?<=^:)(?=:)|(?<=##)(?=\[|vso\[)")
 """Beginning of a line that is a command to the CI runner that prints it."""
-_LONG_WORD: Final = re.compile(r"\S{301,}")
+_LONG_WORD: Final = late_pattern(r"\S{301,}")
 _LONGEST: Final = 2000
 
 

@@ -7,51 +7,249 @@ An answer has its rows; `show.pages.figures` draws them.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
-from typing import Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields
+from dataclasses import field as field  # noqa: PLC0414  other modules import it from here
+from functools import cache
+from operator import attrgetter, itemgetter
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
+B = TypeVar("B", bound="Bare")
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(*, kw_only: bool = False, slots: bool = True, by_value: bool = False) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that makes an inner dataclass: frozen for type checkers alone, compared by identity or value.
+class _LatePattern:
+    """Regular expression that is not compiled yet, which takes Python long."""
 
-    Python compiles the methods of a dataclass as it is imported, and longest those of a frozen one: these are left to
-    what users hold in their hands. Others share methods, which know a class's fields.
-    """
+    def __init__(self, text: str, flags: int) -> None:
+        self._said = text, flags
 
-    def made(kind: type[T]) -> type[T]:
-        kind = dataclass(kw_only=kw_only, slots=slots, eq=False, repr=False)(kind)
-        return compared(kind) if by_value else kind
+    def __getattr__(self, name: str) -> Any:
+        """Return what compiled expressions have, and keep it."""
+        value = getattr(re.compile(*self._said), name)
+        setattr(self, name, value)
+        return value
 
+
+def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a regular expression that is compiled when it is first used."""
+    return cast("re.Pattern[str]", _LatePattern(text, flags))
+
+
+class _Shared(tuple[Any, ...]):
+    """Methods that named tuples share."""
+
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> Any:
+        """Return the tuple of all values in order."""
+        return cls(*values)
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the values by name."""
+        return dict(zip(self._fields, self, strict=True))
+
+    def _replace(self, **values: Any) -> Any:
+        """Return the tuple with other values."""
+        return type(self)(**dict(zip(self._fields, self, strict=True)) | values)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+
+class _TupleType(type):
+    """Type of `NamedTuple`: it makes what Python's own does, of which each compiles its types and a function."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> Any:
+        """Return a class of tuples, whose function `__new__` is that of all others of its length, with its names."""
+        if not bases:
+            return super().__new__(cls, name, bases, space)
+        names = tuple(space["__annotations__"])
+        defaults = {each: space.pop(each) for each in names if each in space}
+        space.update((each, _Element(index, "")) for index, each in enumerate(names))
+        made = _maker(len(names))
+        code = made.__code__.replace(co_varnames=("cls", *names), co_name="__new__", co_qualname=f"{name}.__new__")
+        new = FunctionType(code, made.__globals__, "__new__", tuple(defaults.values()))
+        space.update(__slots__=(), _fields=names, _field_defaults=defaults, __match_args__=names, __new__=new)
+        return type(name, (_Shared,), space)
+
+
+@cache
+def _maker(count: int) -> FunctionType:
+    """Return a function that makes a tuple of so many values."""
+    names = ", ".join(f"_{index}" for index in range(count))
+    made: FunctionType = eval(f"lambda cls, {names}: new(cls, ({names},))", {"new": tuple.__new__})  # noqa: S307
     return made
 
 
-def compared(kind: Any) -> Any:
-    """Return a record with equality, hash and text of its fields, where it has none of its own."""
-    kind.values_of = attrgetter("__class__", *(each.name for each in fields(kind) if each.compare))
-    for name, method in (("__eq__", _equal), ("__hash__", _hash), ("__repr__", _shown)):
-        if getattr(kind, name) is getattr(object, name):
-            setattr(kind, name, method)
-    return kind
+_Element: Any = type(vars(namedtuple("_Element", "value"))["value"])  # noqa: PYI024  what it makes is not used
+
+if TYPE_CHECKING:
+    from typing import NamedTuple as NamedTuple  # noqa: PLC0414  what other modules import
+else:
+
+    class NamedTuple(metaclass=_TupleType):
+        """Base of named tuples."""
 
 
-def _equal(self: Any, other: Any) -> bool:
-    return self is other or (type(self) is type(other) and self.values_of(self) == self.values_of(other))
+class _Fields(NamedTuple):
+    """Fields of a record, as what fills it needs them."""
+
+    own: Mapping[str, Any] = MappingProxyType({})
+    """What the body of the class says of its own: a `Field`, a default, or that there is none."""
+    kw_only: bool = False
+    taken: Mapping[str, bool] = MappingProxyType({})
+    """Whether a call has to name what it may give, by name."""
+    defaults: dict[str, Any] = {}  # noqa: RUF012
+    makers: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+    compared: tuple[str, ...] = ()
 
 
-def _hash(self: Any) -> int:
-    return hash(self.values_of(self))
+def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
+    """Collect the fields of a class of records; `checked` calls its `__post_init__` on each that is made."""
+    before: _Fields = cast("Any", super(kind, kind)).fields_known
+    body = vars(kind)
+    own = {
+        name: body.get(name, MISSING) for name, types in kind.__annotations__.items() if "ClassVar" not in str(types)
+    }
+    taken, defaults, makers = dict(before.taken), dict(before.defaults), dict(before.makers)
+    compared = dict.fromkeys(before.compared)
+    for name, about in own.items():
+        default, compare = about, True
+        if isinstance(about, Field):
+            default, compare = about.default, about.compare
+            if about.default_factory is not MISSING:
+                makers[name] = about.default_factory
+            if default is MISSING:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, default)
+        if default is not MISSING:
+            defaults[name] = default
+        if not isinstance(about, Field) or about.init:
+            taken[name] = kw_only
+        if compare:
+            compared[name] = None
+    needed = [name for name in taken if name not in defaults and name not in makers]
+    kind.fields_known = _Fields(own, kw_only, taken, defaults, makers, tuple(compared))
+    kind.filling = (
+        itemgetter(*needed) if needed else len,
+        defaults,
+        tuple(makers.items()),
+        len({*taken, *defaults, *makers}),
+        checked and kind.__post_init__ is not Bare.__post_init__,
+    )
+    kind.in_order = tuple(name for name, named in taken.items() if not named)
+    kind.values_of = attrgetter("__class__", *compared)
 
 
-def _shown(self: Any) -> str:
-    texts = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
-    return f"{type(self).__qualname__}({', '.join(texts)})"
+def _misfit(record: Any, unnamed: tuple[Any, ...], values: Mapping[str, Any]) -> TypeError:
+    """Return the error on a call that lacks values, gives one twice or names an unknown one."""
+    known: _Fields = record.fields_known
+    named = (*record.in_order[: len(unnamed)], *values)
+    wrong = [name for name in named if name not in known.taken or named.count(name) > 1]
+    lacking = [name for name in known.taken if name not in (*named, *known.defaults, *known.makers)]
+    why = f"an unexpected keyword argument {wrong[0]!r}" if wrong else f"no argument {', '.join(map(repr, lacking))}"
+    return TypeError(
+        f"{type(record).__name__}() got {why if wrong or lacking else f'{len(unnamed)} unnamed arguments'}"
+    )
+
+
+@cache
+def _dataclass_fields(kind: Any) -> dict[str, Field[Any]]:
+    """Return the fields of a class of records, with those that it inherits, as `dataclasses` would."""
+    about = kind.fields_known
+    above = [each for each in kind.__mro__[1:] if issubclass(each, Bare)]
+    inherited = _dataclass_fields(above[0]) if above else {}
+    said = {name: value for name, value in about.own.items() if value is not MISSING}
+    types = {name: kind.__annotations__[name] for name in about.own}
+    body = {**said, "__annotations__": types, "__module__": kind.__module__, "__doc__": kind.__doc__ or "-"}
+    made: Any = dataclass(init=False, repr=False, eq=False, kw_only=about.kw_only)(type(kind.__name__, (), body))
+    own: dict[str, Field[Any]] = made.__dataclass_fields__
+    return inherited | own
+
+
+class _OnDemand:
+    """Fields of a record as `dataclasses` knows them, made when they are asked for."""
+
+    def __get__(self, record: object, kind: type[Bare]) -> dict[str, Field[Any]]:
+        return _dataclass_fields(cast("Any", kind))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Bare:
+    """Base of dataclasses that cannot be changed, compared by identity.
+
+    Python compiles the methods of its own dataclasses as it imports them; these share theirs, which know the fields.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = cast("Any", _OnDemand())
+    fields_known: ClassVar[_Fields] = _Fields()
+    in_order: ClassVar[tuple[str, ...]] = ()
+    """Names of the values that a call need not name."""
+    values_of: ClassVar[Any] = attrgetter("__class__")
+    """What returns the class and the values that count."""
+
+    filling: ClassVar[tuple[Callable[..., Any], dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...], int, bool]]
+    """What fails without the values that have no default; defaults, what makes them anew, how many values a new record
+    has, and whether it is checked."""
+
+    def __init_subclass__(cls, *, kw_only: bool = False, checked: bool = True) -> None:
+        collect(cls, kw_only=kw_only, checked=checked)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, /, *unnamed: Any, **values: Any) -> None:
+            needed, defaults, makers, count, checked = self.filling
+            held = defaults | values
+            if unnamed:
+                held.update(zip(self.in_order, unnamed, strict=False))
+            for name, make in makers:
+                if name not in held:
+                    held[name] = make()
+            try:
+                needed(held)
+            except KeyError:
+                raise _misfit(self, unnamed, values) from None
+            once = {*self.in_order[: len(unnamed)], *values} if unnamed else values
+            if len(held) != count or len(once) != len(unnamed) + len(values):
+                raise _misfit(self, unnamed, values)
+            object.__setattr__(self, "__dict__", held)
+            if checked:
+                self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Check the values, or add others."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field '{name}'")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field '{name}'")
+
+
+class Record(Bare):
+    """Base of records that are compared by the values of their fields, and show them as text."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and self.values_of(self) == self.values_of(other))
+
+    def __hash__(self) -> int:
+        return hash(self.values_of(self))
+
+    def __repr__(self) -> str:
+        texts = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        return f"{type(self).__qualname__}({', '.join(texts)})"
 
 
 class Drawing(Protocol):
@@ -124,34 +322,33 @@ def deferred(compute: Callable[[], T]) -> T:
 
 
 class _LateField:
-    """Field of a frozen record with slots, whose deferred value is computed by the first who reads it."""
+    """Field whose deferred value is computed by the first who reads it."""
 
-    def __init__(self, slot: Any) -> None:
-        self.slot = slot
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def __get__(self, record: object, owner: type | None = None) -> Any:
-        if record is None:
-            return self
-        value = self.slot.__get__(record, owner)
+    def __get__(self, record: object, kind: type | None = None) -> Any:
+        value = self if record is None else vars(record)[self.name]
         return value.value() if isinstance(value, _Deferred) else value
 
     def __set__(self, record: object, value: object) -> None:
-        self.slot.__set__(record, value)
+        vars(record)[self.name] = value
 
 
 def read_late(*names: str) -> Callable[[type[T]], type[T]]:
-    """Decorate a frozen dataclass with slots so that fields may be `deferred`; pickles and copies hold their values."""
+    """Decorate a class of records so that fields may be `deferred`; pickles and copies hold their values."""
 
-    def with_late_fields(record: type[T]) -> type[T]:
+    def with_late_fields(kind: Any) -> type[T]:
         for name in names:
-            setattr(record, name, _LateField(vars(record)[name]))
-        return record
+            setattr(kind, name, _LateField(name))
+        kind.__getstate__ = lambda record: {name: getattr(record, name) for name in vars(record)}
+        return kind  # type: ignore[no-any-return]
 
     return with_late_fields
 
 
-def replaced(record: T, **values: Any) -> T:
-    """Return `dataclasses.replace` of a record, with deferred values left to be computed."""
-    late = {name: field.slot.__get__(record) for name, field in vars(type(record)).items() if type(field) is _LateField}
-    changed: T = replace(record, **{**late, **values})  # type: ignore[type-var]  # a dataclass, as `read_late` says
-    return changed
+def replace(record: B, **values: Any) -> B:
+    """Return a record with other values, as `dataclasses.replace` does; deferred ones are left to be computed."""
+    held, taken = vars(record), record.fields_known.taken
+    said = held if len(held) == len(taken) else {name: held[name] for name in taken}
+    return type(record)(**{**said, **values})

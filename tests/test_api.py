@@ -497,7 +497,7 @@ def test_what_no_longer_holds_is_refused_in_a_line(tmp_path: Path) -> None:
 def test_every_answer_is_json_and_is_asked_again() -> None:
     question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "tensor_parallel": 2}
     estimate = simulator.estimate(**question, optimizer="adamw", stack="default")
-    answers = [
+    answers: list[Any] = [
         estimate,
         simulator.rank(**question, top=2),
         simulator.explain(estimate),

@@ -2,7 +2,6 @@
 
 import pickle
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import simulator
 from simulator.cost.pricing import price
 from simulator.recipes.check import judge
 from simulator.search import alternatives
-from simulator.tabular import deferred, read_late, replaced
+from simulator.tabular import Record, deferred, read_late, replace
 from tests.runner.fakes import HARDWARE, TINY
 
 
 @read_late("late")
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Record):
     first: int
     late: tuple[int, ...] = ()
 
@@ -31,10 +29,10 @@ def test_a_field_is_computed_once_by_who_reads_it() -> None:
         return (len(asked),)
 
     answer = Answer(1, late=deferred(compute))
-    other = replaced(answer, first=2)
+    other = replace(answer, first=2)
     assert (other.first, asked) == (2, [])
     assert (answer.late, other.late, asked) == ((1,), (1,), [1])
-    assert replaced(other, late=()) == Answer(2)
+    assert replace(other, late=()) == Answer(2)
     assert pickle.loads(pickle.dumps(Answer(1, late=deferred(compute)))) == Answer(1, (2,))  # noqa: S301  just made
 
 

@@ -52,7 +52,6 @@ SORTS: Mapping[CoefficientKind, tuple[str, ...]] = {
 """Sorts of rows that scatter alike: of time kinds of models, of memory kinds of figures."""
 
 
-@dataclass(frozen=True, slots=True)
 class SourcesDesign(Design):
     """Rows of many sources with their place in the hierarchy."""
 
@@ -112,7 +111,6 @@ def lifted(message: Message, spread: float | Vector) -> Message:
     return Message((information + information.T) / 2.0, solved[:, -1])
 
 
-@dataclass(frozen=True)
 class Hierarchy(Linearization):
     """A design of many sources with the spreads between them, linear around a point."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Final
 
 from simulator.answers.models import ContradictionError, model_of, needs_vocabulary, recipe_model
@@ -26,11 +26,10 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import Precision
-from simulator.tabular import record
+from simulator.tabular import Bare, replace
 
 
-@record(kw_only=True)
-class Case:
+class Case(Bare, kw_only=True):
     """A question that can be priced, with its scenario and layout."""
 
     question: Question
@@ -60,8 +59,7 @@ class Case:
         )
 
 
-@record(kw_only=True)
-class Blocked:
+class Blocked(Bare, kw_only=True):
     """A recipe that cannot be priced, with every reason."""
 
     question: Question

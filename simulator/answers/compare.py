@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from typing import Any, Final
 
 from simulator.answers.cases import Case
@@ -17,15 +17,14 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
 from simulator.search.build import estimate_layout
-from simulator.tabular import Tabular
+from simulator.tabular import Record, Tabular, replace
 
 _FOLLOWS = ("data_parallel", "stage_layers")
 """Fields of a layout that follow from the others."""
 _INPUTS = ("model", "hardware", "devices", "seq_length", "lengths", "global_batch_size", "precision", "lora_rank")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputDifference:
+class InputDifference(Record, kw_only=True):
     """Input that differs."""
 
     name: str
@@ -40,8 +39,7 @@ class InputDifference:
     """The same change of the step, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartDifference:
+class PartDifference(Record, kw_only=True):
     """A part of the memory or of the step, in A and B."""
 
     name: str
@@ -57,8 +55,7 @@ class PartDifference:
         return self.second - self.first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Tabular):
+class Comparison(Tabular, Record, kw_only=True):
     """Two estimates and their differences."""
 
     names: tuple[str, str]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from simulator.answers.cases import Case, case_of
@@ -26,7 +25,7 @@ from simulator.question.units import to_gib
 from simulator.search.alternatives import methods, remedies
 from simulator.search.build import estimate_layout, fitting_estimates, with_intervals
 from simulator.search.space import divisors
-from simulator.tabular import Tabular
+from simulator.tabular import Record, Tabular, replace
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""
@@ -36,8 +35,7 @@ _LARGEST_STEP = 4
 """Number of doublings of a size that are tried, the size itself included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Record, kw_only=True):
     """A set of changes with which the recipe fits."""
 
     options: tuple[str, ...]
@@ -57,8 +55,7 @@ class Change:
         return " ".join(self.options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Try:
+class _Try(Record):
     """A candidate: the added options, and the recipe's question with them."""
 
     options: tuple[str, ...]
@@ -413,8 +410,7 @@ _UNEVEN = 1.15
 """Least ratio of the fullest rank's need to the emptiest's that is a cause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation(Tabular):
+class Explanation(Tabular, Record, kw_only=True):
     """An estimate, why it needs its memory, and what would help."""
 
     estimate: Estimate

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from simulator.cost.pricing.estimate import Estimate
+from simulator.tabular import Record
 
 CheckOutcome = Literal[
     "fits",
@@ -31,8 +31,7 @@ FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
 """Outcomes of judged recipes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
+class Gates(Record, kw_only=True):
     """Conditions that a recipe must pass."""
 
     max_memory_fraction: float | None = None

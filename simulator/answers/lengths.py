@@ -8,9 +8,8 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate, Interval
@@ -21,7 +20,7 @@ from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import require_regular
 from simulator.search.build import estimate_layout
-from simulator.tabular import replaced
+from simulator.tabular import NamedTuple, replace
 
 
 def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) -> Estimate:
@@ -34,7 +33,7 @@ def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) 
         samples = scenario.global_batch_size * scenario.framework.sequences_per_sample
         about = replace(about, fits_to=longest, failing_steps=lengths.beyond(longest, samples))
     if not lengths.bound:
-        return replaced(estimate, lengths=about)
+        return replace(estimate, lengths=about)
     shortest, speed = (
         estimate_layout(replace(scenario, lengths=lengths.shortest(scenario.image_tokens)), layout).throughput,
         estimate.throughput,
@@ -46,7 +45,7 @@ def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) 
     )
     ends = [each.interval_seconds or Interval(each.step_seconds, each.step_seconds) for each in (shortest, speed)]
     interval = Interval(min(end.low for end in ends), max(end.high for end in ends))
-    return replaced(estimate, lengths=about, throughput=replace(speed, interval_seconds=interval))
+    return replace(estimate, lengths=about, throughput=replace(speed, interval_seconds=interval))
 
 
 def longest_that_fits(scenario: Scenario, layout: Layout, most: int) -> int | None:

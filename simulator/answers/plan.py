@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields
 from typing import Any, Literal
 
 from simulator.answers import ranking
@@ -22,14 +22,13 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
 from simulator.search.rank import Progress, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Space
-from simulator.tabular import Tabular
+from simulator.tabular import Record, Tabular, replace
 
 BYTES_PER_PARAMETER = 14.0
 """Bytes of a checkpoint per parameter: a 16-bit weight, and the weight and both moments of Adam in fp32."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Availability:
+class Availability(Record, kw_only=True):
     """Failures of devices, and a run's work beside training."""
 
     device_mtbf_hours: float = 16_384 * 54 * 24 / 419
@@ -60,8 +59,7 @@ class Availability:
                 raise InputError(f"{limit.name} {value!r}: must be a number, {allowed}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goodput:
+class Goodput(Record, kw_only=True):
     """Shares of a run's time for training and for everything else, which add up to 1."""
 
     training: float
@@ -119,8 +117,7 @@ _FORM = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(Record, kw_only=True):
     """Numbers of nodes of one kind of hardware, to book one of."""
 
     hardware: str
@@ -191,8 +188,7 @@ _ABOUT, _FAR_LESS = 0.05, 0.7
 """Share by which costs count as the same, and share of the days that is far less."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitCheck:
+class LimitCheck(Record):
     """Whether a limit is kept."""
 
     answer: LimitAnswer
@@ -201,8 +197,7 @@ class LimitCheck:
     """Probability that the figure is below the limit; None without an interval or a price."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Record, kw_only=True):
     """Number of nodes of an offer in one precision, with its best layout."""
 
     offer: int
@@ -253,8 +248,7 @@ class Choice:
         return min((plain[k.answer] if k.probability is None else k.probability for k in self.limits), default=1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferPriced:
+class OfferPriced(Record, kw_only=True):
     """An offer with the positions of its best choices."""
 
     hardware: str
@@ -269,8 +263,7 @@ class OfferPriced:
     """Position in `choices` of its fewest nodes that are in time; None for none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Tabular):
+class Plan(Tabular, Record, kw_only=True):
     """Plan of a training run: every choice, offer by offer."""
 
     model: str
@@ -500,8 +493,7 @@ def _check(tokens: int, deadline: float | None, budget: float | None, precisions
         raise InputError(f"precisions {list(precisions)}: allowed are {', '.join(PRECISIONS)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Record):
     """What all choices share, and who says what the offers say."""
 
     question: Question
@@ -550,8 +542,7 @@ def _fastest(search: _Search) -> tuple[Estimate | None, str | None]:
     return None, f"{reason} {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory"
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
+class _Limits(Record):
     """Limits of a run, and the inputs that make a layout a run."""
 
     tokens: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
@@ -30,7 +29,7 @@ from simulator.search.alternatives import (
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
-from simulator.tabular import record, replaced
+from simulator.tabular import Bare, replace
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
@@ -44,8 +43,8 @@ def estimate_of(case: Case) -> Estimate:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
         known = estimate.provenance
         cautions = (remark.message for remark in case.remarks if remark.rule in OF_DEVICES and remark.place)
-        known = replaced(known, cautions=(*cautions, *known.cautions))
-        return replaced(estimate, question=case.question, provenance=known)
+        known = replace(known, cautions=(*cautions, *known.cautions))
+        return replace(estimate, question=case.question, provenance=known)
     scenario = scenario_of_run(case)
     release = None if scenario is case.scenario else case.scenario.framework
     priced = price(pricing_of(scenario, case.layout))
@@ -54,8 +53,8 @@ def estimate_of(case: Case) -> Estimate:
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if judged.verdict in ("does_not_fit", "starved") else _SEARCHED
-        judged = replaced(judged, provenance=replaced(known, cautions=(note, *known.cautions)))
-    return replaced(judged, question=case.question.with_layout(case.layout, FOLLOWS))
+        judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
+    return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:
@@ -179,8 +178,7 @@ def _inputs(query: Query) -> dict[str, object]:
     }
 
 
-@record()
-class Fastest:
+class Fastest(Bare):
     """Fastest layout of a question."""
 
     recommended: Estimate | None
@@ -224,8 +222,7 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-@record()
-class FeasibleLayouts:
+class FeasibleLayouts(Bare):
     """Layouts that fit."""
 
     estimates: tuple[Estimate, ...]

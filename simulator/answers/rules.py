@@ -26,9 +26,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from simulator.cost.operations.sums import total_parameters
@@ -37,19 +35,17 @@ from simulator.question.origin import Place, RecipeFlag, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.stacks import framework_files
 from simulator.question.units import GIGA
-from simulator.question.vocabulary import FRAMEWORK_FOLDER
 from simulator.search.space import divisors
-from simulator.tabular import record
+from simulator.tabular import Bare, late_pattern, replace
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """A sign in a recipe's text of the code that it starts."""
 
 
-@record(slots=False, kw_only=True)
-class LaunchFacts:
+class LaunchFacts(Bare, kw_only=True):
     """The facts that rules refer to."""
 
     scenario: Scenario
@@ -170,12 +166,11 @@ TEXTS: Final[Mapping[str, Callable[[LaunchFacts], str]]] = {
 }
 
 
-_NAMED: Final = re.compile(r"\{([\w.-]+)\}")
-_COMPARED: Final = re.compile(r"(more than|less than|no multiple of) ([\w.]+)")
+_NAMED: Final = late_pattern(r"\{([\w.-]+)\}")
+_COMPARED: Final = late_pattern(r"(more than|less than|no multiple of) ([\w.]+)")
 
 
-@record(kw_only=True)
-class FrameworkRule:
+class FrameworkRule(Bare, kw_only=True):
     """One refusal of one framework, as in its file."""
 
     id: str
@@ -235,15 +230,16 @@ def _holds(launch: LaunchFacts, subject: str, expected: Any) -> bool:
 def _files() -> Mapping[str, Mapping[str, Any]]:
     """Return the content of each framework's files, with their rules merged."""
     files: dict[str, dict[str, Any]] = {}
-    for file in sorted(FRAMEWORK_FOLDER.glob("*/rules.yaml")):
-        content = read_yaml(file)
+    for file, content in framework_files().items():
+        if not file.endswith("/rules.yaml"):
+            continue
         own = files.setdefault(content["framework"], {"rules": []})
         own |= {name: value for name, value in content.items() if name != "rules"}
         own["rules"] = [*own["rules"], *(_rule(file, content, rule) for rule in content["rules"])]
     return files
 
 
-def _rule(file: Path, content: Mapping[str, Any], rule: Mapping[str, Any]) -> FrameworkRule:
+def _rule(file: str, content: Mapping[str, Any], rule: Mapping[str, Any]) -> FrameworkRule:
     lists = {name: tuple(value) for name, value in rule.items() if isinstance(value, list)}
     try:
         return FrameworkRule(**{"framework": content["framework"], "versions": content["versions"], **rule, **lists})

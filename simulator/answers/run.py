@@ -26,7 +26,7 @@ from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.search.build import bare_estimate
 from simulator.search.space import Remedy, Space
-from simulator.tabular import record
+from simulator.tabular import Record
 
 _BELONGS_TO = {
     "recompute_modules": "selective",
@@ -119,8 +119,7 @@ SECONDS_PER_HOUR = 3600.0
 _HOURS_PER_DAY = 24.0
 
 
-@record(kw_only=True, by_value=True)
-class TrainingRun:
+class TrainingRun(Record, kw_only=True):
     """Duration and cost of a whole training run with one layout."""
 
     tokens: int

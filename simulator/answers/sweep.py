@@ -48,7 +48,7 @@ from simulator.question.specs.names import hub_file
 from simulator.question.units import parse_count
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY
-from simulator.tabular import Row, Tabular
+from simulator.tabular import Record, Row, Tabular
 
 MOST_QUESTIONS = 100_000_000
 """A sweep beyond this is a slip."""
@@ -61,8 +61,7 @@ QuestionGrid = Mapping[str, tuple[Any, ...]]
 """Values by keyword; their product are questions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
+class Questions(Record):
     """Numbered questions: those of the first grid, then those of the next."""
 
     grids: tuple[QuestionGrid, ...]
@@ -253,8 +252,7 @@ Answers = Sequence[dict[str, Any]]
 """Cells that follow from some questions, by column, without those that are None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep(Tabular):
+class Sweep(Tabular, Record, kw_only=True):
     """The end of a sweep."""
 
     questions: int

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from simulator.cost.pricing.estimate import ChunkTime, Estimate
 from simulator.cost.schedule.schedule import HELD, PASSES, EventRun, PipelineWork, run
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
+from simulator.tabular import Record
 
 MOST_PASSES = 400_000
 """Most passes of a step in a timeline."""
@@ -16,16 +16,14 @@ AFTER = ("data_parallel", "optimizer", "offload")
 """Parts of a step after its passes, in order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(Record, kw_only=True):
     """Work of a rank after its passes."""
 
     name: str
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Record, kw_only=True):
     """The passes of one step over time."""
 
     estimate: Estimate

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -31,7 +30,7 @@ from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, 
 from simulator.question.question import Question
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
-from simulator.tabular import deferred, replaced
+from simulator.tabular import deferred, replace
 
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
@@ -97,7 +96,7 @@ def over_open(
         slowest_seconds=max(steps),
         usual_verdict=verdict_of(base, 0),
     )
-    return _judged(replaced(estimate, assumed=deferred(lambda: _assumed(estimate, span))), span)
+    return _judged(replace(estimate, assumed=deferred(lambda: _assumed(estimate, span))), span)
 
 
 def _assumed(estimate: Estimate, span: OpenRange) -> tuple[AssumedSwitch, ...]:
@@ -219,14 +218,14 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges and verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
-        return replaced(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
+        return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
     estimate = _with_time(estimate, span)
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
     moves = _moves(span, "memory", memory.need_bytes)
     low, high = _half_widths("memory", own, moves)
     probability, verdict = _fitting(estimate, span, own, moves)
     span = replace(span, favourable_probability=_favourable(estimate, span, own))
-    return replaced(
+    return replace(
         estimate,
         open=span,
         verdict=verdict,
@@ -248,7 +247,7 @@ def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
     own = math.log(speed.interval_seconds.high / step)
     moves = _UNMOVED if span is None else _moves(span, "time", step)
     low, high = _half_widths("time", own, moves)
-    return replaced(
+    return replace(
         estimate,
         provenance=_contributed(estimate.provenance, "time", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
         throughput=replace(speed, interval_seconds=Interval(step * math.exp(-low), step * math.exp(high))),

@@ -13,27 +13,24 @@ Under `of_work` the data parallel size is not a number, so a formula that depend
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
-from simulator.question.arrays import Index, Mask, selected
+from simulator.question.arrays import Index, Mask, NDArray, selected
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
-from simulator.tabular import record
+from simulator.tabular import Bare, field, replace
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@record(slots=False)
-class Pricing:
+class Pricing(Bare):
     """A block of layouts of one question, with the figures derived from it so far."""
 
     scenario: Scenario
@@ -141,8 +138,7 @@ class Pricing:
         return self._of_cut(Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work))
 
 
-@record()
-class Alike:
+class Alike(Bare):
     """Layouts that share figures."""
 
     pricing: Pricing

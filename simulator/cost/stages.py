@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.question.arrays import Index
+from simulator.question.arrays import Index, NDArray
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.layout import PipelineShape, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.vocabulary import ScheduleName
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple
 
 LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (layer kinds, rank kinds, 1)."""
 
 
-@record(slots=False)
-class StageContents:
+class StageContents(Bare):
     """Contents of the pipeline ranks. Ranks with equal contents are one kind, priced once.
 
     A 70B model's 80 equal layers on 8 ranks make three kinds: the first rank with the input table, the last with the

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from simulator.errors import InputError, quoted
 from simulator.evidence.calibration.apply import applied
 from simulator.question.scenario.scenario import Cluster, NodeGroup
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
+from simulator.tabular import late_pattern
 
-_GROUP = re.compile(r"(?P<name>.+?):(?P<nodes>\d{1,7})(?:x(?P<devices>\d{1,5}))?")
+_GROUP = late_pattern(r"(?P<name>.+?):(?P<nodes>\d{1,7})(?:x(?P<devices>\d{1,5}))?")
 
 
 def cluster(

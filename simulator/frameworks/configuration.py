@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import floordiv
 from pathlib import Path, PurePath
@@ -21,6 +20,7 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.flags import plain, table_of
 from simulator.frameworks.purpose import STAGES
 from simulator.frameworks.values import Cause, PlainValue, joined, known_value, path_set_by_user, unknown_value
+from simulator.tabular import Record
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
 
@@ -197,8 +197,7 @@ SUFFIXES: Final = (".json", ".yaml", ".yml")
 """Suffixes of configuration files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Record):
     """The keys of one configuration file."""
 
     file: str

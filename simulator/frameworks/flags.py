@@ -6,13 +6,13 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from simulator.budget import charge
 from simulator.errors import LONGEST_NAME
 from simulator.files import read_table
+from simulator.tabular import Record
 
 _WORDS: Final = "_idle_words"
 """Words in names of flags that change neither memory nor speed: `idle` unless `_RELEVANT` matches, `surely_idle`
@@ -115,8 +115,7 @@ ANY_TEXT: Final = "*"
 """Key of `Meaning.values` for every text that is not listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Record):
     """One thing that a flag sets, parsed from the column `sets`, whose forms CONTRIBUTING.md lists."""
 
     kind: TargetKind
@@ -133,8 +132,7 @@ class Meaning:
         return f"{self.kind}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Record):
     """One flag or key of a framework."""
 
     about: str

@@ -19,6 +19,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import FrameworkName
+from simulator.tabular import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,7 @@ class FileForm:
     """Framework whose flags its keys stand for, by the aliases in its own table; empty where they are its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeWriter:
+class RecipeWriter(Record, kw_only=True):
     """Functions that write a question as a recipe of the framework."""
 
     text: Callable[[Scenario, Layout, Head], str]
@@ -82,8 +82,7 @@ class RecipeWriter:
     """Whether it writes questions of its profile by default, where the user names no framework."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(Record, kw_only=True):
     """Changes that a stack makes to runs of the framework it extends; runs that do not use it stay as they are."""
 
     prepare: Callable[[Arguments], None] = lambda _: None
@@ -92,8 +91,7 @@ class Extension:
     """Return the run as this stack has it; the launch is None for a log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Record, kw_only=True):
     """Everything that one framework's folder defines."""
 
     title: str

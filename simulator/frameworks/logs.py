@@ -18,6 +18,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import require_regular
 from simulator.question.units import GIB, KIB
 from simulator.question.vocabulary import FrameworkName
+from simulator.tabular import Record
 
 _TABLE: Final = "_samples"
 """Data sets by name, each with an upper bound of its samples' length in tokens and its reason."""
@@ -66,8 +67,7 @@ _WHOLE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,25})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Record):
     """One line of a log."""
 
     where: str
@@ -79,8 +79,7 @@ class LogLine:
     """The line without prefix and colours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedStep:
+class LoggedStep(Record, kw_only=True):
     """One logged interval of steps."""
 
     iteration: int
@@ -92,8 +91,7 @@ class LoggedStep:
     """Sequences per step; None where the line does not state them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedMemory:
+class LoggedMemory(Record, kw_only=True):
     """Highest memory figures that any rank of a run reported; None where not reported."""
 
     allocated_bytes: float | None = None
@@ -101,8 +99,7 @@ class LoggedMemory:
     """Memory that the framework's allocator reserved from the driver."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedRun:
+class LoggedRun(Record, kw_only=True):
     """One run in a log."""
 
     begin: LogLine
@@ -128,8 +125,7 @@ class LoggedRun:
     """Line that reports the lack of memory that ended the run; None otherwise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogForm:
+class LogForm(Record, kw_only=True):
     """One framework's log format."""
 
     is_own: Callable[[str], bool]
@@ -144,8 +140,7 @@ class LogForm:
     """Tables of names that only logs use, which precede the framework's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLogForm:
+class StepLogForm(Record, kw_only=True):
     """Format of a log that shows steps and some facts of the run, but not all its arguments."""
 
     name: str

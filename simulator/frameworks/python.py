@@ -19,10 +19,10 @@ from simulator.errors import InputError
 from simulator.frameworks.values import root_of
 from simulator.question.origin import Place
 from simulator.question.specs.documents import read_limited
+from simulator.tabular import Record
 
 
-@dataclass(frozen=True, slots=True)
-class OpenValue:
+class OpenValue(Record):
     """A value that only a run would know."""
 
     name: str
@@ -30,8 +30,7 @@ class OpenValue:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(Record):
     """An object of a package that is not read."""
 
     name: str
@@ -93,8 +92,7 @@ class Class:
         return self.node.name
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Record):
     """A method of an object, a text or a list."""
 
     owner: Any

@@ -17,7 +17,6 @@ from typing import Final, Self
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError
-from simulator.tabular import record
 
 MAXIMUM_CHARACTERS: Final = 1 << 20
 """Most characters of one value."""
@@ -42,7 +41,7 @@ class Cause:
     name: str
 
 
-@record(by_value=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PlainPiece:
     """Text of one line, or a hole, whose text only the run knows."""
 
@@ -58,7 +57,7 @@ class PlainPiece:
         return not self.causes
 
 
-@record(by_value=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PlainValue:
     """Text as a sequence of pieces. Raises TooLargeError beyond the size limits."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.errors import InputError, UnsupportedError
@@ -17,6 +16,7 @@ from simulator.question.frameworks.stacks import framework, profile_of, usual_wi
 from simulator.question.scenario.layout import FIELDS, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
+from simulator.tabular import Record
 
 WordPair = tuple[str, str]
 """Name of a flag or key, as in its table, and its text; empty for a switch."""
@@ -24,8 +24,7 @@ _WIDTH: Final = 100
 """Columns of a line of flags."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(Record, kw_only=True):
     """Size of the cluster and comment lines at the top of the file."""
 
     nodes: int
@@ -33,8 +32,7 @@ class Head:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
+class Writing(Record):
     """A question to be written in the words of one table."""
 
     scenario: Scenario

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
-from functools import cache, reduce
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from simulator.tabular import Bare, replace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray as NDArray  # noqa: PLC0414  other modules import it from here: start-up time
+else:
+    NDArray = np.ndarray
 
 Vector = NDArray[np.float64]
 """Numbers, shape (n,)."""
@@ -54,20 +59,14 @@ def selected(figures: Any, where: Index, count: int) -> Any:
     known: dict[int, Any] = {}
 
     def chosen(figure: Any) -> Any:
-        kind: Any = type(figure)
-        if kind is np.ndarray:
+        if isinstance(figure, np.ndarray):
             if figure.shape[-1:] == (count,) and id(figure) not in known:
                 known[id(figure)] = figure.take(where, axis=-1)
             return known.get(id(figure), figure)
         if isinstance(figure, tuple):
-            return getattr(kind, "_make", tuple)(map(chosen, figure))
-        names = _field_names(kind)
-        return kind(**{name: chosen(getattr(figure, name)) for name in names}) if names else figure
+            return getattr(type(figure), "_make", tuple)(map(chosen, figure))
+        if isinstance(figure, Bare):
+            return replace(figure, **{name: chosen(getattr(figure, name)) for name in figure.fields_known.taken})
+        return figure
 
     return chosen(figures)
-
-
-@cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    """Return the fields that make a record of a kind; none of anything else."""
-    return tuple(each.name for each in fields(kind) if each.init) if is_dataclass(kind) else ()

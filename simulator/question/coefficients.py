@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.question.arrays import NDArray
 from simulator.question.specs.documents import TABLED, TableRow, fields_from, rows_of
 from simulator.question.units import parse_bytes
-from simulator.tabular import record
+from simulator.tabular import NamedTuple, Record, field, replace
 
 CoefficientKind = Literal["memory", "time"]
 """Kinds of coefficients, which are fitted apart."""
@@ -58,9 +57,8 @@ def _of_kind(kind: CoefficientKind) -> dict[str, dict[str, str]]:
     return {name: row for name, row in _TABLE.items() if row["kind"] == kind}
 
 
-@record(kw_only=True, by_value=True)
 @fields_from(_of_kind("memory"), _coefficient)
-class MemoryCoefficients:
+class MemoryCoefficients(Record, kw_only=True):
     """Coefficients of memory that tensors do not explain."""
 
     workspace_bytes: float = TABLED
@@ -84,9 +82,8 @@ class MemoryCoefficients:
     """Share of the usable memory up to which a starved run may still start: a measured one needed about 1.026."""
 
 
-@record(kw_only=True, by_value=True)
 @fields_from(_of_kind("time"), _coefficient)
-class TimeCoefficients:
+class TimeCoefficients(Record, kw_only=True):
     """Coefficients of time: shares of the device's peak rates, exposed shares of communication, overheads."""
 
     gemm_efficiency: float = TABLED
@@ -143,8 +140,7 @@ class TimeCoefficients:
     optimizer_slowdown: float = TABLED
 
 
-@record(kw_only=True, by_value=True)
-class Coefficients:
+class Coefficients(Record, kw_only=True):
     """Set of coefficients that a calibration writes and a scenario takes."""
 
     name: str = "priors"
@@ -171,5 +167,5 @@ def replaced(
     rows = values.tolist() if values.ndim == 1 else values
     changes: dict[str, Any] = dict(zip(names, rows, strict=True))
     if kind == "memory":
-        return dataclasses.replace(base, memory=dataclasses.replace(base.memory, **changes))
-    return dataclasses.replace(base, time=dataclasses.replace(base.time, **changes))
+        return replace(base, memory=replace(base.memory, **changes))
+    return replace(base, time=replace(base.time, **changes))

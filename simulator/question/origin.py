@@ -6,11 +6,10 @@ nobody said is `Input(False, NOBODY)`. `question.question` has all inputs of a q
 
 from __future__ import annotations
 
-import re
 import shlex
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, get_args
 
-from simulator.tabular import record
+from simulator.tabular import NamedTuple, Record, late_pattern
 
 _ByTheUser = Literal["argument", "option", "environment", "settings"]
 OriginKind = Literal[_ByTheUser, "file", "search", "stack", "hardware", "framework", "follows", "nobody"]
@@ -50,8 +49,7 @@ class Input(NamedTuple):
     origin: Origin
 
 
-@record(by_value=True)
-class Place:
+class Place(Record):
     """A line of a file."""
 
     file: str
@@ -65,8 +63,7 @@ class Place:
         return Origin("file", f"{self.file}:{self.line}")
 
 
-@record(by_value=True)
-class Unknown:
+class Unknown(Record):
     """A value that only the run's environment knows: `$WORLD_SIZE`, `$1`, `$(command)`."""
 
     name: str
@@ -76,8 +73,7 @@ class Unknown:
     """Settings that depend on it; empty where none that matters does."""
 
 
-@record(by_value=True)
-class Remark:
+class Remark(Record):
     """A fact about a recipe that its reader should know: an unknown, repeated or contradictory flag, a broken rule."""
 
     rule: str
@@ -95,8 +91,7 @@ class Remark:
     """What an upper bound is of, where its most favourable reading is known."""
 
 
-@record(by_value=True)
-class RecipeFlag:
+class RecipeFlag(Record):
     """A flag as it stands in the recipe."""
 
     spelled: str
@@ -111,7 +106,7 @@ class RecipeFlag:
         return self.spelled.replace("-", "_").lower()
 
 
-_FILE: Final = re.compile(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
+_FILE: Final = late_pattern(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
 """Names of files, among those of variables and commands."""
 
 

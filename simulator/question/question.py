@@ -6,9 +6,7 @@ A script's question has its values with their lines; options beat them: `options
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, Final
 
@@ -22,8 +20,9 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
+from simulator.tabular import Record, field, late_pattern, replace
 
-_AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
+_AUTO: Final = late_pattern(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""
 _SETS: Final = (list, tuple, range, set, frozenset)
 Inputs = Mapping[str, Input]
@@ -38,8 +37,7 @@ _CHUNKS: Final = ("virtual_stages", "layers_per_virtual_stage")
 """Fields that state the chunks of a pipeline rank; one of them replaces the other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Record, kw_only=True):
     """Values of a question. A name that is absent was said by nobody."""
 
     inputs: Inputs = field(default_factory=dict)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Final
 
 from simulator.question.origin import Origin, Place, RecipeFlag, Remark, Unknown
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FrameworkName, StackName
-from simulator.tabular import record
+from simulator.tabular import Record, field
 
 UNREAD: Final = "unread"
 """Dialect of a launch that no reader takes, in a script with others that are read."""
@@ -17,8 +16,7 @@ A_NODE: Final = "node"
 """Value of the switch `sharding_degree` where state is sharded within each node, whatever the node's size."""
 
 
-@record(kw_only=True, by_value=True)
-class Recipe:
+class Recipe(Record, kw_only=True):
     """Model, workload, layout and machines of one run, as far as its words fix them; None for what they leave out."""
 
     file: str = ""

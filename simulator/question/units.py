@@ -5,15 +5,20 @@ bytes/s. Text with units is read here and nowhere else; `show.report.text` write
 through :class:`fractions.Fraction`, so the float returned is the one nearest to the written number.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError, did_you_mean, quoted
+from simulator.tabular import late_pattern
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 KIB: Final = 1024
 """Bytes in one KiB."""
@@ -32,47 +37,27 @@ TERA: Final = 10**12
 _LIMIT: Final = 10**30
 """Largest base-unit amount accepted: far above any machine, far below overflow."""
 
-_BYTES: Final[Mapping[str, Fraction]] = {
-    "B": Fraction(1),
-    "KB": Fraction(10**3),
-    "MB": Fraction(10**6),
-    "GB": Fraction(10**9),
-    "TB": Fraction(10**12),
-    "KiB": Fraction(KIB),
-    "MiB": Fraction(MIB),
-    "GiB": Fraction(GIB),
-    "TiB": Fraction(TIB),
+_BYTES: Final[Mapping[str, int]] = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": KIB,
+    "MiB": MIB,
+    "GiB": GIB,
+    "TiB": TIB,
 }
-_BITS: Final[Mapping[str, Fraction]] = {
-    "Mbit": Fraction(10**6, 8),
-    "Gbit": Fraction(10**9, 8),
-    "Tbit": Fraction(10**12, 8),
-}
-_BYTES_PER_SECOND: Final[Mapping[str, Fraction]] = {f"{unit}/s": factor for unit, factor in {**_BYTES, **_BITS}.items()}
-_FLOPS_PER_SECOND: Final[Mapping[str, Fraction]] = {
-    "FLOP/s": Fraction(1),
-    "GFLOP/s": Fraction(10**9),
-    "TFLOP/s": Fraction(10**12),
-    "PFLOP/s": Fraction(10**15),
-}
-_SECONDS: Final[Mapping[str, Fraction]] = {
-    "ns": Fraction(1, 10**9),
-    "us": Fraction(1, 10**6),
-    "ms": Fraction(1, 10**3),
-    "s": Fraction(1),
-}
+_BITS: Final[Mapping[str, int]] = {"Mbit": 10**6 // 8, "Gbit": 10**9 // 8, "Tbit": 10**12 // 8}
+_BYTES_PER_SECOND: Final[Mapping[str, int]] = {f"{unit}/s": factor for unit, factor in {**_BYTES, **_BITS}.items()}
+_FLOPS_PER_SECOND: Final[Mapping[str, int]] = {"FLOP/s": 1, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15}
+_NANOSECONDS: Final[Mapping[str, int]] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _COUNTS: Final[Mapping[str, int]] = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _LENGTHS: Final[Mapping[str, int]] = {"": 1, "K": 1024, "M": 1024**2}
-DAYS: Final[Mapping[str, Fraction]] = {
-    "min": Fraction(1, 1440),
-    "h": Fraction(1, 24),
-    "d": Fraction(1),
-    "w": Fraction(7),
-    "y": Fraction(365),
-}
-"""Days of the units of a long duration."""
+MINUTES: Final[Mapping[str, int]] = {"min": 1, "h": 60, "d": 1440, "w": 7 * 1440, "y": 365 * 1440}
+"""Minutes of the units of a long duration."""
 
-_AMOUNT: Final = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII)
+_AMOUNT: Final = late_pattern(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII)
 _MAXIMUM_TEXT: Final = 100
 
 
@@ -114,14 +99,15 @@ def parse_count(text: str, *, length: bool = False) -> int:
     return int(amount)
 
 
-def parse_number(text: str, units: Mapping[str, Fraction] = MappingProxyType({})) -> float:
-    """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with `units`, such as ``36h``, in the unit of factor 1."""
+def parse_number(text: str, units: Mapping[str, int] = MappingProxyType({}), per: int = 1) -> float:
+    """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with `units`, such as ``36h``, in that of factor `per`."""
     number, suffix = _split(text, "number", "230k")
-    factor = units.get(suffix, _COUNTS.get(suffix.upper()))
+    count = _COUNTS.get(suffix.upper())
+    factor = units.get(suffix, None if count is None else count * per)
     if factor is None:
         allowed = ", ".join((*units, *filter(None, _COUNTS)))
         raise InputError(f"number {quoted(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
-    return float(number * factor)
+    return float(number * factor / per)
 
 
 def share_of(text: str) -> float:
@@ -151,11 +137,11 @@ def to_gib(size: float) -> float:
     return size / GIB
 
 
-_UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
+_UNITS: Final[Mapping[str, Mapping[str, int]]] = {
     "size": _BYTES,
     "bandwidth": _BYTES_PER_SECOND,
     "compute rate": _FLOPS_PER_SECOND,
-    "duration": _SECONDS,
+    "duration": _NANOSECONDS,
 }
 
 
@@ -177,7 +163,7 @@ def _parse_known(text: str, kind: str, example: str) -> float:
         allowed = ", ".join(units)
         near = did_you_mean(unit, units) or ";"
         raise InputError(f"{kind} {quoted(text)}: unknown unit '{unit}'{near} allowed: {allowed}")
-    amount = number * units[unit]
+    amount = number * units[unit] / units.get("s", 1)
     if amount > _LIMIT:
         raise InputError(f"{kind} {quoted(text)} is too large; at most 1e30 in base units")
     value = float(amount)
@@ -186,11 +172,15 @@ def _parse_known(text: str, kind: str, example: str) -> float:
     return value
 
 
-def _split(text: str, kind: str, example: str) -> tuple[Fraction, str]:
+def _split(text: str, kind: str, example: str) -> tuple[int | Fraction, str]:
     """Cut ``text`` into its number, kept exact, and its unit."""
     if not isinstance(text, str):
         raise InputError(f"{kind} {quoted(text)} is not text with a unit; write it like '{example}'")
     matched = _AMOUNT.fullmatch(text.strip()) if len(text) <= _MAXIMUM_TEXT else None
     if matched is None:
         raise InputError(f"{kind} {quoted(text)} is not a plain number with a unit; write it like '{example}'")
+    if matched[1].isdigit():
+        return int(matched[1]), matched[2]
+    from fractions import Fraction  # noqa: PLC0415  start-up time
+
     return Fraction(matched[1]), matched[2]

@@ -5,6 +5,8 @@ Code that branches on one ends in `assert_never`, so that a new word is a type e
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -13,14 +15,29 @@ FRAMEWORK_FOLDER = Path(__file__).resolve().parents[1] / "frameworks"
 """Folder with one folder per framework: its words, profile and stacks. Their files list the frameworks."""
 
 
-def _folders(file: str) -> tuple[str, ...]:
-    """Return the names of the framework folders that hold a file."""
-    return tuple(sorted(path.parent.name for path in FRAMEWORK_FOLDER.glob(f"*/{file}")))
+def _framework_files() -> Iterator[str]:
+    """Yield the paths of the frameworks' files below their folder, of folders in theirs `stacks` alone."""
+    for name in _listed(f"{FRAMEWORK_FOLDER}"):
+        files = _listed(f"{FRAMEWORK_FOLDER}/{name}")
+        yield from (f"{name}/{file}" for file in files)
+        if "stacks" in files:
+            yield from (f"{name}/stacks/{file}" for file in _listed(f"{FRAMEWORK_FOLDER}/{name}/stacks"))
 
 
-FRAMEWORKS: tuple[str, ...] = _folders("profile.yaml")
-RECIPE_FORMATS: tuple[str, ...] = _folders("write.py")
-STACKS: tuple[str, ...] = ("default", *sorted(path.stem for path in FRAMEWORK_FOLDER.glob("*/stacks/*.yaml")))
+def _listed(folder: str) -> list[str]:
+    """Return the names in a folder, sorted; none of a file."""
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []  # noqa: PTH112, PTH208  start-up time
+
+
+FRAMEWORK_FILES: tuple[str, ...] = tuple(_framework_files())
+FRAMEWORKS: tuple[str, ...] = tuple(x.partition("/")[0] for x in FRAMEWORK_FILES if x.endswith("/profile.yaml"))
+RECIPE_FORMATS: tuple[str, ...] = tuple(x.partition("/")[0] for x in FRAMEWORK_FILES if x.endswith("/write.py"))
+STACK_FILES: Mapping[str, str] = {
+    path.rpartition("/")[2].removesuffix(".yaml"): path
+    for path in FRAMEWORK_FILES
+    if "/stacks/" in path and path.endswith(".yaml")
+}
+STACKS: tuple[str, ...] = ("default", *sorted(STACK_FILES))
 _WRITTEN_AS = {
     "torch": ("fsdp", "fsdp2", "pytorch", "torchtitan", "ddp", "olmo"),
     "torch --stack deepspeed": ("deepspeed", "zero", "ds"),

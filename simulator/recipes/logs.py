@@ -41,6 +41,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model, models
 from simulator.question.specs.names import model_names
 from simulator.question.units import TERA, to_mib
 from simulator.recipes.readers.read import read_recipe
+from simulator.tabular import Record
 
 _CONVENTION: Final = 0.03
 """Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""
@@ -229,8 +230,7 @@ DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "zero_stage", "recompu
 """Columns that a log without its run's configuration leaves open, and whose blank cells mean none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogContext:
+class LogContext(Record, kw_only=True):
     """Facts of a run that its log does not state."""
 
     table: str
@@ -304,8 +304,7 @@ def row_of(
     return MeasuredRow(**(named | dict(values) | figures | {"evidence": " ".join(filter(None, notes))}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steady:
+class Steady(Record, kw_only=True):
     """Steps after warm-up."""
 
     steps: tuple[LoggedStep, ...]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
@@ -37,12 +35,12 @@ from simulator.search.build import bare_estimate, estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of, fits_somewhere, least_devices
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
-from simulator.tabular import deferred, replaced
+from simulator.tabular import NamedTuple, deferred, late_pattern, replace
 
 MOST_NODES = 1024
 """Default limit of a search for nodes."""
 _Answer = TypeVar("_Answer")
-_AUTO = re.compile(r"auto(?::([0-9]{1,7}))?")
+_AUTO = late_pattern(r"auto(?::([0-9]{1,7}))?")
 _IN_A_DOUBLING = 32
 """Numbers of nodes tried in each doubling above 64."""
 
@@ -408,8 +406,8 @@ def with_switches(
         return tuple(sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
-    provenance = replaced(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
-    return replaced(estimate, assumed=deferred(assumed), provenance=provenance)
+    provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
+    return replace(estimate, assumed=deferred(assumed), provenance=provenance)
 
 
 def _idle(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import pricing_of, pricings_of
 from simulator.cost.memory.activations import recompute_plan
@@ -32,6 +30,7 @@ from simulator.cost.timing.products import (
     repeated_flops_per_token,
     shared_flops_per_token,
 )
+from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -41,7 +40,7 @@ from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout
-from simulator.tabular import deferred
+from simulator.tabular import deferred, replace
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:

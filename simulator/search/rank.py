@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, Space, blocks, candidates
+from simulator.tabular import NamedTuple, replace
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,7 +36,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName, StackName
-from simulator.tabular import Tabular, record
+from simulator.tabular import NamedTuple, Record, Tabular, field, replace
 
 CHUNK = 8192
 """Layouts priced at once, few enough for their arrays to stay in the processor's cache."""
@@ -45,8 +44,7 @@ MOST_CANDIDATES = 100_000_000
 """Limit on a search: beyond it a search takes minutes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space(Axes):
+class Space(Axes, kw_only=True):
     """Allowed values per axis; None (or no layers) is the default stated at each field of `Axes`."""
 
     tensor_parallel_across_nodes: bool = False
@@ -435,8 +433,7 @@ _EXCHANGE = ("expert_dispatch", "overlap_expert_exchange")
 """Switches of the experts' exchange; a question that sets one is searched as it stands."""
 
 
-@record(kw_only=True, by_value=True)
-class Query:
+class Query(Record, kw_only=True):
     """A question whose layout is searched."""
 
     scenario: Scenario
@@ -487,8 +484,7 @@ class PricedLayout(NamedTuple):
     """The layout alone, priced in full, where a search keeps it."""
 
 
-@record(kw_only=True, by_value=True)
-class Counts:
+class Counts(Record, kw_only=True):
     """Numbers of layouts visited, by outcome."""
 
     evaluated: int
@@ -501,8 +497,7 @@ class Counts:
     """Duration of the search."""
 
 
-@record(by_value=True)
-class Remedy:
+class Remedy(Record):
     """A change that would make the nearest miss fit."""
 
     change: str
@@ -511,8 +506,7 @@ class Remedy:
     """The fastest layout after it."""
 
 
-@record(by_value=True)
-class StackBest:
+class StackBest(Record):
     """The best layout under another named stack."""
 
     stack: StackName
@@ -521,8 +515,7 @@ class StackBest:
     """None where nothing fits."""
 
 
-@record(by_value=True)
-class NodeCount:
+class NodeCount(Record):
     """Fastest layout on a number of nodes."""
 
     nodes: int
@@ -533,8 +526,7 @@ class NodeCount:
     """Its speed."""
 
 
-@record(by_value=True)
-class FewestNodes:
+class FewestNodes(Record):
     """Result of a search for the fewest nodes."""
 
     nodes: int | None
@@ -561,8 +553,7 @@ _NEARLY: Final = 0.95
 """Part of the best speed of a device from which more nodes save next to nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking(Tabular):
+class Ranking(Tabular, Record, kw_only=True):
     """Layouts of one question, fastest first."""
 
     query: Mapping[str, object]

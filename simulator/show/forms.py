@@ -9,12 +9,12 @@ checkers see each writer, and that it takes what the answer is. Writers stand in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from simulator.errors import UnsupportedError
+from simulator.tabular import replace
 
 if TYPE_CHECKING:
     from simulator.answers.compare import Comparison

@@ -49,8 +49,7 @@ class FormulaEngine:
         return LaunchOutcome(kind="ok", row=row)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoLauncher(Launcher):
+class NoLauncher(Launcher, kw_only=True):
     """Starts nothing."""
 
     fails_from: int = 10**6

@@ -1,7 +1,7 @@
 """The reference engine with ranks that train nothing and need no torch."""
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ QUESTION: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakeEngine(ReferenceEngine):
+class FakeEngine(ReferenceEngine, kw_only=True):
     """Leaves jobs and reads results as the real engine does."""
 
     worker: tuple[str, ...] = (str(HERE / "fake_worker.py"),)

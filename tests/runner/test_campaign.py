@@ -20,7 +20,7 @@ from simulator.lab.runner.campaign import (
     LaunchPlan,
     LayoutComparison,
     Planner,
-    Record,
+    RowsFile,
     Wanted,
     run,
     run_folder,
@@ -35,14 +35,14 @@ ENGINE = FakeEngine()
 
 
 def plan(folder: Path, **wanted: Any) -> LaunchPlan:
-    record = Record(folder / "own.csv")
+    record = RowsFile(folder / "own.csv")
     planner = Planner(engine=ENGINE, pick=pick(), folder=folder / "run", record=record, wanted=Wanted(**wanted))
     return planner.plan(ranked())
 
 
 def launch(folder: Path, does: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, **wanted: Any) -> Campaign:
     monkeypatch.setenv("FAKE_RANKS", json.dumps(dict(does)))
-    return run(plan(folder, **wanted), Launcher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
+    return run(plan(folder, **wanted), Launcher(), ENGINE, RowsFile(folder / "own.csv"), list[str]().append)
 
 
 def by_split(campaign: Campaign) -> dict[str, LayoutComparison]:
@@ -71,7 +71,7 @@ def test_the_fastest_of_each_split_that_can_run_is_chosen(tmp_path: Path) -> Non
 
 
 def test_a_ranking_of_which_nothing_can_run_is_told(tmp_path: Path) -> None:
-    planner = Planner(engine=ENGINE, pick=pick(), folder=tmp_path, record=Record(tmp_path / "own.csv"))
+    planner = Planner(engine=ENGINE, pick=pick(), folder=tmp_path, record=RowsFile(tmp_path / "own.csv"))
     only = [e for e in ranked() if e.layout.context_parallel == 2]
     with pytest.raises(UnsupportedError, match=r"nothing to launch: engine reference can run none of the \d+ best"):
         planner.plan(only)
@@ -87,7 +87,7 @@ def test_repeats_go_round_the_layouts(tmp_path: Path) -> None:
 def test_launches_are_recorded_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = launch(tmp_path, {}, monkeypatch, repeats=2)
     assert found.all_well
-    rows = Record(tmp_path / "own.csv").rows()
+    rows = RowsFile(tmp_path / "own.csv").rows()
     assert [row.row for row in rows] == list(range(1, 7))
     assert {(row.outcome, row.memory_mib, row.memory_kind, row.step_samples) for row in rows} == {
         ("ok", 61.0, "allocated", 3)
@@ -134,8 +134,8 @@ def test_one_that_fails_stops_no_other(
             for one in planned.launches
         )
         planned = replace(planned, launches=tuple(launches))
-    found = run(planned, Launcher(), ENGINE, Record(tmp_path / "own.csv"), list[str]().append)
-    rows = Record(tmp_path / "own.csv").rows()
+    found = run(planned, Launcher(), ENGINE, RowsFile(tmp_path / "own.csv"), list[str]().append)
+    rows = RowsFile(tmp_path / "own.csv").rows()
     assert sorted(row.outcome for row in rows) == sorted([outcome, "ok", "ok"])
     [failed] = [row for row in rows if row.outcome != "ok"]
     assert says in failed.error
@@ -169,7 +169,7 @@ def test_resumed_what_was_measured_is_left_out(tmp_path: Path, monkeypatch: pyte
     assert retried.all_well
     more = launch(tmp_path, {}, monkeypatch, resume=True, retry_failed=True, repeats=2)
     assert [one.repeat for one in more.plan.launches] == [2, 2, 2]
-    assert len(Record(tmp_path / "own.csv").rows()) == 7
+    assert len(RowsFile(tmp_path / "own.csv").rows()) == 7
 
 
 INTERRUPTED = """
@@ -177,12 +177,12 @@ import json, sys
 from pathlib import Path
 from simulator.lab.runner.campaign import run
 from simulator.lab.runner.engine import Launcher
-from simulator.lab.runner.campaign import Record
+from simulator.lab.runner.campaign import RowsFile
 from tests.runner.test_campaign import ENGINE, plan
 from tests.runner.trees import as_at_a_terminal
 as_at_a_terminal()
 folder = Path(sys.argv[1])
-found = run(plan(folder), Launcher(), ENGINE, Record(folder / "own.csv"), list[str]().append)
+found = run(plan(folder), Launcher(), ENGINE, RowsFile(folder / "own.csv"), list[str]().append)
 [stopped] = found.comparisons[1].launched
 outcome = [stopped.outcome.kind, stopped.outcome.error, list(stopped.outcome.tail)]
 rows = [len(one.rows) for one in found.comparisons]
@@ -201,7 +201,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
         campaign.send_signal(signal.SIGTERM)
         told, _ = campaign.communicate(timeout=PATIENCE_SECONDS)
     assert json.loads(told) == [signal.SIGTERM, [1, 0, 0], ["interrupted", "", []], False]
-    assert [row.outcome for row in Record(tmp_path / "own.csv").rows()] == ["ok"]
+    assert [row.outcome for row in RowsFile(tmp_path / "own.csv").rows()] == ["ok"]
     assert processes_with(str(tmp_path)) == {}
 
 
@@ -211,18 +211,18 @@ class BrokenLauncher(Launcher):
 
 
 def test_a_launcher_that_fails_is_a_failed_launch(tmp_path: Path) -> None:
-    found = run(plan(tmp_path), BrokenLauncher(), ENGINE, Record(tmp_path / "own.csv"), list[str]().append)
+    found = run(plan(tmp_path), BrokenLauncher(), ENGINE, RowsFile(tmp_path / "own.csv"), list[str]().append)
     assert [one.failures[0].split(" for")[0] for one in found.comparisons] == ["failed: no more processes"] * 3
 
 
-class FullDisk(Record):
+class FullDisk(RowsFile):
     """Refuses its first row."""
 
     def add(self, row: MeasuredRow) -> MeasuredRow:
         if not self.path.exists() and not self.path.with_suffix(".full").exists():
             self.path.with_suffix(".full").touch()
             raise InputError(f"--output {self.path}: cannot be written: full")
-        return Record.add(self, row)
+        return RowsFile.add(self, row)
 
 
 def test_rows_that_cannot_be_written_are_compared_and_tried_again(tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ class SignalledEngine(FakeEngine):
 
 
 def test_a_launch_that_has_ended_is_kept_when_a_signal_comes(tmp_path: Path) -> None:
-    found = run(plan(tmp_path), Launcher(), SignalledEngine(), Record(tmp_path / "own.csv"), list[str]().append)
+    found = run(plan(tmp_path), Launcher(), SignalledEngine(), RowsFile(tmp_path / "own.csv"), list[str]().append)
     assert found.interrupted_by == signal.SIGTERM
-    assert [row.outcome for row in Record(tmp_path / "own.csv").rows()] == ["ok"]
+    assert [row.outcome for row in RowsFile(tmp_path / "own.csv").rows()] == ["ok"]
     assert [len(one.rows) for one in found.comparisons] == [1, 0, 0]
 
 
@@ -261,7 +261,7 @@ def test_folders_that_cannot_be_made_are_told(tmp_path: Path) -> None:
 
 def test_what_is_told_names_the_launch_and_its_end(tmp_path: Path) -> None:
     lines: list[str] = []
-    run(plan(tmp_path, top=1), Launcher(), ENGINE, Record(tmp_path / "own.csv"), lines.append)
+    run(plan(tmp_path, top=1), Launcher(), ENGINE, RowsFile(tmp_path / "own.csv"), lines.append)
     assert lines[0].startswith("launch 1 of 1: 1-tiny-tp")
     assert lines[1].startswith("ok after ")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from simulator.evidence.measurements.rows import COLUMNS
-from simulator.lab.runner.campaign import Record
+from simulator.lab.runner.campaign import RowsFile
 from simulator.lab.runner.processes import with_package
 from tests.runner.fakes import ROOT, TINY
 from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal, none_left, processes_with, until
@@ -69,7 +69,7 @@ def test_nothing_is_left_behind(number: signal.Signals, tmp_path: Path) -> None:
         assert process.returncode == EXIT_CODES[number], err
         assert "Traceback" not in err
         assert none_left(str(folder / "work")) == {}
-        rows = Record(folder / "rows.csv").rows()
+        rows = RowsFile(folder / "rows.csv").rows()
         assert [row.row for row in rows] == list(range(1, len(rows) + 1))
         assert {row.outcome for row in rows} == {"ok"}
         assert lines(folder)[0] == ",".join(COLUMNS)
@@ -82,7 +82,7 @@ def test_a_campaign_that_was_killed_is_resumed(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=PATIENCE_SECONDS)
     assert none_left(str(tmp_path / "work")) == {}
-    before = Record(tmp_path / "rows.csv").rows()
+    before = RowsFile(tmp_path / "rows.csv").rows()
     places = ["--work-folder", str(tmp_path / "work"), "--output", str(tmp_path / "rows.csv"), "--format", "json"]
     question = ["--model", str(TINY), "--hardware", "local-cpu", "--devices", "2", "--steps", "1", "--resume"]
     done = subprocess.run(
@@ -97,6 +97,6 @@ def test_a_campaign_that_was_killed_is_resumed(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     launched = sum(len(one["launches"]) for one in found["layouts"])
     assert launched == 3 - min(len(before), 3)
-    after = Record(tmp_path / "rows.csv").rows()
+    after = RowsFile(tmp_path / "rows.csv").rows()
     assert after[: len(before)] == before
     assert len(after) == len(before) + launched

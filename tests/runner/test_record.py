@@ -10,7 +10,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows
-from simulator.lab.runner.campaign import Record, launches_of
+from simulator.lab.runner.campaign import RowsFile, launches_of
 from simulator.lab.runner.engine import launched_row
 from simulator.lab.runner.processes import with_package
 from simulator.question.scenario.layout import Layout
@@ -24,7 +24,7 @@ def row(**changes: object) -> MeasuredRow:
 
 
 def test_rows_are_numbered_on_and_named_after_the_file(tmp_path: Path) -> None:
-    record = Record(tmp_path / "mine.csv")
+    record = RowsFile(tmp_path / "mine.csv")
     assert [record.add(row()).key for _ in range(3)] == ["mine:1", "mine:2", "mine:3"]
     other = replace(row(), table="other", row=41)
     (tmp_path / "mine.csv").write_text(
@@ -36,12 +36,12 @@ def test_rows_are_numbered_on_and_named_after_the_file(tmp_path: Path) -> None:
 
 
 def test_the_files_mode_is_kept_and_a_link_stays_one(tmp_path: Path) -> None:
-    record = Record(tmp_path / "mine.csv")
+    record = RowsFile(tmp_path / "mine.csv")
     record.add(row())
     record.path.chmod(0o640)
     link = tmp_path / "link.csv"
     link.symlink_to(record.path)
-    Record(link).add(row())
+    RowsFile(link).add(row())
     assert link.is_symlink()
     assert record.path.stat().st_mode & 0o777 == 0o640
     assert [found.key for found in record.rows()] == ["mine:1", "link:1"]
@@ -50,10 +50,10 @@ def test_the_files_mode_is_kept_and_a_link_stays_one(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from simulator.lab.runner.campaign import Record, launches_of
+from simulator.lab.runner.campaign import RowsFile, launches_of
 from tests.runner.test_record import row
 for _ in range(10):
-    Record(Path(sys.argv[1])).add(row())
+    RowsFile(Path(sys.argv[1])).add(row())
 """
 
 
@@ -72,15 +72,15 @@ def test_what_is_no_table_is_refused_before_a_launch(text: str, tmp_path: Path) 
     path = tmp_path / "mine.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"mine\.csv:1"):
-        Record(path).check()
+        RowsFile(path).check()
     assert path.read_text(encoding="utf-8") == text
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match=r"--output .*cannot be written"):
-        Record(tmp_path / "file" / "mine.csv").check()
-    Record(tmp_path / "new" / "mine.csv").check()
+        RowsFile(tmp_path / "file" / "mine.csv").check()
+    RowsFile(tmp_path / "new" / "mine.csv").check()
     assert (tmp_path / "new").is_dir()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.lab.runner.campaign import Record
+from simulator.lab.runner.campaign import RowsFile
 from tests.cli.running import run
 from tests.runner.fakes import ROOT, TINY, narrow_hardware
 from tests.runner.slurm_cluster import Cluster, cluster, missing
@@ -53,7 +53,7 @@ def wait_until_empty(nodes: Cluster) -> None:
 
 def rows(folder: Path) -> list[str]:
     [file] = folder.glob("validate-*/*.csv")
-    return [row.outcome for row in Record(file).rows()]
+    return [row.outcome for row in RowsFile(file).rows()]
 
 
 def log(folder: Path) -> str:

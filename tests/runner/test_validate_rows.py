@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.rows import MeasuredRow
-from simulator.lab.runner.campaign import Record
+from simulator.lab.runner.campaign import RowsFile
 from simulator.show.cli import lab
 from tests.cli.running import run
 from tests.runner.fakes import TINY, FakeEngine
@@ -33,10 +33,10 @@ def test_what_failed_earlier_is_counted(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_rows_that_cannot_be_written_are_shown_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Record, row: MeasuredRow) -> MeasuredRow:
+    def full(self: RowsFile, row: MeasuredRow) -> MeasuredRow:
         raise InputError(f"--output {self.path}: cannot be written: row {row.row}: full")
 
-    monkeypatch.setattr(Record, "add", full)
+    monkeypatch.setattr(RowsFile, "add", full)
     result = run(*QUESTION, *places(tmp_path), "--format", "json")
     assert result.exit_code == 2
     assert '"measured": 61.0' in result.stdout

@@ -19,12 +19,11 @@ Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regene
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.question.arrays import NDArray
 from simulator.question.vocabulary import (
     Batching,
     FileName,
@@ -39,7 +38,7 @@ from simulator.question.vocabulary import (
     StackName,
     TuningMethod,
 )
-from simulator.tabular import record
+from simulator.tabular import Bare, Record
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
@@ -62,7 +61,7 @@ def _columns() -> str:
             lines.append(f'    """Sum of 2 to the index into {", ".join(field.choices)}."""')
         elif field.kind == "flag":
             lines.append('    """1 where it is on, else 0."""')
-    return "\n".join(["@record(kw_only=True)", "class Columns:", *lines])
+    return "\n".join(["class Columns(Bare, kw_only=True):", *lines])
 
 
 def _axes() -> str:
@@ -71,7 +70,7 @@ def _axes() -> str:
         kind = _type(setting)
         many = f"{kind} = ()" if setting.kind in LISTS else f"tuple[{kind}, ...] | None = None"
         lines += [f"    {setting.name}: {many}", f'    """Default: {setting.search}."""']
-    return "\n".join(["@dataclass(frozen=True, slots=True, kw_only=True)", "class Axes:", *lines])
+    return "\n".join(["class Axes(Record, kw_only=True):", *lines])
 
 
 def _layout_fields() -> str:

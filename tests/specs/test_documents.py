@@ -20,8 +20,8 @@ from simulator.question.specs.documents import (
     plain,
     read_json,
     read_yaml,
-    restored,
     standing_in,
+    unpacked,
     validated,
 )
 from simulator.question.specs.hardware import HardwareSpec
@@ -157,7 +157,7 @@ def test_a_remembered_spec_is_what_validation_left(kind: SpecKind, model: type[F
         file = spec_file(kind, name)
         assert file is not None
         spec = validated(name, model, read_yaml(file))
-        again = restored(model, json.loads(json.dumps(plain(spec))))
+        again = unpacked(json.loads(json.dumps(plain(spec, packed=True))))
         assert again == spec
         assert repr(again) == repr(spec), "tuples are tuples"
 

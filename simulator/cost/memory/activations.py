@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, element_bytes
@@ -33,12 +32,12 @@ from simulator.cost.operations.sums import extent, micro_batches, saved_amounts,
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
-from simulator.question.arrays import equal_columns, largest
+from simulator.question.arrays import NDArray, equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple
 
 _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 """Tensors of an operation that leave the device."""
@@ -214,8 +213,7 @@ def in_flight(pricing: Pricing) -> StageArray:
     return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
 
 
-@record()
-class RecomputePlan:
+class RecomputePlan(Bare):
     """Layers recomputed in full, by distinct chunk."""
 
     layers: NDArray[np.float64]
@@ -261,8 +259,7 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     )
 
 
-@record()
-class StageActivations:
+class StageActivations(Bare):
     """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
 
     by_chunk: tuple[KindArray, ...]

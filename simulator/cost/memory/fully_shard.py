@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from operator import add
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import numpy as np
 
@@ -56,6 +56,7 @@ from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.tabular import NamedTuple
 
 _PARTS = ("parameters", "gradients", "resident", "activations", "released", "logits")
 """Tensor names that are fields of Moment; all others count as temporary."""

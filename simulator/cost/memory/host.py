@@ -15,11 +15,10 @@ from simulator.cost.operations.sums import micro_batches, total_parameters
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.optimizers import OPTIMIZERS
-from simulator.tabular import record
+from simulator.tabular import Bare
 
 
-@record()
-class HostMemory:
+class HostMemory(Bare):
     """Bytes on the host of the fullest node."""
 
     parts: Mapping[str, Array]

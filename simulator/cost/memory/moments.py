@@ -21,14 +21,13 @@ from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.units import MIB
-from simulator.tabular import record
+from simulator.tabular import Bare
 
 MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction", "load"]
 """Moments that are compared for the peak."""
 
 
-@record()
-class Moment:
+class Moment(Bare):
     """Bytes alive at one moment; shape (kinds, n) unless noted."""
 
     name: MomentName

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work
@@ -15,11 +13,10 @@ from simulator.cost.stages import usable_bytes
 from simulator.question.scenario.block import Array, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
-from simulator.tabular import record
+from simulator.tabular import Bare, replace
 
 
-@record()
-class OutsideAllocator:
+class OutsideAllocator(Bare):
     """Bytes by part, shape (n,); `fragmentation` and what follows have shape (pipeline_parallel, n)."""
 
     context: Array

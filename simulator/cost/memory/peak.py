@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work
 from simulator.cost.dtypes import element_bytes, gradient_bytes, parameter_bytes
@@ -34,13 +33,12 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
-from simulator.question.arrays import Index, largest, selected
+from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
-from simulator.tabular import record
+from simulator.tabular import Bare, replace
 
 
-@record()
-class MemoryByStage:
+class MemoryByStage(Bare):
     """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
 
     contents: StageContents
@@ -221,8 +219,7 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-@record()
-class GradientsAbsent:
+class GradientsAbsent(Bare):
     """Gradients not allocated when activations peak, shape (pipeline_parallel, n) or 0."""
 
     backward: StageArray | float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -42,11 +42,10 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.specs.optimizers import OPTIMIZERS, TENSOR_CLASSES, TensorClass
 from simulator.question.vocabulary import NARROW
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple
 
 
-@record()
-class ModelTotals:
+class ModelTotals(Bare):
     """Parameter totals of the model's pieces, whatever the layout. Equal models share one object."""
 
     layers: tuple[WeightTotals, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, assert_never
 
@@ -19,6 +18,7 @@ from simulator.cost.operations.blocks import (
 )
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight
 from simulator.question.specs.model import ModelSpec
+from simulator.tabular import replace
 
 
 def dense(conditions: Conditions) -> tuple[Operation, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, OperationGroup, Saved, Split, Spread, Weight, summed
 from simulator.question.specs.model import LATENT, LayerKind
 from simulator.question.vocabulary import NARROW, RecomputeMode, RecomputeModule
+from simulator.tabular import NamedTuple
 
 Modules = tuple[RecomputeModule, ...]
 

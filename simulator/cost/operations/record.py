@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LATENT, LayerKind, ModelSpec
 from simulator.question.vocabulary import NARROW
+from simulator.tabular import NamedTuple
 
 Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
 """How a weight is split: by outputs, by inputs, not at all, or by tokens of the vocabulary.

@@ -7,9 +7,8 @@ A norm's output has 2 h bytes a token and the spread `sequence`: a device holds 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache
-from typing import Final, NamedTuple, assert_never, cast
+from typing import Final, assert_never, cast
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.specs.optimizers import TensorClass
 from simulator.question.vocabulary import RecomputeMode
-from simulator.tabular import record
+from simulator.tabular import NamedTuple, Record, replace
 
 
 @of_sizes
@@ -241,8 +240,7 @@ def _by_heads(pricing: Pricing, spread: HeadSpread) -> Array:
     assert_never(spread)
 
 
-@record(by_value=True)
-class WeightTotals:
+class WeightTotals(Record):
     """Parameters of a group of weights, by how they are split."""
 
     split: float = 0.0

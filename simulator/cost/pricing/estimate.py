@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from simulator.cost.schedule.orders import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
@@ -14,11 +13,10 @@ from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import Batching
-from simulator.tabular import Tabular, read_late, record
+from simulator.tabular import NamedTuple, Record, Tabular, field, read_late
 
 
-@record(by_value=True)
-class Violation:
+class Violation(Record):
     """A rule that a layout breaks."""
 
     rule: str
@@ -36,8 +34,7 @@ Coverage = Literal["measured", "between", "beyond", "never"]
 """Position of a question relative to the measured runs: among, between or beyond them, or where there are none."""
 
 
-@record(by_value=True)
-class Interval:
+class Interval(Record):
     """A 90 % interval."""
 
     low: float
@@ -50,8 +47,7 @@ class Interval:
         return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (self, other)))
 
 
-@record(kw_only=True, by_value=True)
-class StageMemory:
+class StageMemory(Record, kw_only=True):
     """Peak memory of one pipeline rank."""
 
     stage: int
@@ -81,8 +77,7 @@ _TAIL = 0.05
 
 
 @read_late("interval_bytes", "fit_probability")
-@record(kw_only=True, by_value=True)
-class MemoryEstimate:
+class MemoryEstimate(Record, kw_only=True):
     """Memory of a layout on its worst rank and on all ranks."""
 
     device_bytes: float
@@ -172,8 +167,7 @@ class ChunkTime(NamedTuple):
     """Seconds of weight gradients in the backward pass, where the schedule separates them."""
 
 
-@record(kw_only=True, by_value=True)
-class StageTime:
+class StageTime(Record, kw_only=True):
     """Work of one pipeline rank per micro batch."""
 
     stage: int
@@ -187,8 +181,7 @@ class StageTime:
 
 
 @read_late("interval_seconds")
-@record(kw_only=True, by_value=True)
-class ThroughputEstimate:
+class ThroughputEstimate(Record, kw_only=True):
     """Speed of one optimizer step."""
 
     step_seconds: float
@@ -217,8 +210,7 @@ class ThroughputEstimate:
     """Schedule that the speed is computed for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(Record):
     """One contribution to an interval; the squares of the half-widths add up."""
 
     figure: Literal["memory", "time"]
@@ -231,8 +223,7 @@ class Contribution:
     """What is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextMeasurement:
+class NextMeasurement(Record):
     """The measurement that would narrow the interval of the step time most."""
 
     run: str
@@ -242,8 +233,7 @@ class NextMeasurement:
 
 
 @read_late("contributions", "next_measurement")
-@record(by_value=True)
-class Provenance:
+class Provenance(Record):
     """Basis of the numbers."""
 
     calibration: str
@@ -272,8 +262,7 @@ class Provenance:
     """Release of the stack whose recipe sets the switches; empty for a stack without releases."""
 
 
-@record(kw_only=True, by_value=True)
-class LengthsEstimate:
+class LengthsEstimate(Record, kw_only=True):
     """What lengths that differ do to a run."""
 
     source: str
@@ -298,8 +287,7 @@ class LengthsEstimate:
     """Tokens per second and device of that step."""
 
 
-@record(kw_only=True, by_value=True)
-class AssumedSwitch:
+class AssumedSwitch(Record, kw_only=True):
     """A switch left unset that matters: its assumed value, and the effect of another value."""
 
     switch: str
@@ -323,8 +311,7 @@ class AssumedSwitch:
         return 1.0 / (1.0 + self.speed_change) - 1.0
 
 
-@record(kw_only=True, by_value=True)
-class OpenSwitch:
+class OpenSwitch(Record, kw_only=True):
     """A switch that nobody said, and a value beside the present one that runs have."""
 
     switch: str
@@ -354,8 +341,7 @@ class OpenSwitch:
         return (f"{self.switch}={self.other}", *(f"{name}={text}" for name, text in self.others.items()))
 
 
-@record(kw_only=True, by_value=True)
-class OpenRange:
+class OpenRange(Record, kw_only=True):
     """Switches that nobody said, and figures of the layout at their ends."""
 
     switches: tuple[OpenSwitch, ...]
@@ -391,8 +377,7 @@ class OpenRange:
 
 
 @read_late("assumed", "throughput")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate(Workload, Tabular):
+class Estimate(Workload, Tabular, kw_only=True):
     """One layout, priced."""
 
     model: str

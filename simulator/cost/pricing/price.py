@@ -14,14 +14,13 @@ from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
 from simulator.question.arrays import Index, selected
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
-from simulator.tabular import record
+from simulator.tabular import Bare
 
 FITS, STARVED, DOES_NOT_FIT = range(3)
 """Codes of `Priced.verdict`."""
 
 
-@record()
-class Sized:
+class Sized(Bare):
     """A block with its memory; arrays of shape (n,)."""
 
     pricing: Pricing
@@ -46,7 +45,6 @@ class Sized:
         return Sized(self.pricing.take(where), self.memory.take(where), *(figure[where] for figure in figures))
 
 
-@record()
 class Priced(Sized):
     """A block priced in full."""
 

@@ -7,12 +7,10 @@ interface, `schedule.schedule` runs an order pass by pass.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing
 from simulator.cost.schedule.schedule import (
@@ -25,12 +23,13 @@ from simulator.cost.schedule.schedule import (
     one_of_each_in_turn,
     pairs_after,
 )
+from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array, StageArray
 from simulator.question.scenario.layout import ROUND
+from simulator.tabular import Record
 
 
-@dataclass(frozen=True)
-class OneForwardOneBackward(Schedule):
+class OneForwardOneBackward(Schedule, Record):
     """1F1B on ranks with a single chunk."""
 
     combined: bool = False
@@ -56,8 +55,7 @@ class OneForwardOneBackward(Schedule):
         return np.minimum(ranks - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)
 
 
-@dataclass(frozen=True)
-class Interleaved(Schedule):
+class Interleaved(Schedule, Record):
     """Chunks take turns, each for as many micro batches as ranks; with one chunk it is 1F1B."""
 
     combined: bool = False
@@ -142,8 +140,7 @@ class PassList:
         return turns if micro_batches is None else turns[turns[:, 1] < micro_batches]
 
 
-@dataclass(frozen=True)
-class ZeroBubbleH1(Schedule):
+class ZeroBubbleH1(Schedule, Record):
     """ZB-H1 (ZB1P): 1F1B with chunks where rank i delays weight gradients by i passes (torch's InterleavedZeroBubble).
 
     With one chunk and equal stages the bubble is `(p - 1) (F + B - 2 W)`, and every rank holds p micro batches.
@@ -180,8 +177,7 @@ class ThereAndBack(Schedule):
         return np.where(np.arange(chunks) == 0, rank, 2 * ranks - 1 - rank)
 
 
-@dataclass(frozen=True)
-class ZeroBubbleV(ThereAndBack):
+class ZeroBubbleV(ThereAndBack, Record):
     """ZB-V: two chunks per rank, the second from the last rank back to the first; no bubble where F = B - W = W.
 
     A rank holds 2 p chunk passes of 1 / 2 p of the model each, as much as the first rank of 1F1B.
@@ -214,8 +210,7 @@ def _all_of(passes: PassList, chunk: int, *, forward: bool) -> None:
     passes.weight(chunk)
 
 
-@dataclass(frozen=True)
-class DualPipeV(ThereAndBack):
+class DualPipeV(ThereAndBack, Record):
     """Two chunks per rank, there and back, whose forward and backward passes meet on every rank.
 
     Every rank holds 2 p + 1 chunk passes. For equal chunks with F = B - W = W the bubble is `(p - 1) (F + 2 B - 3 W)`
@@ -243,7 +238,6 @@ class DualPipeV(ThereAndBack):
         return np.array(listed.together) if self.combined else None
 
 
-@dataclass(frozen=True)
 class DualPipe(DualPipeV):
     """Stages i and p - 1 - i on both rank i and rank p - 1 - i: half of the micro batches start at either end.
 

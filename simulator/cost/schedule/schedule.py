@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array, StageArray
+from simulator.tabular import NamedTuple
 
 PassKind = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """Kinds of passes; the last two are a split backward pass: the previous stage waits for the first only."""

@@ -11,7 +11,6 @@ Link levels are nested islands: level j joins islands of level j-1. A group has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from simulator.cost.operations.sums import expected_islands
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import LinkLevel
+from simulator.tabular import NamedTuple
 
 
 class RankGroup(NamedTuple):

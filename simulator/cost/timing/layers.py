@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from functools import partial, reduce
 from operator import add
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import numpy as np
 
@@ -62,7 +61,7 @@ from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, RecomputeMode
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple, field
 
 PARTS = (
     "gemm",
@@ -82,8 +81,7 @@ Parts = dict[str, Array]
 """Seconds by part, shape (n,)."""
 
 
-@record()
-class PassSeconds:
+class PassSeconds(Bare):
     """Seconds by part of a forward and a backward pass, without recompute."""
 
     forward: Parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, AttentionKernel, RecomputeMode
+from simulator.tabular import NamedTuple
 
 _WIDEST_HEAD = 256
 """Widest head for which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
 from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_bytes
@@ -37,12 +35,13 @@ from simulator.cost.timing.layers import (
     table_seconds,
 )
 from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
-from simulator.question.arrays import Index, equal_columns, largest
+from simulator.question.arrays import Index, NDArray, equal_columns, largest
 from simulator.question.scenario.block import Array, KindArray, Mask
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.optimizers import OPTIMIZERS
+from simulator.tabular import NamedTuple
 
 
 def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:

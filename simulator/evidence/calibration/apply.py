@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -52,8 +51,7 @@ from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
-from simulator.tabular import deferred, record
-from simulator.tabular import replaced as replaced_late
+from simulator.tabular import Bare, NamedTuple, deferred, field, replace
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
@@ -377,8 +375,7 @@ class _Spread(NamedTuple):
     """Highest probability to fit."""
 
 
-@record(slots=False)
-class _Spreads:
+class _Spreads(Bare):
     """Deviations of the predicted memory needs of a question's layouts."""
 
     calibration: Calibration
@@ -485,9 +482,9 @@ def with_calibration(
         of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
             surest = _surest(where, used.time, scenario, estimate.layout)
-            result = replaced_late(result, memory=memory_interval(result, of_kind.deviation, surest))
+            result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
-            result = replaced_late(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))
+            result = replace(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))
         if part.known:
             # Nothing was fitted, so there is no range of memory; the words are those of the speed.
             notes.append(f"{kind}: {part.known}")
@@ -495,7 +492,7 @@ def with_calibration(
         words.append(where)
         notes += _notes(_FIGURES[kind], scenario, estimate, calibration, where)
     if not words:
-        return replaced_late(result, provenance=replace(result.provenance, calibration=used.name))
+        return replace(result, provenance=replace(result.provenance, calibration=used.name))
     worst = RangeWords(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
 
     def contributions() -> tuple[Contribution, ...]:
@@ -515,11 +512,10 @@ def with_calibration(
         contributions=deferred(contributions),
         next_measurement=deferred(measurement),
     )
-    return replaced_late(result, provenance=provenance)
+    return replace(result, provenance=provenance)
 
 
-@record(slots=False)
-class _Range:
+class _Range(Bare):
     """What the range of one figure of an estimate is made of."""
 
     kind: CoefficientKind

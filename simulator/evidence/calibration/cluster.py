@@ -9,7 +9,6 @@ information matrix and vector (`Message`). Around a point the model is linear, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -29,13 +28,13 @@ from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import TERA
+from simulator.tabular import Record, field, replace
 
 DEVICE_TOLERANCE = 0.02
 """Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Record):
     """Measured row with the inputs of its prediction."""
 
     row: MeasuredRow
@@ -126,8 +125,7 @@ def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:
     return np.array([sample.figure(kind) for sample in samples], dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Gauss:
+class Gauss(Record):
     """Normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
 
     mean: Vector
@@ -142,8 +140,7 @@ class Gauss:
         return Gauss(solved[:, -1], (covariance + covariance.T) / 2.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Record):
     """Rows' information on coefficients: its matrix, and that matrix times the value that the rows ask for."""
 
     information: Matrix
@@ -170,8 +167,7 @@ _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
+class Design(Record):
     """Rows of one kind, and the coefficients that they move."""
 
     kind: CoefficientKind
@@ -256,8 +252,7 @@ def sort_of(kind: CoefficientKind, sample: Sample) -> str:
     return "moe" if sample.scenario.model.is_moe else "dense"
 
 
-@dataclass(frozen=True)
-class Linearization:
+class Linearization(Record):
     """Design with the scatter of its rows, linearised around a point."""
 
     design: Design
@@ -352,8 +347,7 @@ _MAD = 1.4826
 """Standard deviation over median absolute deviation, of a normal distribution."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Record):
     """Distribution of a cluster's coefficients of one kind before its rows."""
 
     kind: CoefficientKind
@@ -386,8 +380,7 @@ class Known:
         return self.noise.get(sort, self.noise[""])
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFit:
+class ClusterFit(Record):
     """Coefficients of one kind with the rows behind them."""
 
     state: Linearization

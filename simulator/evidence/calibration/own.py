@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -30,6 +29,7 @@ from simulator.files import data_folder
 from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB
+from simulator.tabular import Record, replace
 
 MOST_SCATTER = 0.20
 """Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""
@@ -54,8 +54,7 @@ def template(hardware: HardwareSpec | None) -> str:
     return f"{header},framework\n{cells}\n"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnFit:
+class OwnFit(Record):
     """Rows of one family's cluster, and the coefficients fitted to them."""
 
     family: str
@@ -177,8 +176,7 @@ def _fit_memory(samples: Sequence[Sample], known: Known, base: Coefficients) -> 
     return (fit_cluster(known, fed, base) if starved and fed else fit), starved
 
 
-@dataclass(frozen=True, slots=True)
-class OwnError:
+class OwnError(Record):
     """Relative errors of one own row in one kind of figure, predicted over measured less one."""
 
     key: str
@@ -285,8 +283,7 @@ class WithErrors(Protocol):
         """Half of the 90 % range with its source left out, in the logarithm."""
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedRun:
+class JudgedRun(Record):
     """Figure of a shipped measured run with the errors of its predictions."""
 
     kind: CoefficientKind
@@ -337,8 +334,7 @@ def is_inside(row: WithErrors) -> bool:
     return abs(math.log1p(row.errors["source_left_out"])) <= row.half_width
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Record):
     """Means over a group of judged rows; errors are mean absolute relative errors."""
 
     rows: int

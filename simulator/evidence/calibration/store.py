@@ -13,14 +13,12 @@ hold 90 % of the rows when each of these is left out in turn.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,7 +34,7 @@ from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import StackName
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple, Record, field, replace
 
 LONG_CONTEXT_TOKENS = 8192
 """Sequence length above which a run is one of long context."""
@@ -94,8 +92,7 @@ class Distance(NamedTuple):
     """Features that no row of the framework on the family has."""
 
 
-@record(by_value=True)
-class RowsCoverage:
+class RowsCoverage(Record):
     """Coverage of the rows of one kind on a device family; of a family without any, that of all rows."""
 
     sources: int
@@ -497,8 +494,7 @@ MOST_VARIANCE = 100.0
 """Largest variance that a file may hold, in squares of the width of the coefficient's bounds."""
 
 
-@record()
-class FittedPart:
+class FittedPart(Bare):
     """Coefficients of one kind as stored: fitted, or known by how the hardware works."""
 
     values: Mapping[str, float]
@@ -560,7 +556,7 @@ class Calibration(NamedTuple):
         for kind in KINDS:
             if (part := self.part(kind)) is not None:
                 result = replaced(result, kind, part.names, part.vector)
-        return dataclasses.replace(result, name=self.name)
+        return replace(result, name=self.name)
 
 
 def calibration_text(calibration: Calibration) -> str:

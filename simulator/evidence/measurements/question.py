@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.yaml_text import parse_yaml
 from simulator.question.units import TERA
 from simulator.question.vocabulary import StackName
+from simulator.tabular import Record
 
 
 def case_columns(
@@ -93,8 +93,7 @@ _LOOSE: Final = frozenset({"num_hidden_layers", "vocab_size", "architecture", "m
 """Fields in which a log may differ from the spec of its model: fewer layers, a padded vocabulary, the longest run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Record):
     """Spec that matches a log's model."""
 
     model: str

@@ -8,7 +8,6 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_type_hints
 
@@ -30,6 +29,7 @@ from simulator.question.vocabulary import (
     ScheduleName,
     StackName,
 )
+from simulator.tabular import Record
 
 RunOutcome = Literal["ok", "oom", "error"]
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
@@ -54,8 +54,7 @@ _SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memo
 _ASKS_NOTHING: Final = frozenset({"failed", "no_spec", "duplicate", "unpriced"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpread:
+class StepSpread(Record, kw_only=True):
     """Spread of the steps behind a median, in seconds."""
 
     samples: int
@@ -68,8 +67,7 @@ class StepSpread:
     """Distance of the upper from the lower quartile, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRow:
+class MeasuredRow(Record, kw_only=True):
     """Measured run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
 
     table: str = ""

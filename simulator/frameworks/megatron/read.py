@@ -7,7 +7,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,6 +22,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, model_chunks, rank_layers
 from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import ScheduleName
+from simulator.tabular import Record
 
 
 def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> Recipe:
@@ -647,8 +648,7 @@ _MOST_SYMBOLS: Final = 100_000
 _REPEATED: Final = re.compile(r"(?:\(([^()]*)\)|([A-Za-z|]))\*(\d{1,6})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Record):
     """Layers per pipeline rank, and their model chunks."""
 
     stage_layers: tuple[int, ...] = ()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from simulator.frameworks import models
@@ -17,6 +16,7 @@ from simulator.frameworks.framework import Extension, Framework
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.stacks import releases
+from simulator.tabular import Record
 
 _PREFERENCES: Final = ("dpo",)
 """Stages that compare a chosen with a rejected answer, under a frozen copy of the model."""
@@ -60,8 +60,7 @@ def is_mindspeed(arguments: Arguments) -> bool:
     return not arguments.has("deepspeed") and any(name in own and name not in others for name in arguments.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
+class _Facts(Record):
     """Inputs of a run's switches."""
 
     arguments: Arguments

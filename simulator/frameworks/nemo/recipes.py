@@ -11,7 +11,6 @@ import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from simulator.frameworks.python import Instance, OpenValue, Outside, PythonFunc
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
+from simulator.tabular import Record
 
 _FUNCTIONS: Final = ("pretrain_recipe", "finetune_recipe")
 _FUSED_LOSS: Final = "cross_entropy_loss_fusion"
@@ -188,8 +188,7 @@ _LETTERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _LAYOUT: Final = "pipeline_model_parallel_layout"
 
 
-@dataclass(frozen=True, slots=True)
-class PythonRecipe:
+class PythonRecipe(Record):
     """The configuration that one function returns."""
 
     name: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from simulator.frameworks.values import known_value, require_inside
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
+from simulator.tabular import Record
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
@@ -83,8 +83,7 @@ def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     return None if experiment is None else _torchtitan(arguments, experiment)
 
 
-@dataclass(frozen=True, slots=True)
-class _Experiment:
+class _Experiment(Record):
     """The first module of an experiment."""
 
     framework: str

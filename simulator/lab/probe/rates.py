@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -31,6 +30,7 @@ from simulator.question.coefficients import CoefficientKind, Coefficients, Prior
 from simulator.question.specs.documents import plain
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIGA, MEGA, MIB, TERA
+from simulator.tabular import Record, replace
 
 SOURCE = "probe"
 _ADD_TENSORS = 3
@@ -60,8 +60,7 @@ STEP_CALLS = 80
 """Operations of a step outside its micro batches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Record, kw_only=True):
     """Sizes of the operations timed on one kind of machine; all are counts."""
 
     rows: tuple[int, ...]
@@ -139,8 +138,7 @@ def _computing(sizes: Sizes, precision: str) -> Iterator[Timing]:
         yield Timing(operation="swiglu", precision=precision, sizes={"elements": elements})
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Record):
     """Quantity over several timings."""
 
     value: float
@@ -149,8 +147,7 @@ class Figure:
     """Largest over smallest of the timings behind it, less one; 0 for a single one."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionRate:
+class AttentionRate(Record):
     """Rate in `scores x (head + width) x (1 + tile / tokens) / rate`, and the slowdown of the backward pass."""
 
     efficiency: float
@@ -163,8 +160,7 @@ class AttentionRate:
     """Time of the backward pass over that of its products."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Record):
     """`latency + bytes / bandwidth` of a message to the next rank."""
 
     latency_seconds: float
@@ -175,8 +171,7 @@ class Link:
     """Time of a reduction over that of a gather of as many bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Record, kw_only=True):
     """Rates of a machine; efficiencies are shares of the peaks beside them."""
 
     peak_flops: Mapping[str, float]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -34,7 +34,7 @@ from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.lab.probe.rates import Rates, assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
-from simulator.lab.runner.campaign import Campaign, LaunchPlan, Record, Tell, launches_of, run, run_folder
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, RowsFile, Tell, launches_of, run, run_folder
 from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, Pick, diagnosis
 from simulator.lab.runner.engines import WORKER, ReferenceEngine
 from simulator.lab.runner.processes import run_guarded
@@ -52,6 +52,7 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Precision
 from simulator.search.build import estimate_layout
+from simulator.tabular import Record
 
 MOST_CANDIDATES = 800
 """Largest number of candidates that are priced: more are thinned out evenly."""
@@ -68,8 +69,7 @@ PINNED = 0.8
 """Largest share of its standard deviation that a launch leaves of a coefficient which it pins down."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(Record, kw_only=True):
     """Values of each size that candidates combine."""
 
     models: tuple[tuple[str, ModelSpec], ...]
@@ -81,8 +81,7 @@ class Reach:
     """Micro batches per replica."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Record):
     """Possible launch."""
 
     model: str
@@ -200,8 +199,7 @@ def _shapes(backend: str, folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class Effort(Record, kw_only=True):
     """Limits of a plan: launches and their time."""
 
     launches: int = 20
@@ -216,8 +214,7 @@ class Effort:
     """Factor on the priors' spreads in the fit that the launches are for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(Record, kw_only=True):
     """Launch of a plan."""
 
     candidate: Candidate
@@ -229,8 +226,7 @@ class Planned:
     """Coefficients whose uncertainty it reduces markedly, most first, after the launches before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeDesign:
+class ProbeDesign(Record, kw_only=True):
     """Launches in order, and the uncertainty that they leave."""
 
     launches: tuple[Planned, ...]
@@ -244,8 +240,7 @@ class ProbeDesign:
         return sum(planned.launch_seconds for planned in self.launches)
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
+class _Priced(Record):
     candidate: Candidate
     seconds: float
     slopes: dict[CoefficientKind, Vector]
@@ -349,8 +344,7 @@ UNDETERMINED: Final = 0.95
 """Smallest share of its prior's standard deviation with which a coefficient counts as undetermined."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeRequest:
+class ProbeRequest(Record, kw_only=True):
     """Machine, folder and limits of a probe."""
 
     hardware: str
@@ -443,8 +437,7 @@ def measured_rates(request: ProbeRequest, tell: Tell, job: RatesJob | None = Non
     return measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Record, kw_only=True):
     """State of a probe before its first launch."""
 
     request: ProbeRequest
@@ -524,8 +517,7 @@ def _prepared(request: ProbeRequest, measured: MeasuredRates | None) -> Prepared
     return Prepared(request=request, hardware=hardware, measured=measured, rates=rates, base=base, design=design)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Compared(Record, kw_only=True):
     """Step time of a launch as predicted before, as measured, and by the fit."""
 
     planned: Planned
@@ -536,8 +528,7 @@ class Compared:
     """Step time by the fit; None without a fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class Probed(Record, kw_only=True):
     """Result of a probe."""
 
     prepared: Prepared
@@ -558,7 +549,7 @@ def launch_all(
     """Run the plan, fit its rows and write the calibration; by default with the reference trainer on this machine."""
     request = ready.request
     engine = engine or ReferenceEngine(backend=request.backend)
-    record = Record(request.rows_file)
+    record = RowsFile(request.rows_file)
     record.check()
     campaign = run(launch_plan(ready, engine, record), launcher or Launcher(), engine, record, tell)
     if campaign.unwritten:
@@ -582,7 +573,7 @@ def launch_all(
     )
 
 
-def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
+def launch_plan(ready: Prepared, engine: Engine, record: RowsFile) -> LaunchPlan:
     """Return the design's launches, with their files written; those that the record holds are left out."""
     before = record.rows() if ready.request.resume else ()
     folder = run_folder(ready.request.folder / "launches")

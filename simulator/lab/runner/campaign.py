@@ -1,6 +1,6 @@
 """Campaigns: the best layouts of a ranking, launched one after the other, each recorded and compared as it ends.
 
-A launch that fails stops no other, and no measured row is lost to an interruption: the `Record`, a file of rows, is
+A launch that fails stops no other, and no measured row is lost to an interruption: the `RowsFile`, a file of rows, is
 whole at any moment, whoever else writes.
 """
 
@@ -26,6 +26,7 @@ from simulator.lab.runner.engine import Engine, Launch, Launched, Launcher, Laun
 from simulator.lab.runner.processes import Ended, interruptible, signals_blocked
 from simulator.lab.trainer.job import RankResult
 from simulator.question.scenario.layout import Layout
+from simulator.tabular import Record
 
 Tell = Callable[[str], None]
 """Function that shows one line of progress."""
@@ -38,8 +39,7 @@ _IDENTITY: Final = (
 """Columns of the question that was launched; the others hold its outcome."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class RowsFile(Record):
     """File of measured rows."""
 
     path: Path
@@ -85,8 +85,7 @@ def launches_of(pick: Pick, rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
     return [row for row in rows if all(getattr(row, name) == getattr(launched, name) for name in _IDENTITY)]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Record):
     """Layout that the engine cannot run."""
 
     layout: Layout
@@ -94,8 +93,7 @@ class Refused:
     """Reason, in one line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Record, kw_only=True):
     """Number and length of launches."""
 
     top: int = 3
@@ -110,8 +108,7 @@ class Wanted:
     """Whether a resumed campaign tries failed launches again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchPlan:
+class LaunchPlan(Record, kw_only=True):
     """Launches to make, and layouts that the engine cannot run."""
 
     layouts: tuple[tuple[str, Estimate], ...]
@@ -129,8 +126,7 @@ class LaunchPlan:
         return sum(any(row.outcome != "ok" for row in rows) for rows in self.known.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Campaign:
+class Campaign(Record, kw_only=True):
     """Outcome of a plan."""
 
     plan: LaunchPlan
@@ -150,15 +146,14 @@ class Campaign:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planner:
+class Planner(Record, kw_only=True):
     """Planner that chooses the layouts to launch and writes the files of their launches."""
 
     engine: Engine
     pick: Pick
     """Question of the launches; its layout is replaced."""
     folder: Path
-    record: Record
+    record: RowsFile
     wanted: Wanted = Wanted()
 
     def plan(self, estimates: Sequence[Estimate]) -> LaunchPlan:
@@ -213,7 +208,7 @@ class Planner:
             )
 
 
-def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
+def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: RowsFile | None, tell: Tell) -> Campaign:
     """Run all launches, each recorded as it ends; neither a failure nor a record that cannot be written stops others.
 
     Rows are compared without a record too; `unwritten` says why they are missing.
@@ -255,7 +250,7 @@ def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | N
 class _Keeper:
     """Writer of rows to a record; rows that cannot be written are tried again with the next."""
 
-    record: Record | None
+    record: RowsFile | None
     waiting: list[MeasuredRow] = field(default_factory=list)
     error: str = ""
 
@@ -328,8 +323,7 @@ Rank = Callable[[str], Sequence[Estimate]]
 _WORDS = {"oom": "out of memory", "error": "failed"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedFigure:
+class ComparedFigure(Record, kw_only=True):
     """Predicted and measured value of one figure, in base units."""
 
     predicted: float
@@ -350,8 +344,7 @@ class ComparedFigure:
         return None if self.interval is None else self.interval.low <= self.measured <= self.interval.high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFigure:
+class RankFigure(Record, kw_only=True):
     """Peak memory of one rank, in bytes, and the time of its passes in a step, in seconds."""
 
     rank: int
@@ -381,8 +374,7 @@ class RankFigure:
         return self.predicted / self.measured - 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutComparison:
+class LayoutComparison(Record, kw_only=True):
     """Layout with its prediction and its launches."""
 
     title: str
@@ -497,8 +489,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(Record, kw_only=True):
     """Layout in both rankings."""
 
     layout: Layout
@@ -515,8 +506,7 @@ class Moved:
     """Median step of its launches; None where it was not launched."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class Learned(Record, kw_only=True):
     """Changes that the rows of a record made."""
 
     path: Path

@@ -13,7 +13,6 @@ import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -30,6 +29,7 @@ from simulator.lab.trainer.process import failure_in
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.tabular import Record, field
 
 OutcomeKind = Literal["ok", "oom", "error", "timeout", "interrupted"]
 LOG_NAME: Final = "log.txt"
@@ -38,8 +38,7 @@ NODE_LOG_NAME: Final = "log-{node}.txt"
 """File with the output of one further node, where each is started by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pick:
+class Pick(Record, kw_only=True):
     """Layout to launch, with the number of steps."""
 
     scenario: Scenario
@@ -78,8 +77,7 @@ class Pick:
         return Case(question=question, model=self.scenario.model, scenario=self.scenario, layout=self.layout)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Record, kw_only=True):
     """Command of one node."""
 
     arguments: tuple[str, ...]
@@ -91,8 +89,7 @@ class Command:
     """Files that the engine wrote for it, for a dry run to show."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOutcome:
+class LaunchOutcome(Record, kw_only=True):
     """Outcome of a launch."""
 
     kind: OutcomeKind
@@ -128,8 +125,7 @@ class Engine(Protocol):
         """Return the outcome from the files of the launch in `folder`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Record, kw_only=True):
     """Layout that is ready to be started."""
 
     title: str
@@ -161,8 +157,7 @@ class Launch:
         return self.pick.scenario.nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class Launched(Record, kw_only=True):
     """Launch that was started, with its end and outcome."""
 
     launch: Launch
@@ -255,8 +250,7 @@ _KILLED_TEXT: Final = "killed, perhaps out of the host's memory"
 """Not memory that ran out for sure: a person, a scheduler and a container's limit kill alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Record):
     """Failure of a launch, by its kind."""
 
     kind: OutcomeKind
@@ -336,8 +330,7 @@ def held_port() -> Iterator[int]:
         yield bound.getsockname()[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
+class Launcher(Record, kw_only=True):
     """Launcher that starts the command of one node here: the only node, or one of several started alike."""
 
     endpoint: str = ""

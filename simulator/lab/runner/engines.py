@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.emit.write import emit
 from simulator.recipes.logs import read_log, steady
 from simulator.search.build import bare_estimate
+from simulator.tabular import Record, field, replace
 
 JOB_NAME: Final = "job.json"
 WORKER: Final = "simulator.lab.trainer"
@@ -54,8 +54,7 @@ _CODE: Final = (
 """Script that asks torch in a process of its own: this one never imports it, and holds no device while ranks run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceEngine:
+class ReferenceEngine(Record, kw_only=True):
     """Engine that trains with `simulator.lab.trainer`, in the Python that runs this."""
 
     backend: str = "cpu"
@@ -198,8 +197,7 @@ def _notes(backend: str, ranks: tuple[RankResult, ...]) -> str:
     return one_line("; ".join(filter(None, notes)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Record, kw_only=True):
     """Device as torch shows it."""
 
     name: str
@@ -293,8 +291,7 @@ _NEEDED: Final = {
 """Variables that the user has to set: these trainers have no mock data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideEngine:
+class OutsideEngine(Record, kw_only=True):
     """Engine that runs the recipe of `simulate emit` in the user's own environment; base of each framework's."""
 
     name: RecipeFormat
@@ -371,8 +368,7 @@ def _failed(pick: Pick, diagnosis: Diagnosis) -> LaunchOutcome:
     return LaunchOutcome(kind=diagnosis.kind, row=row, error=diagnosis.error, tail=diagnosis.tail)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MegatronEngine(OutsideEngine):
+class MegatronEngine(OutsideEngine, kw_only=True):
     """Engine that runs the recipe of `simulate emit --framework megatron`."""
 
     name: RecipeFormat = "megatron"
@@ -416,8 +412,7 @@ def _mock_data(pick: Pick) -> str:
     return f"--mock-data --tokenizer-type NullTokenizer --vocab-size {vocabulary - 1}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaddleEngine(OutsideEngine):
+class PaddleEngine(OutsideEngine, kw_only=True):
     """Engine that runs the recipe of `simulate emit --framework paddle`."""
 
     name: RecipeFormat = "paddle"

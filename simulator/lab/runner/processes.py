@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from simulator.lab.trainer.process import adopt_orphans, end_with_parent
+from simulator.tabular import Record
 
 GRACE_SECONDS = 3.0
 """Time for processes to end, once asked to, before they are killed."""
@@ -35,8 +36,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a process to end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Record, kw_only=True):
     """End of a command."""
 
     exit_code: int | None

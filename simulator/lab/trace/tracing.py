@@ -9,7 +9,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from simulator.question.coefficients import replaced
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import bare_estimate
+from simulator.tabular import Record, replace
 
 LIMIT_SECONDS: Final = 600.0
 """Longest duration of a trace, many times what the stages of large models need."""
@@ -28,8 +28,7 @@ NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
 """Coefficients inside the allocated bytes that stand for no tensor of the reference trainer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceComparison:
+class TraceComparison(Record, kw_only=True):
     """Traced stage with its prediction."""
 
     estimate: Estimate

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
@@ -18,6 +18,7 @@ from simulator.question.scenario.layout import BY_NAME, Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Precision, RecomputeMode
+from simulator.tabular import Record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -51,8 +52,7 @@ def from_json(kind: type[T], text: str) -> T:
     return known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingJob:
+class TrainingJob(Record, kw_only=True):
     """Job of one launch. Sizes are those of the whole run; `devices` ranks take part, one device each."""
 
     model: ModelSpec
@@ -102,8 +102,7 @@ class TrainingJob:
         return tuple(model_chunks(layout.stage_layers, layout.virtual_stages, layout.chunk_layers)[pipeline_rank])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankResult:
+class RankResult(Record, kw_only=True):
     """Measurements of one rank."""
 
     rank: int
@@ -137,8 +136,7 @@ class RankResult:
     """Versions of torch, the driver and the collective library."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Record, kw_only=True):
     """Operation at one size, which all ranks run at the same time, as in training."""
 
     operation: ProbedOperation
@@ -150,8 +148,7 @@ class Timing:
     """Type of the tensors: bf16 or fp32."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class Timed(Record, kw_only=True):
     """Seconds of a timing."""
 
     timing: Timing
@@ -171,8 +168,7 @@ class Timed:
         return statistics.median(self.backward_seconds) if self.backward_seconds else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatesJob:
+class RatesJob(Record, kw_only=True):
     """Job of timings for the ranks. Fields of the device are those of a training job."""
 
     timings: tuple[Timing, ...]
@@ -189,8 +185,7 @@ class RatesJob:
         return Layout(data_parallel=self.devices)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRates:
+class MeasuredRates(Record, kw_only=True):
     """Timings of all ranks, and the device they were made on."""
 
     device_name: str
@@ -203,8 +198,7 @@ class MeasuredRates:
     timed: tuple[Timed, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceRequest:
+class TraceRequest(Record, kw_only=True):
     """Stage to trace, and the job of the step."""
 
     job: TrainingJob
@@ -215,8 +209,7 @@ class TraceRequest:
     """Micro batches of the whole step: a pipeline has receive buffers for all of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class Traced(Record, kw_only=True):
     """Bytes of tensors alive in one step of a pipeline rank whose optimizer has its states."""
 
     stage: int

@@ -13,10 +13,10 @@ import sys
 import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
+from simulator.tabular import Record
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
@@ -77,8 +77,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Record):
     """Reason why a rank failed."""
 
     rank: int

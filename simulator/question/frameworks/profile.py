@@ -33,7 +33,7 @@ from simulator.question.vocabulary import (
     ScheduleName,
     StackName,
 )
-from simulator.tabular import record
+from simulator.tabular import Record
 
 _ON = ("true", "1", "on", "yes")
 _OFF = ("false", "0", "off", "no")
@@ -90,8 +90,7 @@ def switch(  # noqa: PLR0913  what is known of a switch
     return field(default=default, metadata=meta)
 
 
-@record(kw_only=True, by_value=True)
-class Switches:
+class Switches(Record, kw_only=True):
     """Record of many switches that serves as a cache key, with its hash stored."""
 
     hashed: int = field(init=False, repr=False)
@@ -113,8 +112,7 @@ def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*(each.name for each in fields(kind) if "moves" in each.metadata))
 
 
-@record(kw_only=True, by_value=True)
-class FrameworkLimits:
+class FrameworkLimits(Record, kw_only=True):
     """Limits of a framework that the layout rules read."""
 
     zero_stage: int = 3
@@ -164,8 +162,7 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-@record(kw_only=True, by_value=True)
-class FrameworkProfile(Switches):
+class FrameworkProfile(Switches, kw_only=True):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
     name: str

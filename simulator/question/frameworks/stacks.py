@@ -8,21 +8,19 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProfile, switch_value, switches
 from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple, field, replace
 
 
-@record(kw_only=True)
-class Stack:
+class Stack(Bare, kw_only=True):
     """Switches that somebody's runs set, and where that is documented."""
 
     name: StackName
@@ -228,8 +226,7 @@ class ReleaseCase(NamedTuple):
     """Whether LoRA is trained."""
 
 
-@record(kw_only=True)
-class ReleaseRecipe:
+class ReleaseRecipe(Bare, kw_only=True):
     """Recipe of a release, in this project's words."""
 
     recipe: str

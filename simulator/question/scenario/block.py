@@ -12,12 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.question.arrays import Index, Mask
+from simulator.question.arrays import Index, Mask, NDArray
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, ROUND, Layout, PipelineShape, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
-from simulator.tabular import record
 
 __all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of"]
 
@@ -27,8 +25,7 @@ StageArray = NDArray[np.float64]
 """One number per pipeline rank and layout, shape (pipeline_parallel, n)."""
 
 
-@record(kw_only=True)
-class LayoutBlock(Columns):
+class LayoutBlock(Columns, kw_only=True):
     """Layouts with the same pipeline cut. Columns have shape (n,)."""
 
     @property

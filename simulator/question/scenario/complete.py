@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
@@ -21,15 +20,14 @@ from simulator.question.scenario.layout import (
 )
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
-from simulator.tabular import record
+from simulator.tabular import Bare, replace
 
 
 def _refusal(message: str, *_keys: str) -> InputError:
     return InputError(message)
 
 
-@record(kw_only=True)
-class Wording:
+class Wording(Bare, kw_only=True):
     """Names of settings in error messages: keywords of the API, keys of a file or options."""
 
     spell: Callable[[InputSetting], str]

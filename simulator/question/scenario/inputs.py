@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, get_args
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.vocabulary import (
@@ -18,6 +17,7 @@ from simulator.question.vocabulary import (
     Precision,
     framework_hint,
 )
+from simulator.tabular import NamedTuple, Record
 
 LARGEST_COUNT = 2**24
 
@@ -184,8 +184,7 @@ MOST_TOKENS = 2**27
 """Longest sequence and largest global batch priced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Record, kw_only=True):
     """Workload of one optimizer step, the same in all layouts of a question."""
 
     seq_length: int = input_field(8192, _LENGTH, high=MOST_TOKENS, of_tokens=True)

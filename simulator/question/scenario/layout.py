@@ -7,7 +7,6 @@ columns of CSV and of measured rows, and texts derive from them; `scenario.typed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Literal, assert_never
@@ -27,14 +26,14 @@ from simulator.question.vocabulary import (
     RecomputeModule,
     ScheduleName,
 )
+from simulator.tabular import Record
 
 
 def _size(default: int, help: str, **about: Any) -> Any:  # noqa: A002  as of `input_field`
     return input_field(default, help, group="size", **about)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Record, kw_only=True):
     """Layout of a training run over its devices; counts are of the whole run unless stated."""
 
     tensor_parallel: int = _size(

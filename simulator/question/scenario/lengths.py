@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,12 +16,13 @@ from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.specs.samples import counted_lines
 from simulator.question.units import parse_count
 from simulator.question.vocabulary import Batching
+from simulator.tabular import NamedTuple, Record, field, late_pattern, replace
 
 _MOST_BINS: Final = 1024
 _STEPS: Final = 64
 """Points of a distribution between two percentiles."""
-_POINT: Final = re.compile(r"(p[0-9]{1,2}(?:\.[0-9]{1,4})?|min|max)=(.+)", re.IGNORECASE)
-_LIKE_A_POINT: Final = re.compile(r"[A-Za-z][\w.]*=[0-9.]+[A-Za-z]?")
+_POINT: Final = late_pattern(r"(p[0-9]{1,2}(?:\.[0-9]{1,4})?|min|max)=(.+)", re.IGNORECASE)
+_LIKE_A_POINT: Final = late_pattern(r"[A-Za-z][\w.]*=[0-9.]+[A-Za-z]?")
 
 
 class Segments(NamedTuple):
@@ -42,8 +42,7 @@ class Segments(NamedTuple):
         return float(self.tokens**2 @ self.shares) / self.mean
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
+class Lengths(Record, kw_only=True):
     """Lengths of the samples of a data set, in tokens, and how they are batched."""
 
     tokens: tuple[int, ...]

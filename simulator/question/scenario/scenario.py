@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Unpack
 
 from simulator.errors import InputError
@@ -17,7 +16,7 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import StackName
-from simulator.tabular import record
+from simulator.tabular import Record, field, replace
 
 
 class Calibrated(Protocol):
@@ -40,8 +39,7 @@ class Calibrated(Protocol):
         """Return which layouts at `index` of a priced block fit with at least `probability`."""
 
 
-@record(by_value=True)
-class NodeGroup:
+class NodeGroup(Record):
     """Group of equal nodes in a cluster of several kinds."""
 
     hardware: HardwareSpec
@@ -50,8 +48,7 @@ class NodeGroup:
     coefficients: Coefficients = field(default_factory=Coefficients)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Record, kw_only=True):
     """Machines of a scenario: devices, node groups and their coefficients."""
 
     hardware: HardwareSpec
@@ -90,8 +87,7 @@ def positions_problem(model: ModelSpec, seq_length: int) -> str:
     return f"seq_length {seq_length}: {model.name} has {longest} learned positions, the longest sequence that it takes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario(Workload):
+class Scenario(Workload, kw_only=True):
     """Model, cluster and workload, with the framework and coefficients that price them."""
 
     model: ModelSpec

@@ -6,12 +6,11 @@ Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regene
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.question.arrays import NDArray
 from simulator.question.vocabulary import (
     Batching,
     FileName,
@@ -26,14 +25,13 @@ from simulator.question.vocabulary import (
     StackName,
     TuningMethod,
 )
-from simulator.tabular import record
+from simulator.tabular import Bare, Record
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""
 
 
-@record(kw_only=True)
-class Columns:
+class Columns(Bare, kw_only=True):
     """Layouts with the same pipeline cut. Columns have shape (n,)."""
 
     pipeline_parallel: int
@@ -63,8 +61,7 @@ class Columns:
     """Index into none, optimizer, optimizer_tensorwise, activations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
+class Axes(Record, kw_only=True):
     """Allowed values per axis; None, or no layers, is the default described at each field."""
 
     tensor_parallel: tuple[int, ...] | None = None

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_type_hints
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
 from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, read_table, replacing
 from simulator.question.units import MIB
-from simulator.tabular import compared
+from simulator.tabular import Record, collect
 
 TableRow = Mapping[str, str]
 """Cells of a row by column."""
 TABLED: Final[Any] = object()
 """Placeholder default of a field that a table's row describes; `fields_from` replaces it."""
-_Record = TypeVar("_Record")
+_Record = TypeVar("_Record", bound=Record)
 
 
 def rows_of(table: str) -> dict[str, dict[str, str]]:
@@ -39,7 +40,7 @@ def rows_of(table: str) -> dict[str, dict[str, str]]:
 def fields_from(
     rows: Mapping[str, TableRow], made: Callable[[TableRow, str], Any]
 ) -> Callable[[type[_Record]], type[_Record]]:
-    """Return a decorator, used below `@dataclass`, that sets every `TABLED` field to `made(row, type)`.
+    """Return a decorator of a class of records that sets every `TABLED` field to `made(row, type)`.
 
     Raises TypeError where fields and rows are not the same, in the same order.
     """
@@ -51,6 +52,7 @@ def fields_from(
             raise TypeError(f"{record.__name__}: fields and rows of its table differ: {wrong}")
         for name in names:
             setattr(record, name, made(rows[name], record.__annotations__[name]))
+        collect(record, kw_only=True)
         return record
 
     return decorated
@@ -79,34 +81,23 @@ class Taken:
         return made(self.taken, handler(kind))
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Frozen:
-    """Base of specs: immutable dataclasses, of which pydantic validates what people write.
+_KINDS: Final[dict[str, Any]] = {}
+"""Classes of specs by their names where specs are remembered."""
 
-    Of these no unknown keys are taken, and no numbers that are not finite. A subclass is a dataclass without being
-    decorated; its methods stand here, since Python takes long to compile those of many fields.
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Frozen(Record):
+    """Base of specs: records, of which pydantic validates what people write.
+
+    Of these no unknown keys are taken, and no numbers that are not finite.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     __pydantic_config__: ClassVar[dict[str, object]]
 
     def __init_subclass__(cls) -> None:
-        compared(dataclass(init=False, repr=False, eq=False, kw_only=True)(cls))
+        super().__init_subclass__(kw_only=True, checked=False)
+        _KINDS.setdefault(cls.__qualname__, cls)
         cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False, "alias_generator": cls.key}
-
-    def __init__(self, **values: Any) -> None:
-        known = vars(self)
-        for each in fields(self):
-            known[each.name] = values.pop(each.name) if each.name in values else _default(each)
-        missing = [name for name, value in known.items() if value is MISSING]
-        if values or missing:
-            raise TypeError(f"{type(self).__name__}: unknown {list(values)}, missing {missing}")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field '{name}'")
-
-    def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete field '{name}'")
 
     def __post_init__(self) -> None:
         """Refuse contradictions, as pydantic calls it: what is made here of valid specs is not validated again."""
@@ -148,24 +139,29 @@ def _default(about: Field[Any]) -> Any:
     return about.default if about.default_factory is MISSING else about.default_factory()
 
 
-def plain(value: Any, *, but: Iterable[str] = ()) -> Any:
-    """Return a spec, or a value inside one, as a file holds it, without fields that have their default."""
+def plain(value: Any, *, but: Iterable[str] = (), packed: bool = False) -> Any:
+    """Return a spec, or a value inside one, as a file holds it, without fields that have their default.
+
+    It is `packed` under the names of fields and of its class, from which `unpacked` makes it without asking for types.
+    """
     if isinstance(value, Frozen):
-        return {value.key(name): plain(each) for name, each in of_fields(value, but=but, defaults=False).items()}
+        values = of_fields(value, but=but, defaults=False).items()
+        kind = {"": type(value).__qualname__} if packed else {}
+        return kind | {name if packed else value.key(name): plain(each, packed=packed) for name, each in values}
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, tuple) else value
+        return {name: plain(each, packed=packed) for name, each in value.items()}
+    return [plain(each, packed=packed) for each in value] if isinstance(value, tuple) else value
 
 
-def restored(kind: Any, value: Any) -> Any:
-    """Return a spec, or a value of this type inside one, of what `plain` made of it."""
+def unpacked(value: Any) -> Any:
+    """Return the spec that `plain` packed."""
     if isinstance(value, list):
-        return tuple(restored(kind, each) for each in value)
-    spec = next((each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Frozen)), None)
-    if spec is None or not isinstance(value, dict):
+        return tuple(map(unpacked, value))
+    if not isinstance(value, dict):
         return value
-    types, names = spec.field_types(), {spec.key(each.name): each.name for each in fields(spec)}
-    return spec(**{names[key]: restored(types[names[key]], each) for key, each in value.items()})
+    values = {name: unpacked(each) for name, each in value.items()}
+    kind = values.pop("", None)
+    return values if kind is None else _KINDS[kind](**values)
 
 
 SpecT = TypeVar("SpecT", bound=Frozen)
@@ -359,26 +355,40 @@ _SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:
     """Return the content of a YAML file as plain values; None for an empty file."""
-    return _parsed(file, loose=True) if loose else _remembered(file, ".json", lambda: _parsed(file, loose=False))
+    return _parsed(file, loose=True) if loose else _remembered(str(file), ".json", lambda: _parsed(file, loose=False))
+
+
+def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
+    """Return the contents of those YAML files of a folder that there are, by path; they are remembered as one."""
+
+    def read() -> dict[str, Any]:
+        files = {path: folder / path for path in paths}
+        return {path: _parsed(file, loose=False) for path, file in files.items() if file.is_file()}
+
+    contents: dict[str, Any] = _remembered(f"{folder}{os.sep}all", ".json", read, paths)
+    return contents
 
 
 def shipped(file: Path, kind: type[SpecT]) -> SpecT:
     """Return a shipped spec, validated once: what is remembered of it is what validation left."""
-    judged = _remembered(file, ".spec.json", lambda: plain(validated(str(file), kind, _parsed(file, loose=False))))
-    spec: SpecT = restored(kind, judged)
+    judged = _remembered(
+        str(file), ".spec.json", lambda: plain(validated(str(file), kind, _parsed(file, loose=False)), packed=True)
+    )
+    spec: SpecT = unpacked(judged)
     return spec
 
 
-def _remembered(file: Path, suffix: str, read: Callable[[], Any]) -> Any:
-    """Return what is read of a file; of one that ships it is remembered as Python remembers modules.
+def _remembered(file: str, suffix: str, read: Callable[[], Any], parts: Sequence[str] = ("",)) -> Any:
+    """Return what is read of a file, or of `parts` beside it; of what ships it is remembered as Python's modules are.
 
     That is by size and time of the file and of what reads and judges it: in the same folders, where these may be
     written. It is JSON, which runs nothing.
     """
-    if _INSTEAD.get() is not None or not any(map(file.is_relative_to, _SHIPPED)):
+    if _INSTEAD.get() is not None or not file.startswith(tuple(f"{folder}{os.sep}" for folder in _SHIPPED)):
         return read()
-    cached = Path(cache_from_source(f"{file}.py")).with_suffix(suffix)
-    stamp = [[at.st_size, at.st_mtime_ns] for at in (path.stat() for path in (file, *_READERS) if path.is_file())]
+    beside = file.rpartition(os.sep)[0]
+    stamp = [_stamp(f"{beside}{os.sep}{part}" if part else file) for part in parts] + list(map(_stamp, _READERS))
+    cached = Path(f"{cache_from_source(f'{file}.py').removesuffix('.pyc')}{suffix}")
     with suppress(OSError, ValueError, TypeError, RecursionError):
         known, content = json.loads(cached.read_bytes())
         if known == stamp:
@@ -387,9 +397,18 @@ def _remembered(file: Path, suffix: str, read: Callable[[], Any]) -> Any:
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             cached.parent.mkdir(exist_ok=True)
-            with replacing(cached) as beside:
-                beside.write_text(json.dumps([stamp, content]), encoding="ascii")
+            with replacing(cached) as beside_it:
+                beside_it.write_text(json.dumps([stamp, content]), encoding="ascii")
     return content
+
+
+def _stamp(file: str | Path) -> list[str | int]:
+    """Return name, size and time of a file; no size and time where there is none."""
+    try:
+        at = os.stat(file)  # noqa: PTH116  half the time of a path's own
+    except OSError:
+        return [str(file)]
+    return [str(file), at.st_size, at.st_mtime_ns]
 
 
 def _parsed(file: Path, *, loose: bool) -> Any:

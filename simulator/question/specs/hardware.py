@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 from simulator.errors import InputError, PrecisionError, did_you_mean
 from simulator.question.specs.documents import (
@@ -34,8 +33,9 @@ from simulator.question.units import (
     parse_seconds,
 )
 from simulator.question.vocabulary import NARROW, AttentionKernel, ExpertDispatch, StackName
+from simulator.tabular import NamedTuple, late_pattern, replace
 
-BOOKED: Final = re.compile(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
+BOOKED: Final = late_pattern(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
 """Pattern of a spec's name or path, `@`, and its network."""
 KEYS: Final = ("network", "oversubscription", "leaf")
 _SOURCE: Final = "question"

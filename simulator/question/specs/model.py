@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.configuration import MAXIMUM_LAYERS, MAXIMUM_PARTS
@@ -28,6 +28,7 @@ from simulator.question.specs.documents import (
 )
 from simulator.question.specs.vision import Encoder
 from simulator.question.units import parse_count
+from simulator.tabular import NamedTuple, replace
 
 Mixer = Literal[
     "grouped_query",

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from simulator.errors import LONGEST_NAME, did_you_mean
 from simulator.files import data_folder
+from simulator.tabular import late_pattern
 
 SpecKind = Literal["hardware", "model"]
 
@@ -58,39 +59,39 @@ def _is_plain(name: str) -> bool:
     return name.isascii() and all(mark.isalnum() or mark in "._+-" for mark in name)
 
 
-_ALIASES: Final = re.compile(r"^aliases: \[(.*)\]$", re.MULTILINE)
-_ENDINGS: Final = re.compile(
+_ALIASES: Final = late_pattern(r"^aliases: \[(.*)\]$", re.MULTILINE)
+_ENDINGS: Final = late_pattern(
     r"[-_](paddle|pt|base|hf|it|instruct|chat|thinking|tokenizer|pretrain|mcore|megatron|exp|terminus|preview"
     r"|fp8|fp4|nvfp4|mxfp4|mxfp8|bf16|fp16|2[3-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01]))$"
 )
 """Endings of a model's name that leave its shape: what it was tuned for, its format, the year and month of a release
 (2507), or its month and day (0905)."""
-_LLAMA: Final = re.compile(r"^(?:meta-)?llama-?(?=\d)")
+_LLAMA: Final = late_pattern(r"^(?:meta-)?llama-?(?=\d)")
 """Beginning of a name of the Llama family."""
-_POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
+_POINT: Final = late_pattern(r"(?<=\d)p(?=\d)")
 """Letter in place of a decimal point in a name: `4p5`."""
-_GIGABYTES: Final = re.compile(r"-?\b(\d+)-?gi?b?$")
+_GIGABYTES: Final = late_pattern(r"-?\b(\d+)-?gi?b?$")
 """Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
-_VERSION_APART: Final = re.compile(r"(?<=[a-z])-(?=\d)")
+_VERSION_APART: Final = late_pattern(r"(?<=[a-z])-(?=\d)")
 """Dash between a word and a number, which people write or leave out: `qwen-3-8b`, `gemma2-9b`, `rtx4090`."""
-_DASHED_POINT: Final = re.compile(r"(?<=\d)-(?=\d-\d+b)")
+_DASHED_POINT: Final = late_pattern(r"(?<=\d)-(?=\d-\d+b)")
 """Dash in place of a decimal point: `llama-3-1-8b`."""
-_BEGINNINGS: Final = re.compile(
+_BEGINNINGS: Final = late_pattern(
     r"^(nvidia|geforce|tesla|amd|instinct|huawei|ascend|iluvatar|standard|英伟达|华为|昇腾|天数智芯|天数)-?"
 )
 """Makers and series before a device's name; a cloud's `Standard_`."""
-_SOCKET: Final = re.compile(r"-?sxm\d?(?![a-z0-9])")
+_SOCKET: Final = late_pattern(r"-?sxm\d?(?![a-z0-9])")
 """Socket in a device's name, of any generation: `A100-SXM4`, `H100SXM`."""
-_FORM: Final = re.compile(r"-(oam|gpu|hbm\d\w?|tensor-core|server|mig)$")
+_FORM: Final = late_pattern(r"-(oam|gpu|hbm\d\w?|tensor-core|server|mig)$")
 """Endings of a device's name that leave the device."""
-_NUMBER: Final = re.compile(r"^\d{1,4}\s?[x*×]\s?|\s?[x*×:]\s?\d{1,4}$")
+_NUMBER: Final = late_pattern(r"^\d{1,4}\s?[x*×]\s?|\s?[x*×:]\s?\d{1,4}$")
 """Number of devices beside a name: `8xH100`, `h100x8`."""
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-_QUOTED: Final = re.compile(r"'([^']*)'")
-_LETTERS: Final = re.compile(r"[a-z]*")
+_HUB_ID: Final = late_pattern(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_QUOTED: Final = late_pattern(r"'([^']*)'")
+_LETTERS: Final = late_pattern(r"[a-z]*")
 _SAME_MAKER: Final = 0.66
 """Smallest likeness of the letters before two names' numbers for which both count as one maker's."""
-_PARAMETERS: Final = re.compile(r"(?<!\d)\d{1,6}(?:\.\d{1,6})?b(?![a-z])")
+_PARAMETERS: Final = late_pattern(r"(?<!\d)\d{1,6}(?:\.\d{1,6})?b(?![a-z])")
 """Number of parameters in a model's name."""
 
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal, get_args
 
 from simulator.question.specs.documents import rows_of
-from simulator.tabular import record
+from simulator.tabular import Bare
 
 TensorClass = Literal["matrix", "embedding", "vector"]
 """Weights of layers; tables of tokens or positions, and the output layer; norms and biases."""
 TENSOR_CLASSES: Final[tuple[TensorClass, ...]] = get_args(TensorClass)
 
 
-@record(kw_only=True)
-class Optimizer:
+class Optimizer(Bare, kw_only=True):
     """Optimizer: a row of `optimizers.csv`."""
 
     name: str

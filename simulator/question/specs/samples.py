@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from simulator.errors import InputError, quoted
 from simulator.question.specs.documents import read_limited
+from simulator.tabular import late_pattern
 
 _MOST_BYTES: Final = 2**28
-_PAIR: Final = re.compile(r"([0-9.eE+-]+)[,:;\s]+([0-9.eE+-]+)")
-_HEAD: Final = re.compile(r"[A-Za-z_]*(?:len|token)[A-Za-z_]*|[A-Za-z_]+[,;\t ]+[A-Za-z_]+", re.IGNORECASE)
-_GROUPED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})*,0[0-9]{2}(?:,[0-9]{3})*")
+_PAIR: Final = late_pattern(r"([0-9.eE+-]+)[,:;\s]+([0-9.eE+-]+)")
+_HEAD: Final = late_pattern(r"[A-Za-z_]*(?:len|token)[A-Za-z_]*|[A-Za-z_]+[,;\t ]+[A-Za-z_]+", re.IGNORECASE)
+_GROUPED: Final = late_pattern(r"[0-9]{1,3}(?:,[0-9]{3})*,0[0-9]{2}(?:,[0-9]{3})*")
 """A length with thousands separators that no count can be: a group begins with 0."""
 _KEYS: Final = ("length", "tokens", "num_tokens", "count", "weight")
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from simulator.files import read_table
-from simulator.question.specs.documents import read_yaml
-from simulator.question.vocabulary import FRAMEWORK_FOLDER, FRAMEWORKS
-
-_PROFILE: Final = "profile.yaml"
-_STACKS: Final = "*/stacks/*.yaml"
-_RELEASES: Final = "*/releases.yaml"
+from simulator.question.specs.documents import read_together
+from simulator.question.vocabulary import FRAMEWORK_FILES, FRAMEWORK_FOLDER, FRAMEWORKS, STACK_FILES
 
 
 def _tuples(value: Any) -> Any:
@@ -24,19 +19,23 @@ def _tuples(value: Any) -> Any:
     return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = _tuples(read_yaml(file))
-    return content
+@cache
+def framework_files() -> Mapping[str, Any]:
+    """Return profiles, stacks, releases and rules of all frameworks, by path in the folder `frameworks`."""
+    kinds = ("/profile.yaml", "/releases.yaml", "/rules.yaml")
+    return read_together(
+        FRAMEWORK_FOLDER, [*(path for path in FRAMEWORK_FILES if path.endswith(kinds)), *STACK_FILES.values()]
+    )
 
 
 def profile_data() -> Mapping[str, Mapping[str, Any]]:
     """Return version, limits and switches of every profile, by its name."""
-    return {name: _read(FRAMEWORK_FOLDER / name / _PROFILE) for name in FRAMEWORKS}
+    return {name: _tuples(framework_files()[f"{name}/profile.yaml"]) for name in FRAMEWORKS}
 
 
 def stack_data() -> Mapping[str, Mapping[str, Any]]:
     """Return the content of every named stack by name, in the order of listings."""
-    files = {file.stem: _read(file) for file in FRAMEWORK_FOLDER.glob(_STACKS)}
+    files = {name: _tuples(framework_files()[path]) for name, path in STACK_FILES.items()}
     return dict(sorted(files.items(), key=lambda item: item[1]["order"]))
 
 
@@ -50,8 +49,7 @@ def practice_rows() -> tuple[Mapping[str, str], ...]:
 def releases() -> Mapping[str, Mapping[str, Any]]:
     """Return the switches of the releases of stacks, by name, the oldest of each stack first."""
     by_name: dict[str, Mapping[str, Any]] = {}
-    for file in sorted(FRAMEWORK_FOLDER.glob(_RELEASES)):
-        content = _read(file)
+    for content in (_tuples(each) for path, each in framework_files().items() if path.endswith("/releases.yaml")):
         by_name |= {name: {**content["all"], **own} for name, own in content["releases"].items()}
     return by_name
 
@@ -61,10 +59,9 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
 
     A value stands as `name=value@line` of the recipe's own file, or `@number:line` of another one.
     """
-    file = next(FRAMEWORK_FOLDER.glob(f"*/stacks/{stack}.yaml"), None) if "@" in stack else None
-    if file is None:
+    if "@" not in stack or stack not in STACK_FILES:
         return
-    table = file.parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
+    table = (FRAMEWORK_FOLDER / STACK_FILES[stack]).parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
     if not table.exists():  # a year of a trainer has no recipes of its own
         return
     with table.with_suffix(".files.csv").open(newline="", encoding="utf-8") as stream:

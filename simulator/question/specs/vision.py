@@ -15,12 +15,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from simulator.errors import InputError, did_you_mean, quoted
 from simulator.question.specs.documents import Frozen, read_yaml, validated
+from simulator.tabular import NamedTuple, late_pattern
 
 _LARGEST: Final = 2**24
 _LARGEST_SIZE: Final = 2**32
@@ -203,7 +204,7 @@ class Images(NamedTuple):
 
 _SIDES: Final = (256, 448, 1024, 2048)
 """Sides of square images that may fill a sequence, in pixels."""
-_IMAGES: Final = re.compile(
+_IMAGES: Final = late_pattern(
     r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:x([1-9][0-9]{0,4}))?(?:@(frozen|projector|trained|lora[1-9][0-9]{0,3}))?"
 )
 

@@ -17,7 +17,7 @@ from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import MIB
 from simulator.recipes.check.verdict import Changed, ChangeKind, Checked, Stored, figure_ratio
 from simulator.recipes.shell.launch import SCRIPTS
-from simulator.tabular import replaced
+from simulator.tabular import replace
 
 SUFFIXES: Final = (*(f".{end}" for end in SCRIPTS), ".yaml", ".yml", ".toml", ".json")
 """Suffixes of files that may be recipes."""
@@ -168,7 +168,7 @@ def ratcheted(results: Iterable[Checked], before: Baseline) -> tuple[Checked, ..
     keys = _keys((result.file, result.title) for result in present)
     stored = (before[key][1] if key in before else None for key in keys)
     return tuple(
-        replaced(result, known=not result.passed and old is not None and old.outcome == result.outcome)
+        replace(result, known=not result.passed and old is not None and old.outcome == result.outcome)
         for result, old in zip(present, stored, strict=True)
     )
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
 from simulator.answers.explain import Explanation, changes_for
@@ -58,7 +57,7 @@ from simulator.recipes.check.verdict import (
     room_of,
 )
 from simulator.search.build import estimate_layout
-from simulator.tabular import deferred, replaced
+from simulator.tabular import deferred, replace
 
 if TYPE_CHECKING:
     from simulator.search.rank import Progress
@@ -130,7 +129,7 @@ def _in_repository(result: Checked, words: OwnWords, reading: Reading) -> Checke
         for remark in result.remarks
         if remark.rule != UNUSED_SETTING or not remark.message.startswith(repeated or ("\n",))
     )
-    return silenced(replaced(result, remarks=(*remarks, *words.remarks)), words.ignored)
+    return silenced(replace(result, remarks=(*remarks, *words.remarks)), words.ignored)
 
 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
@@ -180,7 +179,7 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     for result in results:
         remarks = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
         left = left - set(remarks)
-        results_once.append(replaced(result, remarks=remarks))
+        results_once.append(replace(result, remarks=remarks))
     return tuple(results_once)
 
 
@@ -383,7 +382,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
         judged,
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=advice(lambda: _on_device(case), None),
-        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks, gates), ()),
+        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks, gates), tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +20,7 @@ from simulator.recipes.check.repository import OwnWords
 from simulator.recipes.check.verdict import Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.recipes.shell.launch import argument_names
+from simulator.tabular import Record, field, replace
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
@@ -144,8 +144,7 @@ def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[R
     return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
 
 
-@dataclass(frozen=True, slots=True)
-class Unstated:
+class Unstated(Record):
     """The numbers of machines that a recipe does not state."""
 
     nodes: bool
@@ -242,8 +241,7 @@ def nodes_remark(elsewhere: str, failure: str, missing: Unstated) -> Remark:
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Record, kw_only=True):
     """How recipe files are read."""
 
     options: Question

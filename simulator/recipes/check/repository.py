@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import islice
@@ -41,7 +40,7 @@ from simulator.recipes.check.folders import below
 from simulator.recipes.check.verdict import UNMATCHED, Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.search.rules import RULES
-from simulator.tabular import replaced
+from simulator.tabular import Record, field, replace
 
 NAME: Final = ".simulate.yaml"
 _MOST_BYTES: Final = 1 << 18
@@ -100,8 +99,7 @@ class RepositorySettings(FileSettings):
     """Trainers by pattern of their script's path or name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWords:
+class OwnWords(Record, kw_only=True):
     """What a repository says of one file."""
 
     question: Question = field(default_factory=Question)
@@ -122,8 +120,7 @@ def rule_titles() -> Mapping[str, str]:
     return MappingProxyType(titles | {rule.id: rule.about for rule in FRAMEWORK_RULES})
 
 
-@dataclass(frozen=True, slots=True)
-class _SettingsFile:
+class _SettingsFile(Record):
     """A settings file, and the folder that its patterns start at."""
 
     file: Path
@@ -250,8 +247,7 @@ def _comments(file: str, text: str) -> tuple[dict[str, tuple[Any, Place]], dict[
     return values, ignored
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Record):
     """Where the words on a file are looked up."""
 
     base: Path | None = None
@@ -426,7 +422,7 @@ def silenced(result: Checked, ignored: Mapping[str, tuple[str, Place]]) -> Check
     names = [outcome] if outcome in ignored else errors if errors and all(each in ignored for each in errors) else []
     words = ((name, *ignored[name]) for name in dict.fromkeys(names))
     notes = [Remark(IGNORED, "note", f"{name} is ignored: {why}", place) for name, why, place in words]
-    return replaced(result, passed=True, known=True, remarks=(*result.remarks, *notes)) if names else result
+    return replace(result, passed=True, known=True, remarks=(*result.remarks, *notes)) if names else result
 
 
 _OWN_TRAINER: Final = re.compile(r"'([^']{1,200})': flags of no framework")

@@ -9,7 +9,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,15 +29,14 @@ from simulator.question.question import Question
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.tabular import Tabular, read_late, replaced
+from simulator.tabular import Record, Tabular, field, read_late, replace
 
 _TOKENS = 128
 """Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""
 _LONGEST = 2**21
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(Record, kw_only=True):
     """The largest value of each setting with all others unchanged; None where not even the smallest fits."""
 
     seq_length: int | None
@@ -116,8 +114,7 @@ def _largest(case: Case, likely: float) -> int | None:
     return max((each for each, passes in zip(sizes, fits, strict=True) if passes), default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Record, kw_only=True):
     """The need of the worst rank in one part of the step."""
 
     stage: int
@@ -133,8 +130,7 @@ class Peak:
         return self.device_bytes <= self.capacity_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peaks:
+class Peaks(Record, kw_only=True):
     """Peaks of the two parts of a step, each on its own worst rank."""
 
     passes: Peak
@@ -205,8 +201,7 @@ PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 
 @read_late("peaks", "without_offload", "changes", "room")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Record, kw_only=True):
     """The verdict on one launch of one file."""
 
     file: str
@@ -251,7 +246,7 @@ def graded(result: Checked, gates: Gates) -> Checked:
         return result
     stated = result.outcome == "longest_does_not_fit" and any(each.rule == LONGEST_STATED for each in result.remarks)
     fails = result.outcome in gates.fail_on or (stated and "stated_longest_does_not_fit" in gates.fail_on)
-    return replaced(result, passed=not fails)
+    return replace(result, passed=not fails)
 
 
 def exit_code(results: Iterable[Checked], gates: Gates) -> int:
@@ -275,8 +270,7 @@ def _code(result: Checked, gates: Gates) -> int:
     return NO_ANSWER if result.outcome in ("depends", "cannot_tell", "not_modelled") else FAILED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(Record, kw_only=True):
     """A result in a baseline file."""
 
     outcome: str
@@ -289,8 +283,7 @@ class Stored:
     """Time of a step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(Record, kw_only=True):
     """A recipe whose result has changed."""
 
     file: str
@@ -327,8 +320,7 @@ def figure_ratio(before: float | None, after: float | None) -> float | None:
     return after / before if before and after else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checks(Tabular):
+class Checks(Tabular, Record, kw_only=True):
     """Verdicts on recipes."""
 
     results: tuple[Checked, ...]

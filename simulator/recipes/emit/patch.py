@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
-from simulator.tabular import replaced
+from simulator.tabular import replace
 
 _WORD = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\)]+)"""
 _HEADER = re.compile(r"#|\s*$")
@@ -187,7 +186,7 @@ def patched(
 ) -> tuple[Checked, ...]:
     """Return the results with a patch for each change that the recipe's text allows."""
     return tuple(
-        replaced(
+        replace(
             result,
             changes=tuple(
                 replace(change, patch=patch_of(result, change, settings, environment, root))

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
@@ -36,6 +35,7 @@ from simulator.recipes.readers.devices import with_devices
 from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
+from simulator.tabular import Record
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
@@ -137,8 +137,7 @@ class _CommandWithinError(UnsupportedError):
     """A configuration file of no known framework contains a training command."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
+class _Document(Record):
     """A configuration file and its keys."""
 
     path: Path

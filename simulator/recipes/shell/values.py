@@ -20,7 +20,6 @@ from typing import Final
 
 from simulator.budget import charge
 from simulator.frameworks.values import LOOK_WORK, MAXIMUM_PIECES, Cause, PlainPiece, PlainValue, TooLargeError
-from simulator.tabular import record
 
 BLANKS: Final = " \t\n"
 """Characters that separate words unless the script sets IFS."""
@@ -28,7 +27,7 @@ _MAXIMUM_ALTERNATIVES: Final = 16
 _MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
 
 
-@record(by_value=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Piece(PlainPiece):
     """Text of one line of the script, or a hole, whose text only the run knows."""
 
@@ -44,7 +43,7 @@ class Piece(PlainPiece):
     """Possible values of the hole, by the branch that the script takes; `alike` compares them."""
 
 
-@record(by_value=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Value(PlainValue):
     """Text as a sequence of pieces."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from simulator.show.cli.options import left_to_default
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import default_text, note, presentation, progress_bar, write, write_answer
 from simulator.show.report.presentation import Presentation
+from simulator.tabular import replace
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
 """Inputs of every question that have a default."""

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from simulator.show.cli.options import Option, Sectioned, Whole, Word
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
+from simulator.tabular import replace
 
 if TYPE_CHECKING:
     from simulator.answers import cases, ranking
@@ -123,7 +123,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
-    from simulator.lab.runner.campaign import Planner, Record, learn, run
+    from simulator.lab.runner.campaign import Planner, RowsFile, learn, run
     from simulator.lab.runner.engine import Launcher
     from simulator.show.report.lab import Validation, dry_run_text
 
@@ -132,7 +132,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     space = ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"])
     rank = partial(ranking.rank, space=space, top=_MOST_RANKED, variants=True)
     _check_options(values)
-    record = Record(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
+    record = RowsFile(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
     learned_file = record.path.with_suffix(".yaml")
     if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
         question = question.changed(calibration=str(learned_file))

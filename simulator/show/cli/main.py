@@ -31,6 +31,7 @@ from simulator.show.cli import options
 from simulator.show.cli.options import Option, Sectioned, SpecName, Whole, Word
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
 from simulator.show.forms import Lazy
+from simulator.tabular import late_pattern
 
 if TYPE_CHECKING:
     from simulator.frameworks import flags
@@ -226,7 +227,7 @@ def _usage_text(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
-_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
+_EXTRA = late_pattern(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 """Message of click on a word too many."""
 _IN_OFFERS = frozenset(("--nodes", "--devices", "--hardware", "--price-per-device-hour"))
 """Options whose values stand in the offers of a plan."""

@@ -19,6 +19,7 @@ from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import framework_hint
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.forms import ANSWERS
+from simulator.tabular import late_pattern
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -34,10 +35,10 @@ else:
 LARGEST_SET = 4096
 """Most values that one option may list."""
 
-_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
-_SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
-_REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
-_BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
+_WHOLE = late_pattern(r"[0-9]{1,15}", re.ASCII)
+_SPAN = late_pattern(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
+_REPEATED = late_pattern(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
+_BEFORE_SIZE = late_pattern(r"(?:^|(?<=,))[^,@:]+")
 """Names in a text of one or several kinds of hardware, each followed by network or nodes."""
 
 
@@ -203,15 +204,13 @@ def amount(name: str = "AMOUNT", *, zero: bool = False) -> Parsed:
     def read(text: str) -> float:
         from simulator.question import units
 
-        factor = {"DAYS": 1, "HOURS": 24, "MINUTES": 1440}.get(name)
+        minutes = {"DAYS": 1440, "HOURS": 60, "MINUTES": 1}.get(name)
         try:
-            number = units.parse_number(
-                text, {unit: days * factor for unit, days in units.DAYS.items()} if factor else {}
-            )
+            number = units.parse_number(text, units.MINUTES, minutes) if minutes else units.parse_number(text)
         except InputError:
             number = math.nan
         if not 0 <= number <= 1e9:
-            such = f", such as 2.5{', 36h or 30d' if factor else ' or 230k'}"
+            such = f", such as 2.5{', 36h or 30d' if minutes else ' or 230k'}"
             raise InputError(f"{shown(text)} is not a number from 0 to 1e9{such}")
         if number == 0 and not zero:
             raise InputError(f"{shown(text)} is not above 0")
@@ -536,7 +535,7 @@ GENERAL_OPTIONS = in_section(
     Option("--debug", "Show where a defect of the simulator arose."),
 )
 """Options of every command, before or behind its name."""
-_GENERAL_WORD = re.compile(r"-[vq]+|--verbose|--quiet|--debug|--color(=.*)?")
+_GENERAL_WORD = late_pattern(r"-[vq]+|--verbose|--quiet|--debug|--color(=.*)?")
 
 
 def general_first(words: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from simulator.show.cli import options, streams
 from simulator.show.cli.options import Option, Parsed, Sectioned, SpecName, Whole, WordSet
 from simulator.show.cli.question import question_on_line
 from simulator.show.forms import ANSWERS
+from simulator.tabular import replace
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")

@@ -15,9 +15,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -26,6 +24,7 @@ import click
 from simulator.errors import InputError, short_line
 from simulator.files import write_file
 from simulator.show.forms import ANSWERS
+from simulator.tabular import late_pattern, replace
 
 if TYPE_CHECKING:
     from simulator.question.specs.hardware import HardwareSpec
@@ -67,7 +66,12 @@ def width_of(output: str | None) -> int | None:
     """Return the most characters per line of the answer; None for a file."""
     if output not in (None, "-"):
         return None
-    return get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    with suppress(OSError):  # closed, or no terminal
+        return os.get_terminal_size(1).columns or WIDTH_WITHOUT_TERMINAL
+    return WIDTH_WITHOUT_TERMINAL
 
 
 def verbosity_of(ctx: click.Context) -> int:
@@ -132,13 +136,13 @@ def tell(line: str) -> None:
         _let_go_of(sys.stderr)
 
 
-_OBEYED: Final = re.compile(
+_OBEYED: Final = late_pattern(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff0-\uffff"
     r"\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
 """Characters that a terminal or a page obeys instead of showing: control, direction, zero width."""
-_COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
-_RUNNER_LINE: Final = re.compile(r"^([ \t]*)::", re.MULTILINE)
+_COLOUR: Final = late_pattern(r"(\x1b\[[0-9;]*m)")
+_RUNNER_LINE: Final = late_pattern(r"^([ \t]*)::", re.MULTILINE)
 
 
 def visible(text: str, *, colour: bool = False, commands: bool = False) -> str:
@@ -212,7 +216,7 @@ def write(text: str | Iterable[str], output: str | None, option: str = "--output
 
 _WRITTEN = ("output", "timeline")
 """Options that name a file to write."""
-_BEHIND_A_NAME = re.compile(r"[,@]|:\d")
+_BEHIND_A_NAME = late_pattern(r"[,@]|:\d")
 """Separator after the name of a kind of hardware."""
 
 

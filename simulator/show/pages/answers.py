@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from itertools import chain, product, takewhile
@@ -49,6 +48,7 @@ from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lin
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
+from simulator.tabular import Record, replace
 
 MOST_PANELS = 10_000
 """Most layouts with panels on a page, beside those of the ranking's table."""
@@ -328,8 +328,7 @@ _NODES, _LENGTHS, _BATCHES = (0.5, 1, 2, 4), (0.5, 1, 2, 4), (0.5, 1, 2)
 """Factors of an input, by position of its slider."""
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+class Knob(Record):
     """An input with the values of its slider, which begins at index `start`."""
 
     name: str

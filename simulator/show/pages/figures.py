@@ -12,7 +12,6 @@ Every number in a figure is computed here; `pages.answers` shows them too. The p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
 from itertools import accumulate
@@ -35,7 +34,7 @@ from simulator.show.report.plan import plan_table
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking import ranking_table
 from simulator.show.report.text import cluster_speed, layout_text, words
-from simulator.tabular import Tabular
+from simulator.tabular import Record, Tabular
 
 MOST_PARTS = 12
 """Most parts that a comparison draws; further ones, and those below a thousandth of the whole, are joined."""
@@ -135,8 +134,7 @@ def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
     return [("peak", 100.0), ("products below peak", -below), *losses, ("MFU", 100.0 * speed.mfu)]
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Record):
     """A layout as a dot."""
 
     number: int
@@ -240,8 +238,7 @@ def _tail(name: str) -> str:
     return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Record):
     """A measured figure and how far off it was predicted."""
 
     group: str

@@ -6,7 +6,6 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
@@ -16,13 +15,13 @@ from typing import Any
 from simulator._version import __version__
 from simulator.errors import UnsupportedError
 from simulator.show.report.presentation import Column, Presentation
+from simulator.tabular import Record
 
 Spec = Mapping[str, Any]
 """A figure as Plotly takes it: `data` and `layout`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Record):
     """Cells as text."""
 
     headers: Sequence[str]
@@ -41,8 +40,7 @@ def columns_table(columns: Iterable[Column], layouts: Sequence[int] = (), first:
     return Table([column.name for column in listed], rows, left, layouts)
 
 
-@dataclass(frozen=True, slots=True)
-class PageSection:
+class PageSection(Record):
     """A heading and its contents."""
 
     title: str

@@ -15,7 +15,7 @@ its own JSON back: `EstimateJson.model_validate_json(text)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
@@ -32,6 +32,7 @@ from simulator.question.vocabulary import Precision, StackName
 from simulator.search.space import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
+from simulator.tabular import replace
 
 PartSizes = dict[str, float]
 """Sizes by the name of a part."""

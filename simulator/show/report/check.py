@@ -14,7 +14,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
@@ -33,7 +32,7 @@ from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, 
 from simulator.show.report import text as say
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, heading, joined, narrow_line
-from simulator.tabular import replaced
+from simulator.tabular import Record, replace
 
 _MANY = 12
 """Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""
@@ -386,7 +385,7 @@ def _printable(result: Checked) -> Checked:
         replace(remark, message=_text(remark.message), fix=_text(remark.fix), place=_place(remark.place))
         for remark in result.remarks
     )
-    return replaced(
+    return replace(
         result,
         file=_name(result.file),
         title=_text(result.title),
@@ -568,8 +567,7 @@ MOST_SUMMARY_BYTES = 1_000_000
 """Largest summary of a step: GitHub refuses one above 1 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Annotation:
+class _Annotation(Record):
     kind: str
     file: str
     line: int

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from simulator.answers.compare import Comparison, InputDifference, PartDifference
@@ -20,6 +19,7 @@ from simulator.cost.pricing.estimate import Estimate, Interval, Violation
 from simulator.show.report import text as say
 from simulator.show.report.estimate import brief_layout, provenance_lines, rules_block
 from simulator.show.report.presentation import Presentation, joined
+from simulator.tabular import replace
 
 FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), ("part", "A", "B", "B less A")
 """Headers of the tables."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.cost.pricing.estimate import Interval
@@ -32,6 +31,7 @@ from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import GIGA, MEGA, to_mib
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.text import amount, counted, gib, in_colour, milliseconds, percent, sharded_layout_text
+from simulator.tabular import Record
 
 _LONGEST_OUTCOME = 48
 _WIDE = 0.2
@@ -42,8 +42,7 @@ _FEW_PINS = 3
 """Most coefficients named beside a launch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Record, kw_only=True):
     """Result of a campaign, and what was learned from it."""
 
     campaign: Campaign

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
@@ -31,13 +30,13 @@ from simulator.question.units import GIGA, TERA, to_days, to_gib
 from simulator.question.vocabulary import TuningMethod
 from simulator.show.report.presentation import BETWEEN, PROSE_WIDTH, Column, Presentation, fitting, joined, narrow_line
 from simulator.show.report.text import amount, batch_text, count_text, dumps, table_csv
+from simulator.tabular import Record
 
 ListingRow = Mapping[str, str | int | float | bool | None]
 """Row of a listing: column name, with its unit, to value. All records of a listing have the same columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecListing:
+class SpecListing(Record, kw_only=True):
     """Records with the title and notes around them."""
 
     records: Sequence[ListingRow]

@@ -12,21 +12,18 @@ line has no room, `sections_text` writes sentences and tables under titles. Writ
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
-from html import escape
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.question.question import Question
 from simulator.show.report.text import amount, money, ranged
-from simulator.tabular import record
+from simulator.tabular import Bare, NamedTuple, field, late_pattern
 
 Style = Literal["table", "markdown", "html"]
 """``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""
@@ -160,21 +157,23 @@ def filled(text: str, width: int | None) -> str:
     return lines.replace("\0", " ")
 
 
-_FIGURE: Final = re.compile(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
+_FIGURE: Final = late_pattern(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
 """Blank inside a figure with its unit."""
 
 
 def _cell(text: str, style: Style) -> str:
     """Return a cell's text, which may be from outside, escaped so that it makes no cell, element, image or link."""
     if style == "html":
+        from html import escape  # noqa: PLC0415  start-up time
+
         return escape(text).replace("\n", "<br>")
     return _MARKUP.sub(r"\\\g<0>", one_line(text)) if style == "markdown" else text
 
 
-_MARKUP: Final = re.compile(r"\||<(?=[A-Za-z/!?])|!(?=\[)|(?<=\])\(")
+_MARKUP: Final = late_pattern(r"\||<(?=[A-Za-z/!?])|!(?=\[)|(?<=\])\(")
 
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = late_pattern(r"\x1b\[[0-9;]*m")
 BETWEEN = 2
 """Spaces between columns."""
 
@@ -250,8 +249,7 @@ def _left_out(column: Column) -> str:
     return f"{column.name} ({same} in all)" if same else column.name
 
 
-@record()
-class Section:
+class Section(Bare):
     """Section of a report: title, sentences, and a table of ready-made text."""
 
     title: str
@@ -315,8 +313,7 @@ if TYPE_CHECKING:
     from simulator.search.space import Space
 
 
-@record(kw_only=True)
-class Presentation:
+class Presentation(Bare, kw_only=True):
     """Settings of a presentation: how much to show, and the whole training run."""
 
     style: Style = "table"

@@ -30,6 +30,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib, to_mib
+from simulator.tabular import late_pattern
 
 _COLOURS = {"fits": "green", "starved": "yellow", "depends": "yellow", "ran": "green"}
 """Colours of verdicts and outcomes; any other is red."""
@@ -230,7 +231,7 @@ def short_lists(text: str) -> str:
     return _RUN.sub(lambda run: f"{run[1]}x{run[0].count(',') + 1}", text)
 
 
-_RUN = re.compile(r"\b(\d+)(?:,\1\b){2,}")
+_RUN = late_pattern(r"\b(\d+)(?:,\1\b){2,}")
 
 
 def _runs_text(numbers: tuple[int, ...]) -> str:

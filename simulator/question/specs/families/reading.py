@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +29,7 @@ from simulator.question.specs.model import (
 )
 from simulator.question.specs.names import CONFIG_FILE
 from simulator.question.specs.vision import encoder_of
+from simulator.tabular import Record, field
 
 _REFUSED: Final = "_refused"
 """Entry of refused families, each with the nearest priced one and its difference."""
@@ -37,8 +37,7 @@ _OF_A_FIELD: Final = ("read", "set")
 """Sections keyed by a field of a model spec; a field in one replaces that in the other."""
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Record):
     """Reading of one family's configuration; the sections are those that the head of families.yaml explains."""
 
     rename: Mapping[str, str] = field(default_factory=dict)
