@@ -99,7 +99,7 @@ def test_the_line_of_aliases_is_all_that_is_read() -> None:
         for name in names:
             spec = load_model(name) if kind == "model" else load_hardware(name)
             for word in (name, *spec.aliases):
-                assert shipped_name(kind, word) == name, word  # type: ignore[arg-type]  # one of the two
+                assert shipped_name(kind, word) == name, word
                 assert words.setdefault(word.lower(), name) == name
     # Two models do not share the end of an id.
     ends = [word for word in known_names("model") if "/" in word]
