@@ -412,8 +412,9 @@ def emit(
     else:
         case = _case(subject, question)
     text = write_recipe(case, target)
-    memory = ranking.estimate_of(case).memory
-    if not (memory.fits or force):
+    estimate = ranking.estimate_of(case)
+    memory = estimate.memory
+    if not (memory.fits or estimate.verdict == "depends" or force):
         need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f} GiB"
         raise UnsupportedError(f"the layout does not fit: it needs {need}; force=True writes it all the same")
     return text

@@ -30,7 +30,8 @@ def full_disk(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "simulator", *command],
         cwd=folder,
-        env=with_package(dict(os.environ)),
+        # Python does not notice a `.pyc` that the limit cuts, and later processes fail over it.
+        env=with_package(dict(os.environ) | {"PYTHONDONTWRITEBYTECODE": "1"}),
         preexec_fn=limit,
         capture_output=True,
         text=True,

@@ -52,7 +52,7 @@ def estimate_of(case: Case) -> Estimate:
     estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout_is_searched:
-        known, note = judged.provenance, _NEAREST if judged.verdict in ("does_not_fit", "starved") else _SEARCHED
+        known, note = judged.provenance, _NEAREST if estimate.verdict in ("does_not_fit", "starved") else _SEARCHED
         judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
     return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 

@@ -217,7 +217,7 @@ def test_what_cannot_be_trained_says_why() -> None:
     assert "nothing fits; the nearest needs" in str(found.choices[0].reason)
     shown = run("plan", "--model", "llama3.1-405b", "--train-tokens", "1B", "--offer", "a100-sxm-40g:1@1")
     assert shown.exit_code == 0
-    assert "Nothing that is offered can train it." in shown.stdout
+    assert "No offer has a layout that is likely enough to fit." in shown.stdout
 
 
 def test_the_booking_question_is_answered_by_the_contract() -> None:

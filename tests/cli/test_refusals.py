@@ -139,7 +139,7 @@ def test_an_unexpected_error_is_one_line_unless_debugged(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(KeyboardInterrupt(), 130), (UnsupportedError("x"), 3), (MemoryError(), 70)],
+    [(KeyboardInterrupt(), 130), (UnsupportedError("x"), 3), (MemoryError(), 70), (EOFError(), 70)],
 )
 def test_exit_codes(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:

@@ -33,7 +33,6 @@ from simulator.tabular import late_pattern, replace
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
-_COUNTED: Final = late_pattern(r"(\d{1,7})\s*x")
 _COMMON: Final = late_pattern(
     r"(gpt2|gpt3-(?!175b)|gpt-[jn]|opt-(?!2)|codellama|deepseek-coder-6|internlm2\.5|baichuan2-13b|open-llama|yi-34b"
     r"|glm-4\.5$|mistral-(7b-v0\.3|small-[23])|phi-3(\.5|-medium)|pythia-(?!12b)|qwen1\.5-(?!4b))"
@@ -177,8 +176,6 @@ def _unknown(kind: SpecKind, text: str) -> str:
     """Return the message about an unknown name, with the way on."""
     other: SpecKind = "hardware" if kind == "model" else "model"
     near = suggestion(kind, text) or (f", which is {other}" if shipped_name(other, text) else "")
-    if kind == "hardware" and (counted := _COUNTED.match(text.lower())):
-        near = near.replace("'?", f"' and --devices {counted[1]}?")
     path = Path(text[:200])
     if text and os.path.exists(path):  # noqa: PTH110  false for what is no path
         folder = f"a folder without {CONFIG_FILE}" if kind == "model" else "a folder, no spec"

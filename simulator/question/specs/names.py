@@ -205,7 +205,8 @@ def suggestion(kind: SpecKind, text: str) -> str:
 
     if len(text) > LONGEST_NAME:
         return ""
-    plain = _plain(kind, _NUMBER.sub("", text) if kind == "hardware" else text).rpartition("/")[2]
+    named, counted = _NUMBER.subn("", text) if kind == "hardware" else (text, 0)
+    plain = _plain(kind, named).rpartition("/")[2]
     while plain not in known_names(kind) and (shorter := _shorter(kind, plain)) != plain:
         plain = shorter
     known = {**known_names(kind), **({name: name for name in vision_models()} if kind == "model" else {})}
@@ -216,7 +217,7 @@ def suggestion(kind: SpecKind, text: str) -> str:
     size = _PARAMETERS.search(plain)
     sized = {word: name for word, name in same.items() if size is not None and size[0] in word}
     near = did_you_mean(plain, sized) or did_you_mean(plain, same)
-    return _QUOTED.sub(lambda quoted: f"'{same[quoted[1]]}'", near)
+    return _QUOTED.sub(lambda quoted: f"'{same[quoted[1]]}'{', the number of devices apart' if counted else ''}", near)
 
 
 def _plain(kind: SpecKind, text: str) -> str:

@@ -168,13 +168,14 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR09
     """Return the exit code of a command, with its error as one line on stderr."""
     try:
         code = answer()
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+    except (click.exceptions.Abort, KeyboardInterrupt) as ended:
+        # click takes the end of any file, such as of a damaged `.pyc`, for one of what a person types.
+        return _internal(ended.__cause__, debug=debug) if isinstance(ended.__cause__, EOFError) else INTERRUPTED
     except SystemExit as left:
         # If the reader of its help is gone, click leaves with 1, which here means that a recipe failed; nothing
         # else in it does, but for completions of a shell.
-        ended = left.code if isinstance(left.code, int) else int(left.code is not None)
-        return CLOSED_PIPE if ended == 1 and _COMPLETION not in os.environ else ended
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        return CLOSED_PIPE if code == 1 and _COMPLETION not in os.environ else code
     except click.ClickException as error:
         _tell(f"error: {short_line(_usage_text(error))}")
         return error.exit_code if isinstance(error, click.UsageError) else click.UsageError.exit_code

@@ -250,9 +250,10 @@ def _problem(case: Case) -> tuple[str, bool]:
     from simulator.show.report.text import verdict_sentence
 
     estimate = estimate_of(case)
-    runs = estimate.memory.fits and estimate.verdict != "depends"
-    text = "" if runs else f"the layout {verdict_sentence(estimate, colour=False)}"
-    return text, bool(text) and estimate.verdict != "depends"
+    sentence = verdict_sentence(estimate, colour=False)
+    if estimate.verdict == "depends":
+        return f"whether the layout fits {sentence}", False
+    return "" if estimate.memory.fits else f"the layout {sentence}", not estimate.memory.fits
 
 
 def _stdin() -> str:

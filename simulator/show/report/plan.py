@@ -59,7 +59,7 @@ def plan_answer(plan: Plan) -> Iterator[str]:
     """Yield what to book, then its layout and the least nodes of every offer."""
     best = plan.best
     if best is None:
-        yield "Nothing that is offered can train it."
+        yield "No offer has a layout that is likely enough to fit."
     else:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {_with_run(best)}."
