@@ -148,30 +148,89 @@ def test_a_layer_done_again_is_temporary_only_on_the_rank_that_has_it() -> None:
     assert more.tolist() == [0, more_of_experts, more_of_experts]
 
 
-def test_idle_blocks_shrink_by_the_gradients_alive() -> None:
-    """A block of a stream that holds gradients is not idle; with all of them alive the largest unit stays (M21).
+def idle(pricing: Pricing, *alive: tuple[float, float, float]) -> list[float]:
+    """Idle bytes of every rank, of moments with as many bytes of gradients, of shards among them and of others."""
+    moments = tuple(
+        Moment("backward", others, gradients, 0.0, 0.0, 0.0, 0.0, 0.0, sharded=sharded)
+        for gradients, sharded, others in alive
+    )
+    ranks = np.zeros((len(pricing.contents.kind), 1))
+    totals = [ranks + gradients + others for gradients, _, others in alive]
+    return [float(each) for each in np.ravel(idle_stream_bytes(pricing, moments, totals))]
 
-    Whole gradients lie elsewhere: they are no part of it.
-    """
+
+def test_idle_blocks_shrink_by_the_gradients_alive() -> None:
+    """A block of a stream that holds gradients is not idle; with all of them alive the largest unit stays (M21)."""
     scenario = scenario_of(small_dense(), profile="torch", devices=8)
     pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
-    parts, ranks = float(only(sharded_moments(pricing)[-1].gradients)), np.zeros((1, 1))
-    none, some, every, whole = (
-        float(only(idle_stream_bytes(pricing, ranks + held))) for held in (0.0, 1000.0, parts, 8 * parts)
-    )
-    assert none - some == 1000.0
-    assert none - parts == every > 0.0
-    assert whole == none
+    parts, unit = float(only(sharded_moments(pricing)[-1].gradients)), 2 * (1000 * 64 + 64)
+    for gradients in (0.0, 1000.0, parts - 1, parts):
+        assert idle(pricing, (gradients, 0.0, 1e6)) == [parts - gradients + unit]
+    # Fewer tensors at once, and more of streams: the own stream's peak counts.
+    assert idle(pricing, (parts, 0.0, 1e6), (0.0, 0.0, 1e6 + 500)) == [500 + unit]
 
 
 def test_a_pipeline_s_streams_are_idle_where_zero_shards() -> None:
-    """By hand, 4 layers on 2 ranks of 4 replicas: a fourth of `4 N` each, and the largest unit in 16 bits (M21)."""
+    """By hand, 4 layers on 2 ranks of 4 replicas: a fourth of `4 N` each, and the largest unit in 16 bits (M21).
+
+    Whole gradients, of as many bytes as their shards or of any other number, are none of it.
+    """
     scenario = scenario_of(small_dense(), profile="torch", devices=8, global_batch_size=8)
     layer, table, head = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64, 1000 * 64, 1000 * 64 + 64
+    units, shards = np.array([2 * table, 2 * head]), np.array([2 * layer + table, 2 * layer + head])
     for stage in (0, 1, 2, 3):
-        layout = layout_of(scenario, pipeline_parallel=2, data_parallel=4, zero_stage=stage)
-        idle = np.ravel(idle_stream_bytes(pricing_of(scenario, layout), np.full((2, 1), 1e12))).tolist()
-        assert idle == ([2 * layer + table + 2 * table, 2 * layer + head + 2 * head] if stage else [0.0])
+        pricing = pricing_of(scenario, layout_of(scenario, pipeline_parallel=2, data_parallel=4, zero_stage=stage))
+        for whole in (0.0, 1000.0, float(shards[0]) - 1, float(shards[0]), float(shards[0]) + 1, 1e12):
+            assert idle(pricing, (whole, 0.0, 1e6)) == ((units + shards).tolist() if stage else [0.0])
+        assert idle(pricing, (1e12, 1000.0, 0.0)) == ((units + shards - 1000).tolist() if stage else [0.0])
+
+
+def test_shards_beside_a_pipeline_are_there_once_reduced() -> None:
+    """None before; of interleaved chunks, those whose backward passes have ended; all in the step."""
+    scenario = scenario_of(small_dense(), profile="torch", devices=8, global_batch_size=16)
+    layout = layout_of(scenario, pipeline_parallel=2, data_parallel=4, virtual_stages=2, zero_stage=3)
+    layer, table = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64, 1000 * 64
+    found = {one.name: bytes_by_kind(one, "sharded", 2) for one in sharded_moments(pricing_of(scenario, layout))}
+    assert found.pop("gradient reduction") == [layer, layer]
+    assert found.pop("optimizer step") == [2 * layer + table, 2 * layer + table + 64]
+    assert set(map(tuple, found.values())) == {(0.0, 0.0)}
+
+
+def test_idle_blocks_of_a_mixture_s_middle_ranks() -> None:
+    """The step has the most tensors, and all shards; a backward pass has fewer, whole gradients and no shard (M21).
+
+    Experts that one rank alone holds are not gathered, but what is reduced is copied to the stream (PyTorch 2.13,
+    `FSDPParamGroup.unshard` and `foreach_reduce`, `world_size`).
+    """
+    scenario = scenario_of(
+        "qwen3-30b-a3b", "h100-sxm-80g", devices=16, profile="torch", seq_length=4096, global_batch_size=256
+    )
+    layout = layout_of(
+        scenario, pipeline_parallel=4, data_parallel=4, expert_parallel=4, zero_stage=3, recompute="full"
+    )
+    found = memory_by_stage(pricing_of(scenario, layout))
+    totals = {one.name: 0.0 for one in found.moments}
+    for one in found.moments:
+        totals[one.name] = max(totals[one.name], float(one.total(found.contents)[1, 0]))
+    assert max(totals, key=lambda name: totals[name]) == found.moments[found.moment[1, 0]].name == "optimizer step"
+    dense = 2048 * (2 * 4096 + 2 * 512) + 2 * 2048 + 2 * 128 + 2048 * 128
+    experts = 128 / 4 * 3 * 2048 * 768
+    streams = totals["backward"] - totals["optimizer step"] + 4 * 12 * (dense / 4 + experts) + 2 * dense
+    assert np.broadcast_to(found.outside.streams, (4, 1))[1, 0] == pytest.approx(streams)
+    assert found.reserved[1, 0] - found.allocated[1, 0] > streams > 5 * 2**30
+    assert (found.need == found.device - found.outside.idle).all()
+
+
+def test_a_shard_of_one_rank_is_reduced_but_not_gathered() -> None:
+    """Its unit is gathered from nobody, as PyTorch 2.13 has it; blocks of its gradients are another stream's."""
+    for degree, unit in ((1, 0), (2, 2 * (1000 * 64 + 64))):
+        options = {"sharding_degree": str(degree)}
+        scenario = scenario_of(small_dense(), profile="torch", devices=8, global_batch_size=8, options=options)
+        pricing = pricing_of(scenario, layout_of(scenario, pipeline_parallel=2, data_parallel=4, zero_stage=3))
+        layer, head = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64, 1000 * 64 + 64
+        shards = 4 * (2 * layer + head) / degree
+        for whole in (shards - 1, shards, shards + 1):
+            assert idle(pricing, (whole, 0.0, 0.0))[1] == shards + unit
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(3072, 0.0), (4096, 409.6 + 1000), (8192, 819.2 + 1000)])
@@ -180,3 +239,21 @@ def test_a_table_s_gradient_has_partial_sums(tokens: int, rows: float) -> None:
     scenario = scenario_of(small_dense(), seq_length=tokens)
     sums = table_sums(pricing_of(scenario, layout_of(scenario)), np.array([[1000.0 * 64]]))
     assert float(only(sums)) == pytest.approx(4 * 64 * rows)
+
+
+@pytest.mark.parametrize(
+    ("profile", "hardware", "sums"),
+    [
+        ("megatron", "h100-sxm-80g", True),
+        ("torch", "mi300x", True),
+        ("megatron", "bi150-64g", True),
+        ("megatron", "ascend-910b-376t", False),
+        ("torch", "ascend-910b-376t", False),
+        ("paddle", "h100-sxm-80g", False),
+        ("torch", "local-cpu", False),
+    ],
+)
+def test_only_cuda_s_kernels_of_pytorch_have_partial_sums(profile: str, hardware: str, sums: bool) -> None:
+    scenario = scenario_of(small_dense(), hardware, profile=profile, seq_length=8192)
+    found = table_sums(pricing_of(scenario, layout_of(scenario)), np.array([[1000.0 * 64]]))
+    assert bool(found.any()) is sums

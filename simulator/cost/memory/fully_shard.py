@@ -58,7 +58,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.tabular import NamedTuple
 
-_PARTS = ("parameters", "gradients", "resident", "activations", "released", "logits")
+_PARTS = ("parameters", "gradients", "sharded", "resident", "activations", "released", "logits")
 """Tensor names that are fields of Moment; all others count as temporary."""
 
 
@@ -115,22 +115,26 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
     )
 
 
-def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | float:
-    """Return the bytes of blocks that FSDP2's streams hold unused at the peak (M21).
+def idle_stream_bytes(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
+    """Return the bytes of blocks that FSDP2's streams hold unused at the peak of tensors (M21).
 
-    A caching allocator reserves a block for the stream that took it. Units are gathered into blocks of one stream; the
-    largest unit needs more than the moments count. Gradient shards lie in blocks of another stream, idle but for the
-    `gradients` alive at the peak; whole gradients are none of it (PyTorch 2.13, distributed/fsdp/_fully_shard/
-    _fsdp_collectives.py: foreach_all_gather, foreach_reduce).
+    A caching allocator reserves a block for the stream that took it, so that all streams' own peaks add up. Units are
+    gathered into blocks of one stream; the largest unit needs more than the moments count. Gradient shards lie in
+    blocks of another, of experts that one rank alone holds too; whole gradients do not (PyTorch 2.13, distributed/fsdp/
+    _fully_shard: FSDPParamGroup.unshard, foreach_reduce).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
-    streams = (block.replicas > 1.0) & (block.zero_stage >= (1 if block.pipeline_parallel > 1 else 3))
+    pipelined = block.pipeline_parallel > 1
+    streams = (block.replicas > 1.0) & (block.zero_stage >= (1 if pipelined else 3))
     if not scenario.hardware.caching_allocator or not streams.any():
         return 0.0
     units = _units(pricing)
-    largest = contents.on_ranks(np.maximum(np.maximum(units.table, units.head), units.gathered_layer))
-    shards = contents.on_ranks(units.reduced)
-    idle = shards - np.where(gradients > shards, 0.0, gradients) + element_bytes(scenario) * largest
+    unit = np.maximum(np.maximum(units.table, units.head), units.next_layer)
+    gathered = np.where(shard_degrees(pricing).dense > 1.0, element_bytes(scenario) * unit, 0.0)
+    shape = (len(contents.ranks), len(pricing))
+    shards = (np.broadcast_to(each.sharded if pipelined else each.gradients, shape) for each in moments)
+    beside = [total - contents.on_ranks(alive) for total, alive in zip(totals, shards, strict=True)]
+    idle = reduce(np.maximum, beside) - reduce(np.maximum, totals) + contents.on_ranks(units.reduced + gathered)
     return np.where(streams, idle, 0.0)
 
 
@@ -399,7 +403,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     foreach = step_bytes(pricing, units.shards / FP32, lambda: largest_weight(pricing, sharded=True))
     foreach = foreach + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
-    yield _Allocate(activations=ranks.buffers), in_step, _Mark("optimizer step")
+    yield _Allocate(activations=ranks.buffers, sharded=units.reduced), in_step, _Mark("optimizer step")
 
 
 def _begin(step: _Step) -> list[_Event]:
@@ -496,6 +500,7 @@ def _reduction(step: _Step) -> list[_Event]:
     gradients = units.accumulated - FP32 * others * (units.layer - units.layer_shard)
     parameters, done = units.stored + fsdp.copied * units.gathered_all, fsdp.used * (units.all - others * units.layer)
     return [
-        _Allocate(parameters=parameters, gradients=gradients, activations=ranks.buffers, done=done, unit=unit),
+        _Allocate(parameters=parameters, gradients=gradients, sharded=FP32 * others * units.layer_shard),
+        _Allocate(activations=ranks.buffers, done=done, unit=unit),
         _Mark("gradient reduction", fsdp.wrapped),
     ]

@@ -43,6 +43,8 @@ class Moment(Bare):
     temporary: KindArray | float
     gradients_absent: StageArray | float = 0.0
     """Bytes of gradients not yet allocated, shape (pipeline_parallel, n)."""
+    sharded: KindArray | float = 0.0
+    """Of `gradients`, the shards that are there already beside a pipeline: another stream's."""
 
     def total(self, contents: StageContents) -> StageArray:
         """Return the sum of all parts on every rank, shape (pipeline_parallel, n)."""
@@ -330,10 +332,13 @@ def table_sums(pricing: Pricing, table: KindArray) -> KindArray:
     """Return the partial sums of a `table`'s gradient, `4 h (T / 10 + min(T, V))` beside its parameters (M34).
 
     More than 3,072 tokens are sorted, and the rows of equal ones added up ten by ten (PyTorch 2.6, ATen/native/cuda/
-    EmbeddingBackwardKernel.cu and Embedding.cu: `embedding_backward_cuda_kernel`, `embedding_dense_backward_cuda`).
+    EmbeddingBackwardKernel.cu and Embedding.cu: `embedding_backward_cuda_kernel`, `embedding_dense_backward_cuda`);
+    Ascend, a processor and Paddle, whose pool grows, have kernels of their own.
     """
     tokens, hidden = tokens_per_device(pricing), float(pricing.scenario.model.hidden_size)
-    sorts = (tokens > 3072.0) & pricing.scenario.hardware.caching_allocator & (table > 0.0)
+    hardware, pool = pricing.scenario.hardware, pricing.scenario.framework.growing_pool
+    on_cuda = hardware.caching_allocator and hardware.attention_kernel != "npu" and not pool
+    sorts = (tokens > 3072.0) & on_cuda & (table > 0.0)
     return np.where(sorts, FP32 * (hidden * (tokens / 10.0) + np.minimum(hidden * tokens, table)), 0.0)
 
 

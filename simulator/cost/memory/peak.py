@@ -139,19 +139,17 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     moments = sharded_moments(pricing) if shards_by_unit(scenario) else _moments(pricing)
     loading = loading_moment(pricing)
     moments = moments if loading is None else (*moments, loading)
-    peak = moments[0].total(contents)
+    totals = [each.total(contents) for each in moments]
+    peak = totals[0]
     moment = np.zeros(peak.shape, dtype=np.int8)
-    for index, candidate in enumerate(moments[1:], start=1):
-        value = candidate.total(contents)
+    for index, value in enumerate(totals[1:], start=1):
         moment[value > peak] = index
-        np.maximum(peak, value, out=peak)
+        peak = np.maximum(peak, value)
     encoder = encoder_bytes(pricing)
     peak = peak + retained + encoder
     outside = outside_allocator(pricing, peak)
     if shards_by_unit(scenario):
-        shape = (len(contents.ranks), len(pricing))
-        gradients = np.choose(moment, [contents.on_ranks(np.broadcast_to(each.gradients, shape)) for each in moments])
-        streams = np.minimum(idle_stream_bytes(pricing, gradients), room(pricing, peak + outside.total))
+        streams = np.minimum(idle_stream_bytes(pricing, moments, totals), room(pricing, peak + outside.total))
         outside = replace(outside, streams=streams)
     after = contents.on_ranks(lasting_bytes(pricing) + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
