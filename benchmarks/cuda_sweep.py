@@ -25,10 +25,11 @@ from simulator.lab.runner.engines import ReferenceEngine
 from simulator.lab.runner.processes import interruptible
 from simulator.lab.trainer.job import RankResult
 from simulator.question.units import GIB
+from simulator.question.vocabulary import RecomputeMode
 
 MODELS = (("llama3.2-1b", 8), ("llama3.2-3b", 6), ("llama3.1-8b", 4))
 """Model specs, and the layers that are trained of each."""
-SHAPES = (
+SHAPES: tuple[tuple[int, int, RecomputeMode], ...] = (
     (2048, 1, "none"),
     (8192, 1, "full"),
     (4096, 2, "selective"),
@@ -43,7 +44,7 @@ SHAPES = (
 )
 """Tokens in a sequence, sequences in a micro batch, recompute: the most telling first, as the time may run out."""
 TWIN_MODELS = (("examples/models/tiny.yaml", 2),)
-TWIN_SHAPES = ((256, 2, "none"), (256, 2, "selective"), (512, 1, "full"))
+TWIN_SHAPES: tuple[tuple[int, int, RecomputeMode], ...] = ((256, 2, "none"), (256, 2, "selective"), (512, 1, "full"))
 """The same for a processor, where it shows that the script works."""
 MICRO_BATCHES = 2
 """Micro batches in a step: gradients add up."""
@@ -60,7 +61,7 @@ class Case:
     layers: int
     seq_length: int
     micro_batch_size: int
-    recompute: str
+    recompute: RecomputeMode
 
     def __str__(self) -> str:
         return (

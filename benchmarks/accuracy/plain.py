@@ -96,12 +96,12 @@ def _asked(
     widths = {kind: judged[kind, row.key][1] or _USUAL_WIDTH[kind] for kind in kinds if (kind, row.key) in judged}
     estimate = _with_ranges(estimate_of_block(plain), _USUAL_WIDTH | widths)
     answer = over_open(question_of({"model": row.model, "hardware": row.hardware}), estimate, plain)
-    errors = {kind: judged[kind, row.key][0] for kind in widths}
+    errors: dict[str, float] = {kind: judged[kind, row.key][0] for kind in widths}
     stacked, moved = (
-        {kind: errors[kind] + _moved(kind, row, documented, priced) for kind in widths}
+        {str(kind): errors[kind] + _moved(kind, row, documented, priced) for kind in widths}
         for priced in (with_stack, plain)
     )
-    halves = {kind: _half_width(kind, answer) for kind in widths}
+    halves: dict[str, float] = {kind: _half_width(kind, answer) for kind in widths}
     model = "mixture" if scenario.model.is_moe else "dense"
     size = f"{_MANY} devices and more" if scenario.devices >= _MANY else f"fewer than {_MANY} devices"
     return PlainRow(
