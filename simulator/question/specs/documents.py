@@ -17,7 +17,7 @@ from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast, dataclass_transform, get_type_hints
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
@@ -375,8 +375,7 @@ def shipped(file: Path, kind: type[SpecT]) -> SpecT:
     def read() -> Any:
         return plain(validated(str(file), kind, _parsed(file, loose=False)), packed=True)
 
-    spec: SpecT = _remembered(str(file), ".spec.json", read, made=unpacked)
-    return spec
+    return cast("SpecT", _remembered(str(file), ".spec.json", read, made=unpacked))
 
 
 def _remembered(

@@ -31,14 +31,14 @@ def spec_folder(kind: SpecKind) -> Path:
     return data_folder(f"{kind}_specs")
 
 
-def _until_files_come(told: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind, *Ts], T]:
-    """Decorate what is told of the shipped specs of a kind, so that it is kept until their folder changes."""
+def _until_files_come(read: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind, *Ts], T]:
+    """Decorate what reads the shipped specs of a kind, so that what it returns is kept until their folder changes."""
 
     @lru_cache(maxsize=1024)
     def known(_folder: Path, _changed: int, kind: SpecKind, *asked: *Ts) -> T:
-        return told(kind, *asked)
+        return read(kind, *asked)
 
-    @wraps(told)
+    @wraps(read)
     def now(kind: SpecKind, *asked: *Ts) -> T:
         folder = spec_folder(kind)
         return known(folder, folder.stat().st_mtime_ns if folder.is_dir() else 0, kind, *asked)
