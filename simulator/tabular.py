@@ -211,7 +211,8 @@ def _dataclass_fields(kind: Any) -> dict[str, Field[Any]]:
     inherited = _dataclass_fields(above[0]) if above else {}
     said = {name: value for name, value in about.own.items() if value is not MISSING}
     types = {name: kind.__annotations__[name] for name in about.own}
-    return inherited | vars(_dataclass(kind, types, said, init=False, kw_only=about.kw_only))["__dataclass_fields__"]
+    made = _dataclass(kind, types, said, init=False, kw_only=about.kw_only)
+    return {**inherited, **made.__dataclass_fields__}
 
 
 @cache
