@@ -141,17 +141,18 @@ def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
     taken, defaults, makers, fixed = dict(before.taken), dict(before.defaults), dict(before.makers), dict(before.fixed)
     compared = dict.fromkeys(before.compared, True)
     for name, about in own.items():
+        if about is not MISSING and name in compared:
+            for known in (defaults, makers, fixed):
+                known.pop(name, None)
         if not isinstance(about, Field):
-            taken[name] = kw_only
-            compared[name] = True
+            taken[name], compared[name] = kw_only, True
             if about is not MISSING:
                 defaults[name] = about
             continue
-        for known in (taken, defaults, makers, fixed):
-            known.pop(name, None)
         compared[name] = about.compare
-        if about.init:
-            taken[name] = kw_only if about.kw_only is MISSING else about.kw_only
+        taken[name] = kw_only if about.kw_only is MISSING else about.kw_only
+        if not about.init:
+            del taken[name]
         if about.default_factory is not MISSING:
             (makers if about.init else fixed)[name] = about.default_factory
         elif about.default is not MISSING and about.init:
@@ -193,7 +194,7 @@ def _misfit(record: Any, unnamed: tuple[Any, ...], values: Mapping[str, Any]) ->
     if len(unnamed) > len(order):
         wrong.append(f"takes {len(order)} positional arguments but {len(unnamed)} were given")
     if lacking:
-        wrong.append(f"missing required argument{'s'[: len(lacking) - 1]}: {', '.join(map(repr, lacking))}")
+        wrong.append(f"missing required argument{'s' if len(lacking) > 1 else ''}: {', '.join(map(repr, lacking))}")
     return TypeError(f"{type(record).__name__}() {'; '.join(wrong)}")
 
 

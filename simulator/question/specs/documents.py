@@ -379,11 +379,7 @@ def shipped(file: Path, kind: type[SpecT]) -> SpecT:
 
 
 def _remembered(
-    file: str,
-    suffix: str,
-    read: Callable[[], Any],
-    parts: Sequence[str] = ("",),
-    made: Callable[[Any], Any] = lambda content: content,
+    file: str, suffix: str, read: Callable[[], Any], parts: Sequence[str] = ("",), made: Any = lambda content: content
 ) -> Any:
     """Return what is made of what is read of a file, or of `parts` beside it; what ships is remembered as modules are.
 
