@@ -29,7 +29,7 @@ class OwnBelow(Own, kw_only=True):
 class OwnOther(Own):
     second: list[int] = dataclasses.field(init=False, default_factory=list, compare=False)
     third: str = dataclasses.field(kw_only=True, default="e")
-    fixed: list[int] | int = 3
+    fixed: list[int] | int = 3  # type: ignore[assignment]
     last: int = 4
 
 
