@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +35,13 @@ def read_table(beside: str, table: str) -> list[dict[str, str]]:
 
 def data_folder(folder: str) -> Path:
     """Return one of the top-level folders of data: in a wheel inside the package, in a checkout beside it."""
-    installed = PACKAGE / "_data" / folder
-    return installed if installed.is_dir() else PACKAGE.parent / folder
+    return _data_folder(PACKAGE, folder)
+
+
+@cache
+def _data_folder(package: Path, folder: str) -> Path:
+    installed = package / "_data" / folder
+    return installed if installed.is_dir() else package.parent / folder
 
 
 def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.tabular import Bare, replace
+from simulator.tabular import Bare, names_taken, replace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray as NDArray  # noqa: PLC0414  other modules import it from here: start-up time
@@ -66,7 +66,7 @@ def selected(figures: Any, where: Index, count: int) -> Any:
         if isinstance(figure, tuple):
             return getattr(type(figure), "_make", tuple)(map(chosen, figure))
         if isinstance(figure, Bare):
-            return replace(figure, **{name: chosen(getattr(figure, name)) for name in figure.fields_known.taken})
+            return replace(figure, **{name: chosen(getattr(figure, name)) for name in names_taken(figure)})
         return figure
 
     return chosen(figures)

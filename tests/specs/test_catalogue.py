@@ -77,6 +77,11 @@ def test_a_wheel_carries_the_specs_inside(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(files, "PACKAGE", tmp_path / "simulator")
     assert folders.model_names() == ("only",)
     assert folders.spec_file("model", "only") == inside / "only.yaml"
+    assert (folders.spec_file("model", "new"), folders.shipped_name("model", "New")) == (None, None)
+    (inside / "new.yaml").touch()
+    assert folders.model_names() == ("new", "only"), "a file that comes is seen"
+    assert folders.spec_file("model", "new") == inside / "new.yaml"
+    assert folders.shipped_name("model", "New") == "new"
     assert folders.hardware_names() == ()
 
 

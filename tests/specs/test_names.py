@@ -94,7 +94,8 @@ def test_a_shipped_spec_has_many_names(kind: SpecKind, text: str, name: str | No
 
 
 def test_the_line_of_aliases_is_all_that_is_read() -> None:
-    for kind, names in (("model", model_names()), ("hardware", hardware_names())):
+    shipped: dict[SpecKind, tuple[str, ...]] = {"model": model_names(), "hardware": hardware_names()}
+    for kind, names in shipped.items():
         words: dict[str, str] = {}
         for name in names:
             spec = load_model(name) if kind == "model" else load_hardware(name)

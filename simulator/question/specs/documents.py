@@ -17,7 +17,7 @@ from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast, dataclass_transform, get_type_hints
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
@@ -371,35 +371,37 @@ def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
 
 def shipped(file: Path, kind: type[SpecT]) -> SpecT:
     """Return a shipped spec, validated once: what is remembered of it is what validation left."""
-    judged = _remembered(
-        str(file), ".spec.json", lambda: plain(validated(str(file), kind, _parsed(file, loose=False)), packed=True)
-    )
-    spec: SpecT = unpacked(judged)
-    return spec
+
+    def read() -> Any:
+        return plain(validated(str(file), kind, _parsed(file, loose=False)), packed=True)
+
+    return cast("SpecT", _remembered(str(file), ".spec.json", read, made=unpacked))
 
 
-def _remembered(file: str, suffix: str, read: Callable[[], Any], parts: Sequence[str] = ("",)) -> Any:
-    """Return what is read of a file, or of `parts` beside it; of what ships it is remembered as Python's modules are.
+def _remembered(
+    file: str, suffix: str, read: Callable[[], Any], parts: Sequence[str] = ("",), made: Any = lambda content: content
+) -> Any:
+    """Return what is made of what is read of a file, or of `parts` beside it; what ships is remembered as modules are.
 
     That is by size and time of the file and of what reads and judges it: in the same folders, where these may be
     written. It is JSON, which runs nothing.
     """
     if _INSTEAD.get() is not None or not file.startswith(tuple(f"{folder}{os.sep}" for folder in _SHIPPED)):
-        return read()
+        return made(read())
     beside = file.rpartition(os.sep)[0]
     stamp = [_stamp(f"{beside}{os.sep}{part}" if part else file) for part in parts] + list(map(_stamp, _READERS))
     cached = Path(f"{cache_from_source(f'{file}.py').removesuffix('.pyc')}{suffix}")
-    with suppress(OSError, ValueError, TypeError, RecursionError):
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
         known, content = json.loads(cached.read_bytes())
         if known == stamp:
-            return content
+            return made(content)
     content = read()
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             cached.parent.mkdir(exist_ok=True)
             with replacing(cached) as beside_it:
                 beside_it.write_text(json.dumps([stamp, content]), encoding="ascii")
-    return content
+    return made(content)
 
 
 def _stamp(file: str | Path) -> list[str | int]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, TypeVarTuple, cast
 
 from simulator.errors import LONGEST_NAME, did_you_mean
 from simulator.files import data_folder
 from simulator.tabular import late_pattern
 
 SpecKind = Literal["hardware", "model"]
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
 
 _SUFFIX: Final = ".yaml"
 _VISION: Final = "vision_models.yaml"
@@ -29,7 +31,22 @@ def spec_folder(kind: SpecKind) -> Path:
     return data_folder(f"{kind}_specs")
 
 
-@lru_cache(maxsize=512)
+def _until_files_come(read: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind, *Ts], T]:
+    """Decorate what reads the shipped specs of a kind, so that what it returns is kept until their folder changes."""
+
+    @lru_cache(maxsize=1024)
+    def known(_folder: Path, _changed: int, kind: SpecKind, *asked: *Ts) -> T:
+        return read(kind, *asked)
+
+    @wraps(read)
+    def now(kind: SpecKind, *asked: *Ts) -> T:
+        folder = spec_folder(kind)
+        return known(folder, folder.stat().st_mtime_ns if folder.is_dir() else 0, kind, *asked)
+
+    return now
+
+
+@_until_files_come
 def spec_file(kind: SpecKind, name: str) -> Path | None:
     """Return the file of the shipped spec called ``name``, or None if there is none."""
     if not name or len(name) > 100 or name.startswith(".") or not _is_plain(name):
@@ -38,7 +55,7 @@ def spec_file(kind: SpecKind, name: str) -> Path | None:
     return file if file.is_file() else None
 
 
-@lru_cache(maxsize=2)
+@_until_files_come
 def spec_names(kind: SpecKind) -> tuple[str, ...]:
     """Return the names of all shipped specs of one kind, in order."""
     return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in spec_folder(kind).glob(f"*{_SUFFIX}")))
@@ -95,7 +112,7 @@ _PARAMETERS: Final = late_pattern(r"(?<!\d)\d{1,6}(?:\.\d{1,6})?b(?![a-z])")
 """Number of parameters in a model's name."""
 
 
-@lru_cache(maxsize=1024)
+@_until_files_come
 def shipped_name(kind: SpecKind, text: str) -> str | None:
     """Return the name of the shipped spec that a text means, or None.
 
@@ -153,7 +170,7 @@ def _dashed(name: str) -> str:
     return re.sub(r"[\s_.]+", "-", name)
 
 
-@lru_cache(maxsize=2)
+@_until_files_come
 def known_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every name and alias in lower case; ids also without their owner."""
     called: dict[str, str] = {}
@@ -164,7 +181,7 @@ def known_names(kind: SpecKind) -> Mapping[str, str]:
     return called
 
 
-@lru_cache(maxsize=2)
+@_until_files_come
 def _joined_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every known name without the dashes between a word and a number."""
     return {_VERSION_APART.sub("", word): name for word, name in known_names(kind).items()}
