@@ -38,9 +38,10 @@ from simulator.recipes.check.judge import check_files, with_bounds
 from simulator.recipes.check.verdict import Checks
 from simulator.recipes.emit.write import case_of_file, question_to_launch
 from simulator.recipes.emit.write import emit as write_recipe
+from simulator.records import replace
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
-from simulator.tabular import Tabular, replace
+from simulator.tabular import Tabular
 
 _KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     **dict.fromkeys(("files", "root"), ((str, PathLike), "a path")),

@@ -7,7 +7,7 @@ valid name. Any other exception that escapes is a defect of the simulator.
 from collections.abc import Iterable
 from typing import ClassVar, Final
 
-from simulator.tabular import late_pattern
+from simulator.late import late_pattern
 
 _COMMAND: Final = late_pattern(r"(?<=^:)(?=:)|(?<=##)(?=\[|vso\[)")
 """Beginning of a line that is a command to the CI runner that prints it."""

@@ -9,9 +9,10 @@ import pytest
 
 import simulator
 from simulator.cost.pricing import price
+from simulator.late import deferred, read_late
 from simulator.recipes.check import judge
+from simulator.records import Record, replace
 from simulator.search import alternatives
-from simulator.tabular import Record, deferred, read_late, replace
 from tests.runner.fakes import HARDWARE, TINY
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from simulator.tabular import NamedTuple, Record, late_pattern
+from simulator.late import late_pattern
+from simulator.records import NamedTuple, Record
 
 
 class Own(Record):

@@ -26,7 +26,7 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import Precision
-from simulator.tabular import Bare, replace
+from simulator.records import Bare, replace
 
 
 class Case(Bare, kw_only=True):

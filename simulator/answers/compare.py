@@ -16,8 +16,9 @@ from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
+from simulator.records import Record, replace
 from simulator.search.build import estimate_layout
-from simulator.tabular import Record, Tabular, replace
+from simulator.tabular import Tabular
 
 _FOLLOWS = ("data_parallel", "stage_layers")
 """Fields of a layout that follow from the others."""

@@ -22,10 +22,11 @@ from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.scenario.layout import default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import to_gib
+from simulator.records import Record, replace
 from simulator.search.alternatives import methods, remedies
 from simulator.search.build import estimate_layout, fitting_estimates, with_intervals
 from simulator.search.space import divisors
-from simulator.tabular import Record, Tabular, replace
+from simulator.tabular import Tabular
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.tabular import Record
+from simulator.records import Record
 
 CheckOutcome = Literal[
     "fits",

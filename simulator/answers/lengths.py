@@ -19,8 +19,8 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import require_regular
+from simulator.records import NamedTuple, replace
 from simulator.search.build import estimate_layout
-from simulator.tabular import NamedTuple, replace
 
 
 def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) -> Estimate:

@@ -20,9 +20,10 @@ from simulator.question.scenario.inputs import check_count
 from simulator.question.scenario.layout import layout_object
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
+from simulator.records import Record, replace
 from simulator.search.rank import Progress, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Space
-from simulator.tabular import Record, Tabular, replace
+from simulator.tabular import Tabular
 
 BYTES_PER_PARAMETER = 14.0
 """Bytes of a checkpoint per parameter: a 16-bit weight, and the weight and both moments of Adam in fp32."""

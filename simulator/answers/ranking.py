@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
+from simulator.records import Bare, replace
 from simulator.search.alternatives import (
     fewest_nodes,
     in_fp8,
@@ -29,7 +30,6 @@ from simulator.search.alternatives import (
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
-from simulator.tabular import Bare, replace
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"

@@ -31,6 +31,7 @@ from typing import Any, Final, Literal
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Violation
+from simulator.late import late_pattern
 from simulator.question.origin import Place, RecipeFlag, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, default_cut
@@ -38,8 +39,8 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.stacks import framework_files
 from simulator.question.units import GIGA
+from simulator.records import Bare, replace
 from simulator.search.space import divisors
-from simulator.tabular import Bare, late_pattern, replace
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """A sign in a recipe's text of the code that it starts."""

@@ -24,9 +24,9 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, layout_o
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS
+from simulator.records import Record
 from simulator.search.build import bare_estimate
 from simulator.search.space import Remedy, Space
-from simulator.tabular import Record
 
 _BELONGS_TO = {
     "recompute_modules": "selective",

@@ -46,9 +46,10 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.names import hub_file
 from simulator.question.units import parse_count
+from simulator.records import Record
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY
-from simulator.tabular import Record, Row, Tabular
+from simulator.tabular import Row, Tabular
 
 MOST_QUESTIONS = 100_000_000
 """A sweep beyond this is a slip."""

@@ -8,7 +8,7 @@ from simulator.cost.pricing.estimate import ChunkTime, Estimate
 from simulator.cost.schedule.schedule import HELD, PASSES, EventRun, PipelineWork, run
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
-from simulator.tabular import Record
+from simulator.records import Record
 
 MOST_PASSES = 400_000
 """Most passes of a step in a timeline."""

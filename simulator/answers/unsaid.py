@@ -25,12 +25,13 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
+from simulator.late import deferred
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
 from simulator.question.question import Question
+from simulator.records import replace
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
-from simulator.tabular import deferred, replace
 
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""

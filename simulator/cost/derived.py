@@ -24,7 +24,7 @@ from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
-from simulator.tabular import Bare, field, replace
+from simulator.records import Bare, field, replace
 
 P = ParamSpec("P")
 T = TypeVar("T")

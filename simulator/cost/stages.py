@@ -14,7 +14,7 @@ from simulator.question.scenario.layout import PipelineShape, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.vocabulary import ScheduleName
-from simulator.tabular import Bare, NamedTuple
+from simulator.records import Bare, NamedTuple
 
 LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (layer kinds, rank kinds, 1)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from simulator.errors import InputError, quoted
 from simulator.evidence.calibration.apply import applied
+from simulator.late import late_pattern
 from simulator.question.scenario.scenario import Cluster, NodeGroup
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
-from simulator.tabular import late_pattern
 
 _GROUP = late_pattern(r"(?P<name>.+?):(?P<nodes>\d{1,7})(?:x(?P<devices>\d{1,5}))?")
 

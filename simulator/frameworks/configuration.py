@@ -20,7 +20,7 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.flags import plain, table_of
 from simulator.frameworks.purpose import STAGES
 from simulator.frameworks.values import Cause, PlainValue, joined, known_value, path_set_by_user, unknown_value
-from simulator.tabular import Record
+from simulator.records import Record
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
 

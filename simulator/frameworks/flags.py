@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 from simulator.budget import charge
 from simulator.errors import LONGEST_NAME
 from simulator.files import read_table
-from simulator.tabular import Record
+from simulator.records import Record
 
 _WORDS: Final = "_idle_words"
 """Words in names of flags that change neither memory nor speed: `idle` unless `_RELEVANT` matches, `surely_idle`

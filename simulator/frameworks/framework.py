@@ -19,7 +19,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import FrameworkName
-from simulator.tabular import Record
+from simulator.records import Record
 
 
 @dataclass(frozen=True, slots=True)

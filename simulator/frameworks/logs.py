@@ -18,7 +18,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import require_regular
 from simulator.question.units import GIB, KIB
 from simulator.question.vocabulary import FrameworkName
-from simulator.tabular import Record
+from simulator.records import Record
 
 _TABLE: Final = "_samples"
 """Data sets by name, each with an upper bound of its samples' length in tokens and its reason."""

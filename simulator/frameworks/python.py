@@ -19,7 +19,7 @@ from simulator.errors import InputError
 from simulator.frameworks.values import root_of
 from simulator.question.origin import Place
 from simulator.question.specs.documents import read_limited
-from simulator.tabular import Record
+from simulator.records import Record
 
 
 class OpenValue(Record):

@@ -16,7 +16,7 @@ from simulator.question.frameworks.stacks import framework, profile_of, usual_wi
 from simulator.question.scenario.layout import FIELDS, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
-from simulator.tabular import Record
+from simulator.records import Record
 
 WordPair = tuple[str, str]
 """Name of a flag or key, as in its table, and its text; empty for a switch."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.tabular import Bare, names_taken, replace
+from simulator.records import Bare, names_taken, replace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray as NDArray  # noqa: PLC0414  other modules import it from here: start-up time

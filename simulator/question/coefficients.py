@@ -20,7 +20,7 @@ import numpy as np
 from simulator.question.arrays import NDArray
 from simulator.question.specs.documents import TABLED, TableRow, fields_from, rows_of
 from simulator.question.units import parse_bytes
-from simulator.tabular import NamedTuple, Record, field, replace
+from simulator.records import NamedTuple, Record, field, replace
 
 CoefficientKind = Literal["memory", "time"]
 """Kinds of coefficients, which are fitted apart."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import shlex
 from typing import Any, Final, Literal, get_args
 
-from simulator.tabular import NamedTuple, Record, late_pattern
+from simulator.late import late_pattern
+from simulator.records import NamedTuple, Record
 
 _ByTheUser = Literal["argument", "option", "environment", "settings"]
 OriginKind = Literal[_ByTheUser, "file", "search", "stack", "hardware", "framework", "follows", "nobody"]

@@ -11,6 +11,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from simulator.errors import InputError, check_kind, did_you_mean
+from simulator.late import late_pattern
 from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, current_switches, framework_of, usual_rank
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
@@ -20,7 +21,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
-from simulator.tabular import Record, field, late_pattern, replace
+from simulator.records import Record, field, replace
 
 _AUTO: Final = late_pattern(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""

@@ -8,7 +8,7 @@ from typing import Final
 from simulator.question.origin import Origin, Place, RecipeFlag, Remark, Unknown
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FrameworkName, StackName
-from simulator.tabular import Record, field
+from simulator.records import Record, field
 
 UNREAD: Final = "unread"
 """Dialect of a launch that no reader takes, in a script with others that are read."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError, did_you_mean, quoted
-from simulator.tabular import late_pattern
+from simulator.late import late_pattern
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -41,7 +41,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model, models
 from simulator.question.specs.names import model_names
 from simulator.question.units import TERA, to_mib
 from simulator.recipes.readers.read import read_recipe
-from simulator.tabular import Record
+from simulator.records import Record
 
 _CONVENTION: Final = 0.03
 """Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""

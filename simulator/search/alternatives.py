@@ -12,6 +12,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
 from simulator.errors import InputError
+from simulator.late import deferred, late_pattern
 from simulator.question.frameworks.profile import SwitchEffect, switches
 from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
@@ -31,11 +32,11 @@ from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
+from simulator.records import NamedTuple, replace
 from simulator.search.build import bare_estimate, estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of, fits_somewhere, least_devices
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
-from simulator.tabular import NamedTuple, deferred, late_pattern, replace
 
 MOST_NODES = 1024
 """Default limit of a search for nodes."""

@@ -30,6 +30,7 @@ from simulator.cost.timing.products import (
     repeated_flops_per_token,
     shared_flops_per_token,
 )
+from simulator.late import deferred
 from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
@@ -38,9 +39,9 @@ from simulator.question.specs.catalogue import unstated_rates
 from simulator.question.specs.hardware import ComputeRate
 from simulator.question.units import GIGA
 from simulator.question.vocabulary import NARROW
+from simulator.records import replace
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout
-from simulator.tabular import deferred, replace
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:

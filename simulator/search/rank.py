@@ -21,9 +21,9 @@ from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.records import NamedTuple, replace
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, Space, blocks, candidates
-from simulator.tabular import NamedTuple, replace
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""

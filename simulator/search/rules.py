@@ -21,7 +21,7 @@ from simulator.question.scenario.layout import BY_NAME, ROUND, Layout, model_chu
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LATENT, TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 Masks = Callable[[Pricing], Mask]
 """Function that returns which layouts of a block break a rule."""

@@ -36,7 +36,8 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName, StackName
-from simulator.tabular import NamedTuple, Record, Tabular, field, replace
+from simulator.records import NamedTuple, Record, field, replace
+from simulator.tabular import Tabular
 
 CHUNK = 8192
 """Layouts priced at once, few enough for their arrays to stay in the processor's cache."""

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from simulator.errors import UnsupportedError
-from simulator.tabular import replace
+from simulator.records import replace
 
 if TYPE_CHECKING:
     from simulator.answers.compare import Comparison

@@ -37,7 +37,7 @@ from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
-from simulator.tabular import Bare, NamedTuple
+from simulator.records import Bare, NamedTuple
 
 _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 """Tensors of an operation that leave the device."""

@@ -56,7 +56,7 @@ from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 _PARTS = ("parameters", "gradients", "sharded", "resident", "activations", "released", "logits")
 """Tensor names that are fields of Moment; all others count as temporary."""

@@ -15,7 +15,7 @@ from simulator.cost.operations.sums import micro_batches, total_parameters
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
 from simulator.question.specs.optimizers import OPTIMIZERS
-from simulator.tabular import Bare
+from simulator.records import Bare
 
 
 class HostMemory(Bare):

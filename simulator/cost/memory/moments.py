@@ -21,7 +21,7 @@ from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.units import MIB
-from simulator.tabular import Bare
+from simulator.records import Bare
 
 MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction", "load"]
 """Moments that are compared for the peak."""

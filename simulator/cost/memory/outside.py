@@ -13,7 +13,7 @@ from simulator.cost.stages import usable_bytes
 from simulator.question.scenario.block import Array, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import MIB
-from simulator.tabular import Bare, replace
+from simulator.records import Bare, replace
 
 
 class OutsideAllocator(Bare):

@@ -35,7 +35,7 @@ from simulator.cost.operations.sums import extent, micro_batches, tokens_per_dev
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
-from simulator.tabular import Bare, replace
+from simulator.records import Bare, replace
 
 
 class MemoryByStage(Bare):

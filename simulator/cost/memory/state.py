@@ -42,7 +42,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.specs.optimizers import OPTIMIZERS, TENSOR_CLASSES, TensorClass
 from simulator.question.vocabulary import NARROW
-from simulator.tabular import Bare, NamedTuple
+from simulator.records import Bare, NamedTuple
 
 
 class ModelTotals(Bare):

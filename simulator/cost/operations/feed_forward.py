@@ -18,7 +18,7 @@ from simulator.cost.operations.blocks import (
 )
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight
 from simulator.question.specs.model import ModelSpec
-from simulator.tabular import replace
+from simulator.records import replace
 
 
 def dense(conditions: Conditions) -> tuple[Operation, ...]:

@@ -11,7 +11,7 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, OperationGroup, Saved, Split, Spread, Weight, summed
 from simulator.question.specs.model import LATENT, LayerKind
 from simulator.question.vocabulary import NARROW, RecomputeMode, RecomputeModule
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 Modules = tuple[RecomputeModule, ...]
 

@@ -21,7 +21,7 @@ from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LATENT, LayerKind, ModelSpec
 from simulator.question.vocabulary import NARROW
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
 """How a weight is split: by outputs, by inputs, not at all, or by tokens of the vocabulary.

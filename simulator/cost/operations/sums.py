@@ -33,7 +33,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.specs.optimizers import TensorClass
 from simulator.question.vocabulary import RecomputeMode
-from simulator.tabular import NamedTuple, Record, replace
+from simulator.records import NamedTuple, Record, replace
 
 
 @of_sizes

@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 from simulator.cost.schedule.orders import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
+from simulator.late import read_late
 from simulator.question.question import Question
 from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import Batching
-from simulator.tabular import NamedTuple, Record, Tabular, field, read_late
+from simulator.records import NamedTuple, Record, field
+from simulator.tabular import Tabular
 
 
 class Violation(Record):

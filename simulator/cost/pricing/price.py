@@ -14,7 +14,7 @@ from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
 from simulator.question.arrays import Index, selected
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
-from simulator.tabular import Bare
+from simulator.records import Bare
 
 FITS, STARVED, DOES_NOT_FIT = range(3)
 """Codes of `Priced.verdict`."""

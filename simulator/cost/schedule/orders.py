@@ -26,7 +26,7 @@ from simulator.cost.schedule.schedule import (
 from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array, StageArray
 from simulator.question.scenario.layout import ROUND
-from simulator.tabular import Record
+from simulator.records import Record
 
 
 class OneForwardOneBackward(Schedule, Record):

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array, StageArray
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 PassKind = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """Kinds of passes; the last two are a split backward pass: the previous stage waits for the first only."""

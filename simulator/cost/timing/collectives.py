@@ -18,7 +18,7 @@ from simulator.cost.operations.sums import expected_islands
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import LinkLevel
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 
 class RankGroup(NamedTuple):

@@ -22,7 +22,7 @@ from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 _FORWARD_SHARE = 1.0 / 3.0
 """Share of the forward pass in a micro batch's work: half of the backward pass."""

@@ -61,7 +61,7 @@ from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, RecomputeMode
-from simulator.tabular import Bare, NamedTuple, field
+from simulator.records import Bare, NamedTuple, field
 
 PARTS = (
     "gemm",

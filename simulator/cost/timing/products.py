@@ -30,7 +30,7 @@ from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, AttentionKernel, RecomputeMode
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 _WIDEST_HEAD = 256
 """Widest head for which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""

@@ -41,7 +41,7 @@ from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.optimizers import OPTIMIZERS
-from simulator.tabular import NamedTuple
+from simulator.records import NamedTuple
 
 
 def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:

@@ -45,13 +45,14 @@ from simulator.evidence.calibration.store import (
     read_calibration,
     shipped_calibration,
 )
+from simulator.late import deferred
 from simulator.question.arrays import Index, Matrix, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors, replaced
 from simulator.question.scenario.block import LayoutBlock, Mask
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
-from simulator.tabular import Bare, NamedTuple, deferred, field, replace
+from simulator.records import Bare, NamedTuple, field, replace
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""

@@ -28,7 +28,7 @@ from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import TERA
-from simulator.tabular import Record, field, replace
+from simulator.records import Record, field, replace
 
 DEVICE_TOLERANCE = 0.02
 """Relative disagreement of TFLOPS x time x devices that rounding cannot explain."""

@@ -29,7 +29,7 @@ from simulator.files import data_folder
 from simulator.question.coefficients import CoefficientKind, Coefficients, replaced
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB
-from simulator.tabular import Record, replace
+from simulator.records import Record, replace
 
 MOST_SCATTER = 0.20
 """Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""

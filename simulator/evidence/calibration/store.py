@@ -34,7 +34,7 @@ from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import StackName
-from simulator.tabular import Bare, NamedTuple, Record, field, replace
+from simulator.records import Bare, NamedTuple, Record, field, replace
 
 LONG_CONTEXT_TOKENS = 8192
 """Sequence length above which a run is one of long context."""

@@ -27,7 +27,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.yaml_text import parse_yaml
 from simulator.question.units import TERA
 from simulator.question.vocabulary import StackName
-from simulator.tabular import Record
+from simulator.records import Record
 
 
 def case_columns(

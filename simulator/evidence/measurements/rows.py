@@ -29,7 +29,7 @@ from simulator.question.vocabulary import (
     ScheduleName,
     StackName,
 )
-from simulator.tabular import Record
+from simulator.records import Record
 
 RunOutcome = Literal["ok", "oom", "error"]
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]

@@ -22,7 +22,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, model_chunks, rank_layers
 from simulator.question.specs.documents import read_yaml
 from simulator.question.vocabulary import ScheduleName
-from simulator.tabular import Record
+from simulator.records import Record
 
 
 def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> Recipe:

@@ -16,7 +16,7 @@ from simulator.frameworks.framework import Extension, Framework
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.stacks import releases
-from simulator.tabular import Record
+from simulator.records import Record
 
 _PREFERENCES: Final = ("dpo",)
 """Stages that compare a chosen with a rejected answer, under a frozen copy of the model."""

@@ -27,7 +27,7 @@ from simulator.frameworks.python import Instance, OpenValue, Outside, PythonFunc
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
-from simulator.tabular import Record
+from simulator.records import Record
 
 _FUNCTIONS: Final = ("pretrain_recipe", "finetune_recipe")
 _FUSED_LOSS: Final = "cross_entropy_loss_fusion"

@@ -27,7 +27,7 @@ from simulator.frameworks.values import known_value, require_inside
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
-from simulator.tabular import Record
+from simulator.records import Record
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),

@@ -30,7 +30,7 @@ from simulator.question.coefficients import CoefficientKind, Coefficients, Prior
 from simulator.question.specs.documents import plain
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIGA, MEGA, MIB, TERA
-from simulator.tabular import Record, replace
+from simulator.records import Record, replace
 
 SOURCE = "probe"
 _ADD_TENSORS = 3

@@ -51,8 +51,8 @@ from simulator.question.specs.documents import validated
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Precision
+from simulator.records import Record
 from simulator.search.build import estimate_layout
-from simulator.tabular import Record
 
 MOST_CANDIDATES = 800
 """Largest number of candidates that are priced: more are thinned out evenly."""

@@ -26,7 +26,7 @@ from simulator.lab.runner.engine import Engine, Launch, Launched, Launcher, Laun
 from simulator.lab.runner.processes import Ended, interruptible, signals_blocked
 from simulator.lab.trainer.job import RankResult
 from simulator.question.scenario.layout import Layout
-from simulator.tabular import Record
+from simulator.records import Record
 
 Tell = Callable[[str], None]
 """Function that shows one line of progress."""

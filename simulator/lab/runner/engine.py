@@ -29,7 +29,7 @@ from simulator.lab.trainer.process import failure_in
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.tabular import Record, field
+from simulator.records import Record, field
 
 OutcomeKind = Literal["ok", "oom", "error", "timeout", "interrupted"]
 LOG_NAME: Final = "log.txt"

@@ -33,8 +33,8 @@ from simulator.question.units import GIB, MIB, to_mib
 from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.emit.write import emit
 from simulator.recipes.logs import read_log, steady
+from simulator.records import Record, field, replace
 from simulator.search.build import bare_estimate
-from simulator.tabular import Record, field, replace
 
 JOB_NAME: Final = "job.json"
 WORKER: Final = "simulator.lab.trainer"

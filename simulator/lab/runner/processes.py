@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from simulator.lab.trainer.process import adopt_orphans, end_with_parent
-from simulator.tabular import Record
+from simulator.records import Record
 
 GRACE_SECONDS = 3.0
 """Time for processes to end, once asked to, before they are killed."""

@@ -19,8 +19,8 @@ from simulator.lab.trainer.job import Traced, TraceRequest, TrainingJob, check_j
 from simulator.question.coefficients import replaced
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.records import Record, replace
 from simulator.search.build import bare_estimate
-from simulator.tabular import Record, replace
 
 LIMIT_SECONDS: Final = 600.0
 """Longest duration of a trace, many times what the stages of large models need."""

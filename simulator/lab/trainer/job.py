@@ -18,7 +18,7 @@ from simulator.question.scenario.layout import BY_NAME, Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Precision, RecomputeMode
-from simulator.tabular import Record
+from simulator.records import Record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final, Literal, NoReturn
 
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
-from simulator.tabular import Record
+from simulator.records import Record
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36

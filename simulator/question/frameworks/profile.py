@@ -33,7 +33,7 @@ from simulator.question.vocabulary import (
     ScheduleName,
     StackName,
 )
-from simulator.tabular import Record
+from simulator.records import Record
 
 _ON = ("true", "1", "on", "yes")
 _OFF = ("false", "0", "off", "no")

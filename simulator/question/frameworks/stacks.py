@@ -17,7 +17,7 @@ from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProf
 from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
-from simulator.tabular import Bare, NamedTuple, field, replace
+from simulator.records import Bare, NamedTuple, field, replace
 
 
 class Stack(Bare, kw_only=True):

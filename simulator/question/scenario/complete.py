@@ -20,7 +20,7 @@ from simulator.question.scenario.layout import (
 )
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
-from simulator.tabular import Bare, replace
+from simulator.records import Bare, replace
 
 
 def _refusal(message: str, *_keys: str) -> InputError:

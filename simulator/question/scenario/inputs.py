@@ -17,7 +17,7 @@ from simulator.question.vocabulary import (
     Precision,
     framework_hint,
 )
-from simulator.tabular import NamedTuple, Record
+from simulator.records import NamedTuple, Record
 
 LARGEST_COUNT = 2**24
 

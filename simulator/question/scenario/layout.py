@@ -26,7 +26,7 @@ from simulator.question.vocabulary import (
     RecomputeModule,
     ScheduleName,
 )
-from simulator.tabular import Record
+from simulator.records import Record
 
 
 def _size(default: int, help: str, **about: Any) -> Any:  # noqa: A002  as of `input_field`

@@ -12,11 +12,12 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.errors import InputError, quoted
+from simulator.late import late_pattern
 from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.specs.samples import counted_lines
 from simulator.question.units import parse_count
 from simulator.question.vocabulary import Batching
-from simulator.tabular import NamedTuple, Record, field, late_pattern, replace
+from simulator.records import NamedTuple, Record, field, replace
 
 _MOST_BINS: Final = 1024
 _STEPS: Final = 64

@@ -16,7 +16,7 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import StackName
-from simulator.tabular import Record, field, replace
+from simulator.records import Record, field, replace
 
 
 class Calibrated(Protocol):

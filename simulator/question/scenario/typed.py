@@ -25,7 +25,7 @@ from simulator.question.vocabulary import (
     StackName,
     TuningMethod,
 )
-from simulator.tabular import Bare, Record
+from simulator.records import Bare, Record
 
 Array = NDArray[np.float64]
 """One number per layout, shape (n,)."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, check_kind
+from simulator.late import late_pattern
 from simulator.question.specs.documents import plain, read_limited, read_yaml, shipped, validated
 from simulator.question.specs.hardware import BOOKED, HardwareSpec, with_network
 from simulator.question.specs.model import ModelSpec
@@ -29,7 +30,7 @@ from simulator.question.specs.names import (
     vision_name,
 )
 from simulator.question.specs.vision import encoder_of
-from simulator.tabular import late_pattern, replace
+from simulator.records import replace
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"

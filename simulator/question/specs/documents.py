@@ -23,7 +23,7 @@ from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
 from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, read_table, replacing
 from simulator.question.units import MIB
-from simulator.tabular import Record, collect
+from simulator.records import Record, collect
 
 TableRow = Mapping[str, str]
 """Cells of a row by column."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from simulator.errors import InputError, PrecisionError, did_you_mean
+from simulator.late import late_pattern
 from simulator.question.specs.documents import (
     Alias,
     Frozen,
@@ -33,7 +34,7 @@ from simulator.question.units import (
     parse_seconds,
 )
 from simulator.question.vocabulary import NARROW, AttentionKernel, ExpertDispatch, StackName
-from simulator.tabular import NamedTuple, late_pattern, replace
+from simulator.records import NamedTuple, replace
 
 BOOKED: Final = late_pattern(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
 """Pattern of a spec's name or path, `@`, and its network."""

@@ -28,7 +28,7 @@ from simulator.question.specs.documents import (
 )
 from simulator.question.specs.vision import Encoder
 from simulator.question.units import parse_count
-from simulator.tabular import NamedTuple, replace
+from simulator.records import NamedTuple, replace
 
 Mixer = Literal[
     "grouped_query",

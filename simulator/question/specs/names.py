@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, TypeVarTuple, cast
 
 from simulator.errors import LONGEST_NAME, did_you_mean
 from simulator.files import data_folder
-from simulator.tabular import late_pattern
+from simulator.late import late_pattern
 
 SpecKind = Literal["hardware", "model"]
 Ts = TypeVarTuple("Ts")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal, get_args
 
 from simulator.question.specs.documents import rows_of
-from simulator.tabular import Bare
+from simulator.records import Bare
 
 TensorClass = Literal["matrix", "embedding", "vector"]
 """Weights of layers; tables of tokens or positions, and the output layer; norms and biases."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError, quoted
+from simulator.late import late_pattern
 from simulator.question.specs.documents import read_limited
-from simulator.tabular import late_pattern
 
 _MOST_BYTES: Final = 2**28
 _PAIR: Final = late_pattern(r"([0-9.eE+-]+)[,:;\s]+([0-9.eE+-]+)")

@@ -20,8 +20,9 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.errors import InputError, did_you_mean, quoted
+from simulator.late import late_pattern
 from simulator.question.specs.documents import Frozen, read_yaml, validated
-from simulator.tabular import NamedTuple, late_pattern
+from simulator.records import NamedTuple
 
 _LARGEST: Final = 2**24
 _LARGEST_SIZE: Final = 2**32

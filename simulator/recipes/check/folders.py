@@ -17,7 +17,7 @@ from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import MIB
 from simulator.recipes.check.verdict import Changed, ChangeKind, Checked, Stored, figure_ratio
 from simulator.recipes.shell.launch import SCRIPTS
-from simulator.tabular import replace
+from simulator.records import replace
 
 SUFFIXES: Final = (*(f".{end}" for end in SCRIPTS), ".yaml", ".yml", ".toml", ".json")
 """Suffixes of files that may be recipes."""

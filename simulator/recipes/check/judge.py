@@ -25,6 +25,7 @@ from simulator.errors import (
     UnsupportedError,
 )
 from simulator.evidence.cluster import cluster
+from simulator.late import deferred
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.origin import Place, Remark, Severity
 from simulator.question.question import Question
@@ -56,8 +57,8 @@ from simulator.recipes.check.verdict import (
     peaks_of,
     room_of,
 )
+from simulator.records import replace
 from simulator.search.build import estimate_layout
-from simulator.tabular import deferred, replace
 
 if TYPE_CHECKING:
     from simulator.search.rank import Progress

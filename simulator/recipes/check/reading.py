@@ -20,7 +20,7 @@ from simulator.recipes.check.repository import OwnWords
 from simulator.recipes.check.verdict import Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
 from simulator.recipes.shell.launch import argument_names
-from simulator.tabular import Record, field, replace
+from simulator.records import Record, field, replace
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""

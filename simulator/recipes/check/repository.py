@@ -39,8 +39,8 @@ from simulator.question.specs.yaml_text import parse_yaml
 from simulator.recipes.check.folders import below
 from simulator.recipes.check.verdict import UNMATCHED, Checked, text_of
 from simulator.recipes.readers.trainers import OwnTrainer
+from simulator.records import Record, field, replace
 from simulator.search.rules import RULES
-from simulator.tabular import Record, field, replace
 
 NAME: Final = ".simulate.yaml"
 _MOST_BYTES: Final = 1 << 18

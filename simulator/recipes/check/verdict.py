@@ -24,12 +24,14 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import FITS, Sized, size
 from simulator.cost.stages import usable_bytes
 from simulator.errors import SimulateError
+from simulator.late import read_late
 from simulator.question.origin import Place, Remark
 from simulator.question.question import Question
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.tabular import Record, Tabular, field, read_late, replace
+from simulator.records import Record, field, replace
+from simulator.tabular import Tabular
 
 _TOKENS = 128
 """Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""

@@ -23,7 +23,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
-from simulator.tabular import replace
+from simulator.records import replace
 
 _WORD = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\)]+)"""
 _HEADER = re.compile(r"#|\s*$")

@@ -12,12 +12,12 @@ from simulator.answers.ranking import estimate_of, space_of, with_best_layout
 from simulator.answers.ranking import rank as ranked
 from simulator.evidence.cluster import device_kinds
 from simulator.question.question import Question
+from simulator.records import replace
 from simulator.search.space import MIN_FIT_PROBABILITY
 from simulator.show.cli.options import left_to_default
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import default_text, note, presentation, progress_bar, write, write_answer
 from simulator.show.report.presentation import Presentation
-from simulator.tabular import replace
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
 """Inputs of every question that have a default."""

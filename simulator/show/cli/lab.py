@@ -19,12 +19,12 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.question.origin import ARGUMENT, OPTION
 from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
+from simulator.records import replace
 from simulator.show.cli import options
 from simulator.show.cli.options import Option, Sectioned, Whole, Word
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
-from simulator.tabular import replace
 
 if TYPE_CHECKING:
     from simulator.answers import cases, ranking

@@ -26,12 +26,12 @@ import click
 
 from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
+from simulator.late import late_pattern
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli import options
 from simulator.show.cli.options import Option, Sectioned, SpecName, Whole, Word
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
 from simulator.show.forms import Lazy
-from simulator.tabular import late_pattern
 
 if TYPE_CHECKING:
     from simulator.frameworks import flags

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 import click
 
 from simulator.errors import InputError, not_one_of
+from simulator.late import late_pattern
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import framework_hint
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.forms import ANSWERS
-from simulator.tabular import late_pattern
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

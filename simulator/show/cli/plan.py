@@ -8,11 +8,11 @@ import click
 
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import PRECISIONS
+from simulator.records import replace
 from simulator.show.cli import options, streams
 from simulator.show.cli.options import Option, Parsed, Sectioned, SpecName, Whole, WordSet
 from simulator.show.cli.question import question_on_line
 from simulator.show.forms import ANSWERS
-from simulator.tabular import replace
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")

@@ -23,8 +23,9 @@ import click
 
 from simulator.errors import InputError, short_line
 from simulator.files import write_file
+from simulator.late import late_pattern
+from simulator.records import replace
 from simulator.show.forms import ANSWERS
-from simulator.tabular import late_pattern, replace
 
 if TYPE_CHECKING:
     from simulator.question.specs.hardware import HardwareSpec

@@ -35,6 +35,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks
+from simulator.records import Record, replace
 from simulator.search.space import Ranking, Space
 from simulator.show.pages import figures as draw
 from simulator.show.pages.figures import Dot, Measured, PlotlyFigure
@@ -48,7 +49,6 @@ from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lin
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
-from simulator.tabular import Record, replace
 
 MOST_PANELS = 10_000
 """Most layouts with panels on a page, beside those of the ranking's table."""

@@ -26,6 +26,7 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.units import to_gib
 from simulator.recipes.check.verdict import Checks
+from simulator.records import Record
 from simulator.search.space import Ranking
 from simulator.show.report.check import check_table
 from simulator.show.report.compare import compare_table
@@ -34,7 +35,7 @@ from simulator.show.report.plan import plan_table
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking import ranking_table
 from simulator.show.report.text import cluster_speed, layout_text, words
-from simulator.tabular import Record, Tabular
+from simulator.tabular import Tabular
 
 MOST_PARTS = 12
 """Most parts that a comparison draws; further ones, and those below a thousandth of the whole, are joined."""

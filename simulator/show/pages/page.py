@@ -14,8 +14,8 @@ from typing import Any
 
 from simulator._version import __version__
 from simulator.errors import UnsupportedError
+from simulator.records import Record
 from simulator.show.report.presentation import Column, Presentation
-from simulator.tabular import Record
 
 Spec = Mapping[str, Any]
 """A figure as Plotly takes it: `data` and `layout`."""

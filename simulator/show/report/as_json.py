@@ -29,10 +29,10 @@ from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import TERA
 from simulator.question.vocabulary import Precision, StackName
+from simulator.records import replace
 from simulator.search.space import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
-from simulator.tabular import replace
 
 PartSizes = dict[str, float]
 """Sizes by the name of a part."""

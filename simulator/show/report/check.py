@@ -29,10 +29,10 @@ from simulator.question.origin import Origin, OriginKind, Place
 from simulator.question.question import Question
 from simulator.recipes.check.repository import CHANGED, rule_titles
 from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, UNMATCHED, Changed, Checked, Checks
+from simulator.records import Record, replace
 from simulator.show.report import text as say
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, heading, joined, narrow_line
-from simulator.tabular import Record, replace
 
 _MANY = 12
 """Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""

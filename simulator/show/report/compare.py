@@ -16,10 +16,10 @@ from pathlib import Path
 
 from simulator.answers.compare import Comparison, InputDifference, PartDifference
 from simulator.cost.pricing.estimate import Estimate, Interval, Violation
+from simulator.records import replace
 from simulator.show.report import text as say
 from simulator.show.report.estimate import brief_layout, provenance_lines, rules_block
 from simulator.show.report.presentation import Presentation, joined
-from simulator.tabular import replace
 
 FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), ("part", "A", "B", "B less A")
 """Headers of the tables."""

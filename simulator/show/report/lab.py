@@ -29,9 +29,9 @@ from simulator.lab.runner.campaign import (
 from simulator.lab.runner.engine import Launcher, shell_line
 from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import GIGA, MEGA, to_mib
+from simulator.records import Record
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.text import amount, counted, gib, in_colour, milliseconds, percent, sharded_layout_text
-from simulator.tabular import Record
 
 _LONGEST_OUTCOME = 48
 _WIDE = 0.2

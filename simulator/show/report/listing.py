@@ -28,9 +28,9 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import hardware_names, model_names, vision_models
 from simulator.question.units import GIGA, TERA, to_days, to_gib
 from simulator.question.vocabulary import TuningMethod
+from simulator.records import Record
 from simulator.show.report.presentation import BETWEEN, PROSE_WIDTH, Column, Presentation, fitting, joined, narrow_line
 from simulator.show.report.text import amount, batch_text, count_text, dumps, table_csv
-from simulator.tabular import Record
 
 ListingRow = Mapping[str, str | int | float | bool | None]
 """Row of a listing: column name, with its unit, to value. All records of a listing have the same columns."""

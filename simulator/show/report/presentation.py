@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
+from simulator.late import late_pattern
 from simulator.question.question import Question
+from simulator.records import Bare, NamedTuple, field
 from simulator.show.report.text import amount, money, ranged
-from simulator.tabular import Bare, NamedTuple, field, late_pattern
 
 Style = Literal["table", "markdown", "html"]
 """``table`` for a terminal, ``markdown`` for a page, ``html`` for a notebook."""

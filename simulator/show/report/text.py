@@ -28,9 +28,9 @@ from simulator.cost.pricing.estimate import (
     ThroughputEstimate,
     Verdict,
 )
+from simulator.late import late_pattern
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib, to_mib
-from simulator.tabular import late_pattern
 
 _COLOURS = {"fits": "green", "starved": "yellow", "depends": "yellow", "ran": "green"}
 """Colours of verdicts and outcomes; any other is red."""

@@ -29,7 +29,7 @@ from simulator.question.specs.model import (
 )
 from simulator.question.specs.names import CONFIG_FILE
 from simulator.question.specs.vision import encoder_of
-from simulator.tabular import Record, field
+from simulator.records import Record, field
 
 _REFUSED: Final = "_refused"
 """Entry of refused families, each with the nearest priced one and its difference."""
