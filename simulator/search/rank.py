@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
 
@@ -21,7 +21,7 @@ from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.records import NamedTuple, replace
+from simulator.records import NamedTuple, names_taken, replace
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, Space, blocks, candidates
 
@@ -446,7 +446,7 @@ PassesLimit = Callable[[Sized], Mask]
 
 def searches_partial(scenario: Scenario, space: Space) -> bool:
     """Return whether a search solves for recomputed layers: the framework counts them, and recompute is left open."""
-    names = (axis.name for axis in fields(space) if axis.name.startswith("recompute"))
+    names = (name for name in names_taken(space) if name.startswith("recompute"))
     return scenario.framework.limits.recomputes_leading_layers and not any(getattr(space, name) for name in names)
 
 

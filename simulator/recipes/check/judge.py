@@ -471,7 +471,7 @@ def _unread_messages(recipe: Recipe) -> Iterator[str]:
 
 
 def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
-    """Return what may lower a need that does not fit, as errors; None where even the favourable reading fails."""
+    """Return what may lower a need that does not fit, as errors; none where the favourable reading fails too."""
     if estimate.verdict != "does_not_fit":
         return ()
     rules = {UPPER_BOUND}
@@ -485,7 +485,7 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     least_bytes, capacity_bytes = _favourable_bytes(case, estimate, bounds), estimate.memory.capacity_bytes
     interval = estimate.memory.interval_bytes
     surely = 1.0 if interval is None else interval.low / estimate.memory.device_bytes
-    if least_bytes * surely > capacity_bytes:
+    if least_bytes * surely > capacity_bytes or estimate.memory.undecided:  # of the latter a run decides
         return ()
     bounds = _that_matter(case, estimate, bounds, least_bytes)
     low, high, usable = map(to_gib, (least_bytes, estimate.memory.device_bytes, capacity_bytes))
