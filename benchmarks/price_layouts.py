@@ -24,7 +24,6 @@ from simulator.search.space import CHUNK, Space, blocks, candidates
 
 ROUNDS = 7
 BLOCKS = 60
-TARGET = 1_000_000
 SPACE = Space(
     micro_batch_size=(1, 2, 3, 4, 6, 8),
     zero_stage=(0, 1),
@@ -36,6 +35,8 @@ QUESTIONS = (
     {"model": "llama3.1-70b", "hardware": "z2000", "nodes": 8},
     {"model": "deepseek-v3", "hardware": "h800-sxm-80g", "nodes": 32},
 )
+TARGETS = (1_400_000, 1_000_000)
+"""Layouts per second of each question."""
 
 
 @dataclass(frozen=True)
@@ -127,28 +128,28 @@ def rate(timed: list[Timed], seconds: list[list[float]]) -> list[float]:
     return [layouts / sum(of_round) for of_round in zip(*seconds, strict=True)]
 
 
-def report(title: str, rates: list[float]) -> None:
+def report(title: str, rates: list[float], target: int) -> None:
     """Print median, extremes and the ratio to the target."""
     middle = statistics.median(rates)
     say(
         f"  {title}: median {middle:,.0f} layouts/s per core (rounds {min(rates):,.0f} to {max(rates):,.0f}), "
-        f"{middle / TARGET:.2f} of the target {TARGET:,}: {judged(met=middle >= TARGET)}"
+        f"{middle / target:.2f} of the target {target:,}: {judged(met=middle >= target)}"
     )
 
 
 def main() -> None:
     """Measure a dense and a mixture-of-experts model."""
     say_machine()
-    for question in QUESTIONS:
+    for question, target in zip(QUESTIONS, TARGETS, strict=True):
         scenario = scenario_of(**question)  # type: ignore[arg-type]  # names and a count by keyword
         chosen = sample(scenario)
         timed = measure(chosen)
         layouts = sum(len(entry.pricing) for entry in timed)
         say(f"{' '.join(map(str, question.values()))} nodes: space of {candidates(scenario, SPACE):,}")
         say(f"  {len(timed)} blocks of {CHUNK} layouts, {layouts:,} in all, {ROUNDS} rounds")
-        report("price", rate(timed, [entry.priced for entry in timed]))
-        report("price, time by part", rate(timed, [entry.with_time for entry in timed]))
-        report("price, time by part, memory by part", rate(timed, [entry.with_both for entry in timed]))
+        report("price", rate(timed, [entry.priced for entry in timed]), target)
+        report("price, time by part", rate(timed, [entry.with_time for entry in timed]), target)
+        report("price, time by part, memory by part", rate(timed, [entry.with_both for entry in timed]), target)
         report_limit(chosen)
         slowest = min(timed, key=lambda entry: len(entry.pricing) / statistics.median(entry.priced))
         fastest = max(timed, key=lambda entry: len(entry.pricing) / statistics.median(entry.priced))
