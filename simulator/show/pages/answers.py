@@ -50,9 +50,9 @@ from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
 
-MOST_PANELS = 10_000
+MOST_PANELS = 1000
 """Most layouts with panels on a page, beside those of the ranking's table."""
-MOST_DOTS = 100_000
+MOST_DOTS = 4000
 """Most layouts that a page shows as dots."""
 _SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
