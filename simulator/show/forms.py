@@ -70,16 +70,11 @@ if TYPE_CHECKING:
         ranking,
     )
 else:
-    pages = Lazy("show.pages.answers")
-    as_json, json_answers, json_lab = (
-        Lazy("show.report.as_json"),
-        Lazy("show.report.json_answers"),
-        Lazy("show.report.json_lab"),
-    )
-    check, listing = Lazy("show.report.check"), Lazy("show.report.listing")
-    estimate, ranking, compare = Lazy("show.report.estimate"), Lazy("show.report.ranking"), Lazy("show.report.compare")
-    calibration, lab, plan = map(Lazy, ("show.report.calibration", "show.report.lab", "show.report.plan"))
-    tables = Lazy("show.report.presentation")
+    pages, tables = Lazy("show.pages.answers"), Lazy("show.report.presentation")
+    as_json, json_answers, json_lab = (Lazy(f"show.report.{name}") for name in ("as_json", "json_answers", "json_lab"))
+    calibration, check, compare = (Lazy(f"show.report.{name}") for name in ("calibration", "check", "compare"))
+    estimate, lab, listing = (Lazy(f"show.report.{name}") for name in ("estimate", "lab", "listing"))
+    plan, ranking = Lazy("show.report.plan"), Lazy("show.report.ranking")
 
 
 class Answer(Generic[_Shown]):

@@ -123,7 +123,7 @@ def test_a_fitted_value_keeps_the_bounds_of_a_fit(tmp_path: Path) -> None:
 
 def test_rows_fit_time_and_leave_memory_known() -> None:
     fitted = fit_own("cpu", prepared(rows(factor=1.1)))
-    assert fitted.fit("memory") is None
+    assert fitted.fits.get("memory") is None
     stored = fitted.calibration().memory
     assert stored is not None
     assert (stored.known, stored.values) == (known().known, known().values)

@@ -67,13 +67,9 @@ class OwnFit(Record):
     known_memory: FittedPart | None = None
     """Memory coefficients that need no rows; memory is then not fitted."""
 
-    def fit(self, kind: CoefficientKind) -> ClusterFit | None:
-        """Return the fit of one kind, stored or not; None without rows."""
-        return self.fits.get(kind)
-
     def stored(self, kind: CoefficientKind) -> ClusterFit | None:
         """Return the fit of one kind if it describes its rows well enough and is better than none; else None."""
-        fit = self.fit(kind)
+        fit = self.fits.get(kind)
         return None if fit is None or fit.scatter > MOST_SCATTER or fit.belief == "prior" else fit
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
@@ -106,7 +102,7 @@ class OwnFit(Record):
 
     def not_stored(self, kind: CoefficientKind) -> str:
         """Return why the fit of one kind is not stored, in one sentence; empty where it is, or there is none."""
-        fit = self.fit(kind)
+        fit = self.fits.get(kind)
         if fit is None or self.stored(kind) is not None:
             return ""
         if fit.scatter <= MOST_SCATTER:
@@ -204,7 +200,7 @@ def own_errors(samples: Sequence[Sample], choice: str | None = None) -> Iterator
                     kind=kind,
                     before=_error(kind, sample, before),
                     after=_error(kind, sample, after),
-                    left_out=_left_out(fitted.fit(kind), sample, before) if len(counted) > 1 else None,
+                    left_out=_left_out(fitted.fits.get(kind), sample, before) if len(counted) > 1 else None,
                 )
 
 
@@ -243,7 +239,7 @@ def _not_fitted(fitted: OwnFit, sample: Sample) -> Iterator[str]:
         why = "it needs more than the device has: it ran starved, and its figures are no sample of the layout"
         yield f"{sample.key}: not fitted: {why}"
         return
-    memory = fitted.fit("memory")
+    memory = fitted.fits.get("memory")
     for kind, fit in fitted.fits.items():
         if sample.figure(kind) is None or sample.key in fit.keys:
             continue

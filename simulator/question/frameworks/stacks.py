@@ -98,22 +98,17 @@ def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Sta
 def stack_for(framework: str, named: str | None, *usual: str | None) -> StackName:
     """Return the stack of a question: the named one, else the first usual one, else `default`. Raises InputError."""
     allowed = (DEFAULT, *(stack.name for stack in stacks_of(framework)))
-    if named is not None:
-        for name in allowed:
-            if name == named:
-                return name
-        if named in _BY_NAME:
-            whose = _BY_NAME[named].framework
-            raise InputError(
-                f"stack '{named}' is of framework {whose}: --framework {whose}, or one of "
-                + ", ".join((DEFAULT, *sorted(allowed[1:])))
-                + f" for {framework}"
-            )
+    if named is None:
+        return next((name for known in usual for name in allowed if name == known), DEFAULT)
+    if (stack := next((name for name in allowed if name == named), None)) is not None:
+        return stack
+    names = ", ".join((DEFAULT, *sorted(allowed[1:])))
+    if named in _BY_NAME:
+        whose = _BY_NAME[named].framework
         raise InputError(
-            f"stack '{named}'{did_you_mean(named, list(allowed))}; framework {framework} has: "
-            + ", ".join((DEFAULT, *sorted(allowed[1:])))
+            f"stack '{named}' is of framework {whose}: --framework {whose}, or one of {names} for {framework}"
         )
-    return next((name for known in usual for name in allowed if name == known), DEFAULT)
+    raise InputError(f"stack '{named}'{did_you_mean(named, list(allowed))}; framework {framework} has: {names}")
 
 
 def framework_of(stack: str) -> FrameworkName | None:
