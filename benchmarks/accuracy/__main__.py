@@ -58,7 +58,7 @@ def _frameworks(found: Judgement) -> Iterator[Section]:
 def _thumb(_: Judgement) -> Iterator[Section]:
     for checked in check(applied("hopper", None, CLUSTER).coefficients()):
         title = f"Rule of thumb: {checked.rule}: {checked.outcome}"
-        yield Section(title, tuple(f"{text}." for text in checked.findings), listed=True)
+        yield Section(title, tuple(f"{text}." for text in checked.findings))
 
 
 REPORTS: Final[Mapping[str, Callable[[Judgement], Iterator[Section]]]] = {
