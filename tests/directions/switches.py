@@ -175,6 +175,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "sharding_replicas": along("1 2 4", f"{STATE} host+ seconds?", because="parts are summed between the groups"),
     "builds_whole_layers": on("", because="steps need more here"),
     "buffers_weights": on("device?", because="only more than a step where few activations stand beside it"),
+    "kept_gathers": on("device+", ZERO_3),
     "split_blocks": along("0 0.3", "device+", ZERO_3),
     "live_parameters": along("1000000000 2000000000", "device+", "fully_shard=false"),
     "reuse_parameters": along("1 1000000000", "device+", ZERO_3),

@@ -115,6 +115,7 @@ BESIDE = {
         "reduction_parameters": "1",
     },
     "reduction_buffers": DEEPSPEED,
+    "kept_gathers": DEEPSPEED,
     "split_blocks": {**DEEPSPEED, "expandable_segments": "false", "growing_pool": "false"},
     "step_temporaries": {"foreach_optimizer": "true", "optimizer": "adamw"},
     "unused_output_layer": {"score_head": "true", "fully_shard": "false"},

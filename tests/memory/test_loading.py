@@ -53,6 +53,23 @@ def test_megatron_s_buffers_stand_beside_the_weights_that_move_into_them() -> No
             assert bare_estimate(other, layout_of(other, recompute="full", zero_stage=stage)).memory.moment != "load"
 
 
+def test_experts_have_a_buffer_of_their_own() -> None:
+    """modelscope/ms-swift issue 9403: 30.23 GiB are held, the weights and the buffer of those that are no experts, and
+    26.44 asked for, the buffer of 16 experts in each of 47 layers; all weights are trained, which --train_type hid."""
+    experts, others = 47 * 16 * 3 * 4096 * 1536, 47 * (4096 * (9216 + 8192) // 4 + 4096 * 128) + 151_936 * 4096 // 4
+    assert 2 * experts / 2**30 == pytest.approx(26.44, abs=0.005)
+    assert 2 * (experts + 2 * others) / 2**30 == pytest.approx(30.23, abs=0.005)
+    sizes: Any = {"model": "qwen3-235b-a22b", "hardware": "ascend-910b-280t", "framework": "megatron"}
+    scenario = question_scenario(**sizes, devices=32, seq_length=1024, global_batch_size=16, calibration="none")
+    cut: Any = {"tensor_parallel": 4, "pipeline_parallel": 2, "expert_parallel": 8, "expert_tensor_parallel": 1}
+    layout = layout_of(scenario, **cut, sequence_parallel=True, offload="optimizer_tensorwise")
+    found = bare_estimate(scenario, layout)
+    assert (found.verdict, found.memory.moment) == ("does_not_fit", "load")
+    assert found.memory.parts_bytes["parameters"] == pytest.approx(4 * (experts + others), rel=0.01)
+    adapters = bare_estimate(replace(scenario, lora_rank=8), replace(layout, offload="none"))
+    assert adapters.verdict == "fits"
+
+
 def test_the_verdict_says_loading() -> None:
     """89 billion parameters whole on each of 128 devices: 166 GiB (PaddleNLP's issues 7254 and 7401)."""
     scenario = scenario_of(model="llama3-70b", devices=128, profile="paddle", seq_length=1024, global_batch_size=128)

@@ -14,6 +14,7 @@ from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.memory.state import (
     device_parameters,
     lasting_bucket,
+    linear_parameters,
     optimizer_on_device,
     shard,
     training_state,
@@ -314,6 +315,19 @@ def test_live_parameters(options: dict[str, str], live: float, reduced: float) -
     overlapped = scenario_with(**ENGINE | options | {"reduction_buffers": "2"})
     assert state(overlapped, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * 2 * reduced)
     assert state(asked_for, zero_stage=0)["gathered"] == state(without, zero_stage=0)["gathered"]
+
+
+@pytest.mark.parametrize("adapters", [None, 8])
+def test_gathered_weights_that_autograd_keeps(adapters: int | None) -> None:
+    """Every product's weight, with the head's, from its forward pass to its backward pass (DeepSpeed 617061d)."""
+    plain, kept = (scenario_with(lora=adapters, **ENGINE, kept_gathers=word) for word in ("false", "true"))
+    linear = only(linear_parameters(Pricing(kept, block(kept, zero_stage=3, expert_parallel=4))))
+    more = 2 * (linear + V * H) - 2 * (V * H + 20000 + 0.9 * H**2)
+    found = [state(one, zero_stage=3)["gathered"] for one in (plain, kept)]
+    assert found[1] - found[0] == pytest.approx(more)
+    others: tuple[dict[str, Any], ...] = ({"zero_stage": 3, "recompute": "full"}, {"zero_stage": 2})
+    for sizes in others:
+        assert state(kept, **sizes)["gathered"] == state(plain, **sizes)["gathered"]
 
 
 @pytest.mark.parametrize(("numbers", "temporaries"), [("0", 0), ("1", 1), ("2", 2)])

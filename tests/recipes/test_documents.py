@@ -410,6 +410,8 @@ def test_what_deepspeed_moves_to_the_host(text: str, options: dict[str, str], re
         ('"stage3_max_live_parameters": 1e9}, "optimizer": {"type": "AdamW"', "step_temporaries", "0"),
         ('"stage3_max_live_parameters": 1e9}, "optimizer": {"type": "Lion"', "step_temporaries", "1"),
         ('"stage3_max_live_parameters": "auto"', "live_parameters", "1000000000"),
+        ('"memory_efficient_linear": true', "kept_gathers", "false"),
+        ('"memory_efficient_linear": false', "kept_gathers", "true"),
         ('"stage3_gather_16bit_weights_on_model_save": true', "saves_on_host", "weights"),
         ('"stage3_gather_16bit_weights_on_model_save": false', "saves_on_host", "none"),
     ],

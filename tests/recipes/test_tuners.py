@@ -75,6 +75,18 @@ def test_without_a_length_the_data_set_says_it(tmp_path: Path) -> None:
     assert read(tmp_path, "x.sh", plain.replace("--dataset x", "--dataset swift/self-cognition")).seq_length == 256
 
 
+@pytest.mark.parametrize("program", ["swift", "megatron"])
+@pytest.mark.parametrize(("dropped", "firm"), [("true", False), ("false", True)])
+def test_names_that_a_release_drops(program: str, dropped: str, firm: bool, tmp_path: Path) -> None:
+    """From ms-swift 4.1 on `--train_type lora` trains all weights, as an unknown name, where such errors are ignored
+    (modelscope/ms-swift issue 9403: a buffer of all experts' weights, 26.44 GiB, is asked for)."""
+    words = f"{SWIFT.replace('PROGRAM', program)} --train_type lora --ignore_args_error {dropped}"
+    recipe = read(tmp_path, "x.sh", words)
+    assert recipe.lora_rank == 8
+    errors = [one.message for one in recipe.remarks if one.severity == "error"]
+    assert any("--train_type from ms-swift 4.1 on" in each for each in errors) != firm
+
+
 def test_what_is_trained_beside_frozen_weights(tmp_path: Path) -> None:
     plain = SWIFT.replace("PROGRAM", "swift")
     recipe = read(tmp_path, "x.sh", f"{plain} --tuner_type adapter --adapter_length 64")

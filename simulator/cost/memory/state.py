@@ -338,8 +338,7 @@ def training_state(pricing: Pricing) -> TrainingState:
     et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to the 16-bit weights, or replaces them
     with `fp8_param_gather` (measured: without it fp8 runs take more memory than bf16 ones).
     """
-    scenario, block = pricing.scenario, pricing.block
-    profile = scenario.framework
+    scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     weights = device_parameters(pricing)
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
@@ -639,12 +638,12 @@ def _gathered(pricing: Pricing) -> KindArray:
     dtypes/nf4tensor.py, `_INNER_TENSOR_NAMES_FOR_SHARDING`); ZeRO 2 and 3 hold one layer's unsharded gradients. A
     framework with a limit of live parameters gathers up to that limit, and has a gradient buffer.
     """
-    scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
+    scenario, block, contents, profile = pricing.scenario, pricing.block, pricing.contents, pricing.scenario.framework
     totals = model_totals(scenario)
     layer = largest(local_count(pricing, piece) for piece in totals.layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
-    narrowed = element - _quantised_bytes(scenario) if scenario.framework.quantised_base else 0.0
-    quantised = largest_linear_layer(pricing, routed=scenario.framework.quantised_experts)
+    narrowed = element - _quantised_bytes(scenario) if profile.quantised_base else 0.0
+    quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     weights = np.where(block.zero_stage >= 3, 2.0 * of_layer, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
@@ -653,7 +652,6 @@ def _gathered(pricing: Pricing) -> KindArray:
     table = local_count(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(contents.embeddings, contents.heads) * table
     held: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
-    profile = scenario.framework
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
@@ -678,8 +676,7 @@ def lasting_bucket(pricing: Pricing) -> Array:
     ZeRO 1 and 2 make theirs when a backward pass begins and free them when it ends (DeepSpeed v0.19.6, runtime/zero/
     stage3.py, `_setup_for_real_optimizer`; stage_1_and_2.py, `setup_buckets`, `_release_ipg_buffers`).
     """
-    scenario, block = pricing.scenario, pricing.block
-    profile = scenario.framework
+    scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     reduces = (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
     engine = bool(profile.live_parameters or profile.step_parameters)
     return np.where(reduces & engine, _bucket_bytes(scenario), 0.0)
@@ -688,9 +685,9 @@ def lasting_bucket(pricing: Pricing) -> Array:
 def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     """Return the bytes that DeepSpeed's ZeRO 3 holds gathered when forward turns to backward, shape (kinds, n) (M24).
 
-    Gathered parameters used again within `reuse_parameters` are not released: half of that number, as each is passed
-    forward and backward. `prefetch_parameters` more are fetched, up to `live_parameters` in all (DeepSpeed v0.19.5,
-    runtime/zero/partitioned_param_coordinator.py, `fetch_sub_module`, `__params_to_release`).
+    Of those used again within `reuse_parameters`, each passed twice, half stay; `prefetch_parameters` more are fetched,
+    up to `live_parameters` in all (DeepSpeed v0.19.5, runtime/zero/partitioned_param_coordinator.py). With
+    `kept_gathers` autograd holds every product's weight, but in layers done again (617061d, zero/linear.py).
     """
     scenario, contents = pricing.scenario, pricing.contents
     profile, square = scenario.framework, float(scenario.model.hidden_size) ** 2
@@ -699,8 +696,10 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     used = np.maximum(layer, table)
     ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
-    live = np.minimum(used + reused, parts.dense + parts.routed)
-    return np.asarray(element_bytes(scenario) * live)
+    live = used + reused
+    if profile.kept_gathers:
+        live = np.maximum(live, np.where(pricing.recomputes("full"), 0.0, linear_parameters(pricing) + table))
+    return np.asarray(element_bytes(scenario) * np.minimum(live, parts.dense + parts.routed))
 
 
 _PREFETCHED = 0.9
