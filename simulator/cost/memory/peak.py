@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work
-from simulator.cost.dtypes import element_bytes, gradient_bytes, parameter_bytes
+from simulator.cost.dtypes import FP32, element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
@@ -203,17 +203,20 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     """Return what is alive when weights are built; None where it is no more than a step's state (M30).
 
     With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
-    them. With `buffers_weights` buffers of weights and gradients stand beside the weights that move into them; frozen
-    ones stay, and 8-bit ones share the gradients' buffer.
+    them; built in fp32 they stay with the pool, and ZeRO 2 copies the 16-bit ones. With `buffers_weights` buffers of
+    weights and gradients stand beside the weights that move into them; frozen ones stay, and 8-bit ones share the
+    gradients' buffer.
     """
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
     elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
     buffers = (stage >= 1) & (stage < 3) & (profile.buffers_weights and not elsewhere)
-    built = (stage >= 3) & profile.builds_whole_layers
-    if not (buffers | built).any():
+    built = np.where(stage >= 3, profile.builds_whole_layers * element_bytes(scenario), 0.0)
+    if profile.builds_in_fp32:
+        built = np.where(stage == 2, FP32 + element_bytes(scenario), FP32)
+    if not (buffers | (built > 0.0)).any():
         return None
     whole = sum(device_parameters(pricing))
-    weights = (2.0 * buffers * parameter_bytes(scenario) + built * element_bytes(scenario)) * whole
+    weights = (2.0 * buffers * parameter_bytes(scenario) + built) * whole
     return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 

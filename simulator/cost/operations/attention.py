@@ -6,7 +6,7 @@ from typing import Final, Literal, assert_never
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
-from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients, tensor_collective, vector
+from simulator.cost.operations.blocks import cast, input_copies, norm_bytes, summed_gradients, tensor_collective, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
@@ -232,7 +232,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         name="query_key_value",
         group="attention_projection",
         weights=_weights(conditions, mixer),
-        saved=output,
+        saved=(*output, *input_copies(conditions, "attention", 3)),
         moved=cast(conditions, float(model.hidden_size), "sequence"),
         moved_backward=summed_gradients(conditions, 3),
         collectives=(

@@ -138,6 +138,15 @@ def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...
     return (Amount(3.0 * (products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
 
 
+def input_copies(conditions: Conditions, name: str, products: int) -> tuple[Saved, ...]:
+    """Return what separate products save beside the tensor that all read, where each saves a copy of its own (M3)."""
+    profile = conditions.framework
+    if not profile.copied_inputs or profile.fused_projections or products < 2:
+        return ()
+    amount = (products - 1.0) * narrow_element_bytes(conditions) * conditions.model.hidden_size
+    return (Saved(f"{name}_input_copies", amount, "unsplit"),)
+
+
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
     """Return a gather or scatter of `2 T h` around a tensor-parallel block; an all-reduce is the traffic of both."""
     amount = element_bytes(conditions) * conditions.model.hidden_size
@@ -162,6 +171,7 @@ def network(
             name=f"{name}_{'_'.join(into)}",
             group=group,
             weights=tuple(first),
+            saved=input_copies(conditions, name, len(into)),
             moved_backward=summed_gradients(conditions, len(into)),
             collectives=(gather,),
         ),
