@@ -142,7 +142,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     ),
     "composed_scan": on(LAVISH),
     "keep_gathered_inputs": on("saved+ device+"),
-    "copied_inputs": on("saved+ device+ host+", "fused_projections=false"),
+    "copied_inputs": on("saved+ device+ host+ seconds+", "fused_projections=false"),
     # Data types of the training state.
     "parameter_dtype": along(
         "bf16 fp32", "state? device? host? seconds?", because="fp32 ones are sharded earlier, and have no master copy"

@@ -6,7 +6,15 @@ from typing import Final, Literal, assert_never
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
-from simulator.cost.operations.blocks import cast, input_copies, norm_bytes, summed_gradients, tensor_collective, vector
+from simulator.cost.operations.blocks import (
+    cast,
+    copied_inputs,
+    input_copies,
+    norm_bytes,
+    summed_gradients,
+    tensor_collective,
+    vector,
+)
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
@@ -234,7 +242,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         weights=_weights(conditions, mixer),
         saved=(*output, *input_copies(conditions, "attention", 3)),
         moved=cast(conditions, float(model.hidden_size), "sequence"),
-        moved_backward=summed_gradients(conditions, 3),
+        moved_backward=(*summed_gradients(conditions, 3), *copied_inputs(conditions, 3)),
         collectives=(
             tensor_collective(conditions, "gather"),
             *((joined,) if profile.limits.replicates_kv_heads else ()),

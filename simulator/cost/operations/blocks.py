@@ -147,6 +147,15 @@ def input_copies(conditions: Conditions, name: str, products: int) -> tuple[Save
     return (Saved(f"{name}_input_copies", amount, "unsplit"),)
 
 
+def copied_inputs(conditions: Conditions, products: int) -> tuple[Amount, ...]:
+    """Return the bytes of copying the input of each product, and the gradient that comes to the last: a read, a write."""
+    profile = conditions.framework
+    if not profile.copied_inputs:
+        return ()
+    copies = (1.0 if profile.fused_projections else products) + 1.0
+    return (Amount(2.0 * copies * element_bytes(conditions) * conditions.model.hidden_size, "unsplit"),)
+
+
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
     """Return a gather or scatter of `2 T h` around a tensor-parallel block; an all-reduce is the traffic of both."""
     amount = element_bytes(conditions) * conditions.model.hidden_size
@@ -172,7 +181,7 @@ def network(
             group=group,
             weights=tuple(first),
             saved=input_copies(conditions, name, len(into)),
-            moved_backward=summed_gradients(conditions, len(into)),
+            moved_backward=(*summed_gradients(conditions, len(into)), *copied_inputs(conditions, len(into))),
             collectives=(gather,),
         ),
         activation(conditions, name, group, float(width), "tensor"),
