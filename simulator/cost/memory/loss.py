@@ -39,16 +39,6 @@ def loss_bytes(pricing: Pricing) -> Array:
 
 
 @of_work
-def saved_loss_bytes(pricing: Pricing) -> Array:
-    """Return the bytes of a loss that waits for its backward pass, shape (n,): an fp32 softmax, or less (M12).
-
-    Losses of prediction layers wait while that of the main model is differentiated (NVIDIA/Megatron-LM d98e8a6,
-    transformer/multi_token_prediction.py, `process_mtp_loss`; tensor_parallel/cross_entropy.py, `save_for_backward`).
-    """
-    return loss_bytes(pricing) * min(FP32 / bytes_per_logit(pricing.scenario), 1.0)
-
-
-@of_work
 def logits_per_micro_batch(pricing: Pricing) -> Array:
     """Return the number of logits on a device, shape (n,): of its vocabulary shard, or of all without parallel loss."""
     scenario = pricing.scenario

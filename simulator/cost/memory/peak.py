@@ -20,11 +20,11 @@ from simulator.cost.memory.activations import (
 from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
 from simulator.cost.memory.loss import (
+    bytes_per_logit,
     deferred_head_bytes,
     head_gradient_bytes,
     head_input_bytes,
     loss_bytes,
-    saved_loss_bytes,
 )
 from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retained_bytes, table_sums, workspace_bytes
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
@@ -191,7 +191,9 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
     absent = gradients_absent(pricing)
     parameters, gradients = state.parameters, state.gradients
-    loss, own, saved = loss_bytes(pricing), np.minimum(losses, 1.0), saved_loss_bytes(pricing)
+    # Losses of prediction layers wait for their backward passes with an fp32 softmax each.
+    loss, own = loss_bytes(pricing), np.minimum(losses, 1.0)
+    saved = loss * FP32 / max(bytes_per_logit(scenario), FP32)
     at_head = (losses - heads) * saved + heads * head_gradient_bytes(pricing)
     losses_held = np.maximum((losses - own) * saved + own * loss, at_head)
     table = steady + embedding_gradient
