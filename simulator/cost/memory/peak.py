@@ -85,20 +85,10 @@ class MemoryByStage(Bare):
 
     def state_share(self, stage: Index, at: Index) -> Array:
         """Return the part of `need` that is parameters, gradients and optimizer state, on a `stage` of layouts `at`."""
-        kind, moment, last = self.contents.kind[stage], self.moment[stage, at], self.allocated.shape[-1]
-
-        def held(name: str, ranks: Index, count: int) -> Array:
-            values = [getattr(each, name) for each in self.moments]
-            known = {id(value): value for value in values}
-            there = {each: np.broadcast_to(value, (count, last))[ranks, at] for each, value in known.items()}
-            return np.array([there[id(value)] for value in values])[moment, np.arange(len(at))]
-
-        kinds = len(self.contents.ranks)
-        gradients = held("gradients", kind, kinds) - held("gradients_absent", stage, len(self.contents.kind))
-        state = held("parameters", kind, kinds) + gradients + held("resident", kind, kinds)
-        return np.asarray(
-            state / (self.device[stage, at] - np.broadcast_to(self.outside.idle, self.device.shape)[stage, at])
-        )
+        there = self.take(at)
+        parts = there.parts()
+        state = parts["parameters"] + parts["gradients"] + parts["optimizer"]
+        return np.asarray((state / there.need)[stage, np.arange(len(at))])
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""
@@ -143,8 +133,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
     retained = contents.on_ranks(retained_bytes(pricing))
     moments = sharded_moments(pricing) if shards_by_unit(scenario) else _moments(pricing)
-    loading = loading_moment(pricing)
-    moments = moments if loading is None else (*moments, loading)
+    moments = (*moments, *loading_moment(pricing))
     totals = [each.total(contents) for each in moments]
     peak = totals[0]
     moment = np.zeros(peak.shape, dtype=np.int8)
@@ -196,9 +185,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     saved = loss * FP32 / max(bytes_per_logit(scenario), FP32)
     at_head = (losses - heads) * saved + heads * head_gradient_bytes(pricing)
     losses_held = np.maximum((losses - own) * saved + own * loss, at_head)
-    table = steady + embedding_gradient
-    if scenario.framework.step_in_backward:
-        table = table + state.step_temporary
+    table = steady + embedding_gradient + scenario.framework.step_in_backward * state.step_temporary
     in_step_alone = state.step_temporary + state.widened
     return (
         Moment("backward", parameters, gradients, resident, overlapped, 0.0, 0.0, backward, absent.backward),
@@ -208,8 +195,8 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     )
 
 
-def loading_moment(pricing: Pricing) -> Moment | None:
-    """Return what is alive when weights are built; None where it is no more than a step's state (M30).
+def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
+    """Return what is alive when weights are built; empty where it is no more than a step's state (M30).
 
     With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
     them; built in fp32 they stay with the pool, and ZeRO 2 copies the 16-bit ones. With `buffers_weights` buffers of
@@ -219,14 +206,14 @@ def loading_moment(pricing: Pricing) -> Moment | None:
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
     elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
     buffers = (stage >= 1) & (stage < 3) & (profile.buffers_weights and not elsewhere)
-    built = np.where(stage >= 3, profile.builds_whole_layers * element_bytes(scenario), 0.0)
-    if profile.builds_in_fp32:
-        built = np.where(stage == 2, FP32 + element_bytes(scenario), FP32)
+    element = element_bytes(scenario)
+    in_fp32 = profile.builds_in_fp32 * (FP32 + (stage == 2) * element)
+    built = np.maximum((stage >= 3) * profile.builds_whole_layers * element, in_fp32)
     if not (buffers | (built > 0.0)).any():
-        return None
+        return ()
     whole = sum(device_parameters(pricing))
     weights = (2.0 * buffers * parameter_bytes(scenario) + built) * whole
-    return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return (Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0),)
 
 
 class GradientsAbsent(Bare):

@@ -177,8 +177,8 @@ def extent(pricing: Pricing, spread: Spread) -> Array:
         case "whole":
             result = tokens_per_device(pricing)
         case "unsplit":
-            split = (block.tensor_parallel == 1.0) | (block.sequence_parallel > 0)
-            result = np.where(split, 0.0, extent(pricing, "whole"))
+            unsplit = (block.tensor_parallel > 1.0) & (block.sequence_parallel == 0)
+            result = unsplit * extent(pricing, "whole")
         case "sequence":
             result = extent(pricing, "whole") / sequence_split(block)
         case "scattered":
