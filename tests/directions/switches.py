@@ -142,6 +142,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     ),
     "composed_scan": on(LAVISH),
     "keep_gathered_inputs": on("saved+ device+"),
+    "copied_inputs": on("saved+ device+ host+ seconds+", "fused_projections=false"),
     # Data types of the training state.
     "parameter_dtype": along(
         "bf16 fp32", "state? device? host? seconds?", because="fp32 ones are sharded earlier, and have no master copy"
@@ -174,6 +175,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "sharding_degree": along("2 4 0", "state- device- host- seconds?", because="more ranks exchange smaller parts"),
     "sharding_replicas": along("1 2 4", f"{STATE} host+ seconds?", because="parts are summed between the groups"),
     "builds_whole_layers": on("", because="steps need more here"),
+    "builds_in_fp32": on("device+"),
     "buffers_weights": on("device?", because="only more than a step where few activations stand beside it"),
     "kept_gathers": on("device+", ZERO_3),
     "split_blocks": along("0 0.3", "device+", ZERO_3),
@@ -197,8 +199,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "offload_parameters": on("state- device- host+ seconds+"),
     "loads_on_host": along("none sharded always", "host+"),
     "saves_on_host": along("none weights", "host+") + along("none state", "host+"),
-    # A joint product has one dummy gradient, as large as those of its parts together.
-    "fused_projections": on(f"{STATE} saved+ seconds-"),
+    # A joint product has one dummy gradient, as large as those of its parts together. Paddle copies inputs.
+    "fused_projections": on(f"{STATE} saved+ seconds-", spared=of_paddle),
     "shared_adapters": on("state- device- host- flop- seconds-"),
     "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-"),
     "expert_adapters": on("state+ device+ flop+ seconds+ saved?", because="inputs are read by adapters alone"),

@@ -104,6 +104,7 @@ BESIDE = {
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},
+    "copied_inputs": {"fused_projections": "false"},
     "live_parameters": DEEPSPEED,
     "reuse_parameters": DEEPSPEED,
     "prefetch_parameters": DEEPSPEED,

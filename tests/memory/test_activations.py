@@ -188,6 +188,16 @@ def test_other_switches_of_a_dense_layer() -> None:
     assert saved_bytes(gathered, tensor_parallel=2, sequence_parallel=True) == T * (2072 / 2 + 256 / 2)
 
 
+def test_separate_products_keep_copies_of_their_input_under_tensor_parallelism() -> None:
+    """PaddlePaddle 2.5, distributed/fleet/layers/mpu/mp_ops.py, `c_identity_eager`: q, k, v, gate and up copy it."""
+    split: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": False}
+    joint, apart = (small(small_dense(), "paddle", fused_projections=text) for text in ("true", "false"))
+    assert saved_bytes(apart, **split) == saved_bytes(joint, **split) + T * (2 + 1) * 2 * 64
+    assert saved_bytes(apart) == saved_bytes(joint)
+    split["sequence_parallel"] = True
+    assert saved_bytes(apart, **split) == saved_bytes(joint, **split)
+
+
 def test_adapters_keep_their_inner_activation() -> None:
     # Four linear groups, 2 r each: 4 x 2 x 8 per token.
     assert saved_bytes(small(small_dense(), lora_rank=8)) == T * (2072 + 64)

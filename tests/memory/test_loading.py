@@ -38,6 +38,14 @@ def test_what_is_not_cut_or_is_built_in_parts_has_no_such_moment() -> None:
     assert built({"builds_whole_layers": "false"}, zero_stage=3).memory.moment != "load"
 
 
+def test_weights_built_in_fp32_stay_with_the_pool() -> None:
+    """FlagPerf's gpt3_6.7B/paddle/run_pretraining.py names no type; ZeRO 2 copies the weights into flat buffers."""
+    for stage, held in ((1, 4.0), (2, 6.0)):
+        found = built({"builds_in_fp32": "true"}, zero_stage=stage, tensor_parallel=2).memory
+        assert found.allocated_bytes == pytest.approx(held * PARAMETERS / 2.0, rel=0.01) or stage == 1
+        assert (found.moment == "load") is (stage == 2)
+
+
 def test_megatron_s_buffers_stand_beside_the_weights_that_move_into_them() -> None:
     """NVIDIA/Megatron-LM d98e8a6, core/distributed/param_and_grad_buffer.py: both buffers, and then the copies."""
     sizes: Any = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "framework": "megatron", "seq_length": 1024}

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work
-from simulator.cost.dtypes import element_bytes, gradient_bytes, parameter_bytes
+from simulator.cost.dtypes import FP32, element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
@@ -19,7 +19,13 @@ from simulator.cost.memory.activations import (
 )
 from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
-from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
+from simulator.cost.memory.loss import (
+    bytes_per_logit,
+    deferred_head_bytes,
+    head_gradient_bytes,
+    head_input_bytes,
+    loss_bytes,
+)
 from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retained_bytes, table_sums, workspace_bytes
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
 from simulator.cost.memory.state import (
@@ -79,20 +85,10 @@ class MemoryByStage(Bare):
 
     def state_share(self, stage: Index, at: Index) -> Array:
         """Return the part of `need` that is parameters, gradients and optimizer state, on a `stage` of layouts `at`."""
-        kind, moment, last = self.contents.kind[stage], self.moment[stage, at], self.allocated.shape[-1]
-
-        def held(name: str, ranks: Index, count: int) -> Array:
-            values = [getattr(each, name) for each in self.moments]
-            known = {id(value): value for value in values}
-            there = {each: np.broadcast_to(value, (count, last))[ranks, at] for each, value in known.items()}
-            return np.array([there[id(value)] for value in values])[moment, np.arange(len(at))]
-
-        kinds = len(self.contents.ranks)
-        gradients = held("gradients", kind, kinds) - held("gradients_absent", stage, len(self.contents.kind))
-        state = held("parameters", kind, kinds) + gradients + held("resident", kind, kinds)
-        return np.asarray(
-            state / (self.device[stage, at] - np.broadcast_to(self.outside.idle, self.device.shape)[stage, at])
-        )
+        there = self.take(at)
+        parts = there.parts()
+        state = parts["parameters"] + parts["gradients"] + parts["optimizer"]
+        return np.asarray((state / there.need)[stage, np.arange(len(at))])
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""
@@ -137,8 +133,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
     retained = contents.on_ranks(retained_bytes(pricing))
     moments = sharded_moments(pricing) if shards_by_unit(scenario) else _moments(pricing)
-    loading = loading_moment(pricing)
-    moments = moments if loading is None else (*moments, loading)
+    moments = (*moments, *loading_moment(pricing))
     totals = [each.total(contents) for each in moments]
     peak = totals[0]
     moment = np.zeros(peak.shape, dtype=np.int8)
@@ -185,11 +180,12 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
     absent = gradients_absent(pricing)
     parameters, gradients = state.parameters, state.gradients
-    loss = loss_bytes(pricing)
-    losses_held = np.maximum(losses * loss, (losses - heads) * loss + heads * head_gradient_bytes(pricing))
-    table = steady + embedding_gradient
-    if scenario.framework.step_in_backward:
-        table = table + state.step_temporary
+    # Losses of prediction layers wait for their backward passes with an fp32 softmax each.
+    loss, own = loss_bytes(pricing), np.minimum(losses, 1.0)
+    saved = loss * FP32 / max(bytes_per_logit(scenario), FP32)
+    at_head = (losses - heads) * saved + heads * head_gradient_bytes(pricing)
+    losses_held = np.maximum((losses - own) * saved + own * loss, at_head)
+    table = steady + embedding_gradient + scenario.framework.step_in_backward * state.step_temporary
     in_step_alone = state.step_temporary + state.widened
     return (
         Moment("backward", parameters, gradients, resident, overlapped, 0.0, 0.0, backward, absent.backward),
@@ -199,22 +195,25 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     )
 
 
-def loading_moment(pricing: Pricing) -> Moment | None:
-    """Return what is alive when weights are built; None where it is no more than a step's state (M30).
+def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
+    """Return what is alive when weights are built; empty where it is no more than a step's state (M30).
 
     With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
-    them. With `buffers_weights` buffers of weights and gradients stand beside the weights that move into them; frozen
-    ones stay, and 8-bit ones share the gradients' buffer.
+    them; built in fp32 they stay with the pool, and ZeRO 2 copies the 16-bit ones. With `buffers_weights` buffers of
+    weights and gradients stand beside the weights that move into them; frozen ones stay, and 8-bit ones share the
+    gradients' buffer.
     """
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
     elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
     buffers = (stage >= 1) & (stage < 3) & (profile.buffers_weights and not elsewhere)
-    built = (stage >= 3) & profile.builds_whole_layers
-    if not (buffers | built).any():
-        return None
+    element = element_bytes(scenario)
+    in_fp32 = profile.builds_in_fp32 * (FP32 + (stage == 2) * element)
+    built = np.maximum((stage >= 3) * profile.builds_whole_layers * element, in_fp32)
+    if not (buffers | (built > 0.0)).any():
+        return ()
     whole = sum(device_parameters(pricing))
-    weights = (2.0 * buffers * parameter_bytes(scenario) + built * element_bytes(scenario)) * whole
-    return Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0)
+    weights = (2.0 * buffers * parameter_bytes(scenario) + built) * whole
+    return (Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0),)
 
 
 class GradientsAbsent(Bare):

@@ -6,7 +6,7 @@ from typing import Final, Literal, assert_never
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
-from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients, tensor_collective, vector
+from simulator.cost.operations.blocks import cast, norm_bytes, separate_products, tensor_collective, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
@@ -227,14 +227,15 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     if profile.repeat_kv or not profile.keep_qkv_output or model.value_norm:
         repeated = float(heads.output_width) if profile.repeat_kv else value
         output = (*output, Saved("value", element * repeated, shared_spread(mixer, "key_value")))
+    copies, summed = separate_products(conditions, "attention", 3)
     joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
     projection = Operation(
         name="query_key_value",
         group="attention_projection",
         weights=_weights(conditions, mixer),
-        saved=output,
+        saved=(*output, *copies),
         moved=cast(conditions, float(model.hidden_size), "sequence"),
-        moved_backward=summed_gradients(conditions, 3),
+        moved_backward=summed,
         collectives=(
             tensor_collective(conditions, "gather"),
             *((joined,) if profile.limits.replicates_kv_heads else ()),

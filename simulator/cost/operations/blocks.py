@@ -128,14 +128,20 @@ def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, 
     return (Amount(4.0 * width, spread),) if conditions.precision == "fp8" else ()
 
 
-def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...]:
-    """Return the bytes of adding up input gradients of separate products: two reads and one write per sum.
+def separate_products(conditions: Conditions, name: str, products: int) -> tuple[tuple[Saved, ...], tuple[Amount, ...]]:
+    """Return what `products` that read one tensor save beside it, and the bytes that they move if not joined in one.
 
-    Every tensor-parallel rank has the whole gradient.
+    Their input gradients are added up: two reads and one write per sum; every tensor-parallel rank has the whole one.
+    With `copied_inputs` each reads a copy of its own, and the gradient of the block's output is copied too (M3).
     """
-    if conditions.framework.fused_projections or products < 2:
-        return ()
-    return (Amount(3.0 * (products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
+    hidden, apart = float(conditions.model.hidden_size), not conditions.framework.fused_projections
+    further = products - 1.0 if apart else 0.0
+    summed = Amount(3.0 * further * element_bytes(conditions) * hidden, "whole")
+    if not conditions.framework.copied_inputs:
+        return (), (summed,) if further else ()
+    saved = Saved(f"{name}_input_copies", further * narrow_element_bytes(conditions) * hidden, "unsplit")
+    copied = Amount(2.0 * (further + 2.0) * element_bytes(conditions) * hidden, "unsplit")
+    return (saved,) if further else (), (summed, copied)
 
 
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
@@ -157,12 +163,14 @@ def network(
     first += [vector(f"{prefix}{name}_bias", width, "column") for name in into if bias]
     last = (Weight(f"{prefix}down", width, hidden, "row"), *((vector(f"{prefix}down_bias", hidden),) if bias else ()))
     gather, reduce = tensor_collective(conditions, "gather"), tensor_collective(conditions, "reduce")
+    saved, moved = separate_products(conditions, name, len(into))
     return (
         Operation(
             name=f"{name}_{'_'.join(into)}",
             group=group,
             weights=tuple(first),
-            moved_backward=summed_gradients(conditions, len(into)),
+            saved=saved,
+            moved_backward=moved,
             collectives=(gather,),
         ),
         activation(conditions, name, group, float(width), "tensor"),

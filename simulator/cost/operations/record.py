@@ -47,15 +47,16 @@ CopySpread = Literal["copies", "copies_exchanged", "copies_tensor", "reached", "
 """Spreads by the token copies that experts process."""
 ContextSpread = Literal["tensor_exchanged", "positions"]
 """Spreads by the context-parallel group."""
-Spread = Literal["whole", "sequence", "scattered", "tensor", "scores", ContextSpread, CopySpread, HeadSpread]
+Spread = Literal["whole", "unsplit", "sequence", "scattered", "tensor", "scores", ContextSpread, CopySpread, HeadSpread]
 """Factor of a number per token on a device; T tokens of the micro batch, t tensor parallel, s sequence.
 
-`whole`: T. `sequence`: T over the sequence-parallel group. `scattered`: the same if tensor parallel is above 1, else 0.
-`tensor`: T / t. `tensor_exchanged`: the same if context parallel is above 1, else 0. `scores`: T s / t. `positions`: s
-over the context-parallel group, whatever the micro batch. `copies`: routed token copies. `copies_exchanged`: the same
-if expert parallel is above 1. `copies_tensor`: the same over the expert-tensor-parallel group. `reached`: a copy of
-each token per rank with experts of it. `pooled`: the tokens of all ranks that share the experts. `pooled_choices`: the
-same over the expert-parallel group.
+`whole`: T. `unsplit`: the same with tensor and without sequence parallelism, else 0. `sequence`: T over the
+sequence-parallel group. `scattered`: the same if tensor parallel is above 1, else 0. `tensor`: T / t.
+`tensor_exchanged`: the same if context parallel is above 1, else 0. `scores`: T s / t. `positions`: s over the
+context-parallel group, whatever the micro batch. `copies`: routed token copies. `copies_exchanged`: the same if expert
+parallel is above 1. `copies_tensor`: the same over the expert-tensor-parallel group. `reached`: a copy of each token
+per rank with experts of it. `pooled`: the tokens of all ranks that share the experts. `pooled_choices`: the same over
+the expert-parallel group.
 
 `key_value`: T over the smaller of t and the key-value heads, as a rank holds at least one head. `ring`: the same with
 context parallelism, else 0. `projection`: T / t, but T with fewer key-value heads than ranks, which gather the

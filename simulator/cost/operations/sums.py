@@ -176,6 +176,9 @@ def extent(pricing: Pricing, spread: Spread) -> Array:
     match spread:
         case "whole":
             result = tokens_per_device(pricing)
+        case "unsplit":
+            unsplit = (block.tensor_parallel > 1.0) & (block.sequence_parallel == 0)
+            result = unsplit * extent(pricing, "whole")
         case "sequence":
             result = extent(pricing, "whole") / sequence_split(block)
         case "scattered":

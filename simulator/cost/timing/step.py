@@ -493,7 +493,9 @@ def step_seconds(
     data = data_parallel_seconds(pricing, forward, np.maximum(work.backward, moves.each_pass))
     optimizer = optimizer_seconds(pricing).max(axis=0)
     offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
-    overhead = _overhead_seconds(pricing.scenario, pipeline) + reference_seconds(pricing, pipeline, forward)
+    # Forward passes of a reference model fill a pipeline once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py).
+    passing = (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0)
+    overhead = _overhead_seconds(pricing.scenario, pipeline) + pricing.scenario.framework.reference_forward * passing
     rest = data + optimizer + offload + overhead
     pipeline = with_waits(pricing, work, pipeline, passes + rest < below)
     total = passes + pipeline.fill + rest
@@ -520,30 +522,14 @@ def _least_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """Return the fixed seconds of a step and of its micro batches, and waits for other ranks, shape (n,) (T23)."""
-    values = scenario.coefficients.time
+    """Return the fixed seconds of a step and of its micro batches, and waits for the slowest rank, shape (n,) (T23).
+
+    Waits are a share of the passes per doubling of the nodes, as in Megatron's trillion-parameter runs.
+    """
+    values, work = scenario.coefficients.time, pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill
     each = 0.0 if passes_are_captured(scenario) else values.micro_batch_overhead_seconds
-    return values.step_overhead_seconds + pipeline.micro_batches * each + waiting_seconds(scenario, pipeline)
-
-
-def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: KindArray) -> Array | float:
-    """Return the seconds of a reference model's forward passes, which score all micro batches before training.
-
-    A pipeline of forward passes alone fills once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py, `eval_batch`).
-    """
-    if not pricing.scenario.framework.reference_forward:
-        return 0.0
-    return np.asarray((pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0))
-
-
-def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """Return the seconds of waiting for the slowest rank: a share of the passes per doubling of the nodes (T23).
-
-    In Megatron's trillion-parameter runs a step at constant work per device takes a few percent more with each factor
-    of ten of the nodes; clusters differ (`node_doubling_wait`).
-    """
-    work = pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill
-    return scenario.coefficients.time.node_doubling_wait * math.log2(max(scenario.nodes, 1)) * work
+    waiting = values.node_doubling_wait * math.log2(max(scenario.nodes, 1)) * work
+    return values.step_overhead_seconds + pipeline.micro_batches * each + waiting
 
 
 @of_sizes

@@ -213,6 +213,7 @@ class FrameworkProfile(Switches, kw_only=True):
     offloaded_modules: tuple[OffloadedModule, ...] = switch(default=(), choices=(*OFFLOADED_MODULES,))
     composed_scan: bool = switch(default=False)
     keep_gathered_inputs: bool = switch(default=False)
+    copied_inputs: bool = switch(default=False)
 
     # Data types of the training state.
     parameter_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"))
@@ -245,6 +246,7 @@ class FrameworkProfile(Switches, kw_only=True):
     host_pinned_bytes: float = switch(default=0.0, high=64, moves=("host",))
     offload_parameters: bool = switch(default=False)
     builds_whole_layers: bool = switch(default=False, moves=("memory",))
+    builds_in_fp32: bool = switch(default=False, moves=("memory",))
     buffers_weights: bool = switch(default=False, moves=("memory",))
     saves_on_host: str = switch(default="none", choices=("none", "weights", "state"), moves=("host",))
     loads_on_host: str = switch(default="none", choices=("none", "sharded", "always"), moves=("host",))
