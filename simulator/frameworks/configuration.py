@@ -19,7 +19,16 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, written_keys
 from simulator.frameworks.flags import plain, table_of
 from simulator.frameworks.purpose import STAGES
-from simulator.frameworks.values import Cause, PlainValue, joined, known_value, path_set_by_user, unknown_value
+from simulator.frameworks.values import (
+    Cause,
+    PlainValue,
+    joined,
+    known_value,
+    note_used,
+    path_set_by_user,
+    set_by_user,
+    unknown_value,
+)
 from simulator.records import Record
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
@@ -77,7 +86,7 @@ def remark_keys(arguments: Arguments, keys: Iterable[tuple[str, Key]], *framewor
 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
 _MISSING: Final = "???"
-_PLACEHOLDER: Final = re.compile(r"x{3,}")
+_PLACEHOLDER: Final = re.compile(r"x{3,}|<[A-Za-z][^<>]{0,200}>|\{\{[^{}]{0,200}\}\}|TODO|CHANGE_?ME")
 """Placeholder for a value that the user must fill in: `vocab_size: xxx` in FlagScale da4935e, examples/aquila."""
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64
@@ -193,6 +202,17 @@ class Interpolation:
         return filled
 
 
+def filled_keys(arguments: Arguments, keys: Iterable[Key]) -> list[Key]:
+    """Return the keys with references to others of them replaced; a value that only the run knows is a hole."""
+    interpolation = Interpolation(keys, {**set_by_user(), **arguments.settings})
+    filled = interpolation.keys()
+    arguments.used |= interpolation.used
+    note_used(interpolation.used)
+    arguments.passed |= {plain(name) for name in interpolation.referred if plain(name) not in arguments.table}
+    arguments.note_unset(interpolation.assumed_unset)
+    return filled
+
+
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 """Suffixes of configuration files."""
 
@@ -255,7 +275,7 @@ def over_file(arguments: Arguments, launch: LaunchCommand) -> tuple[Configuratio
     if document is None:
         return None
     words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
-    return document, replaced(document, words, arguments.file)
+    return document, replaced(arguments, document, words)
 
 
 def need_written(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> None:
@@ -275,7 +295,7 @@ def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, tak
     if named is None:
         need_written(arguments, launch, word.text, "model")
     else:
-        take(arguments, named.keys, named.file)
+        take(arguments, filled_keys(arguments, (key for key in named.keys if key.dotted not in flags)), named.file)
     arguments.entries |= flags
 
 
@@ -296,12 +316,12 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
             arguments.bags |= word.causes
 
 
-def replaced(document: Configuration | None, words: Mapping[str, PlainValue], file: str) -> list[Key]:
-    """Return the keys of a document, with those named by `words` (dotted names, from `file`) replaced."""
+def replaced(arguments: Arguments, document: Configuration | None, words: Mapping[str, PlainValue]) -> list[Key]:
+    """Return the keys of a document, with those that `words` of the recipe name, dotted, replaced."""
     keys = [dataclasses.replace(key, file=document.file) for key in document.keys] if document is not None else []
     left = [key for key in keys if key.dotted not in words]
-    own = (Key(tuple(name.split(".")), (word,), word.line, _scalar(word), file) for name, word in words.items())
-    return [*left, *own]
+    own = (Key((*name.split("."),), (word,), word.line, _scalar(word), arguments.file) for name, word in words.items())
+    return filled_keys(arguments, [*left, *own])
 
 
 def _scalar(word: PlainValue) -> object:

@@ -150,14 +150,24 @@ def reading_within(root: Path | None, settings: Mapping[str, str]) -> Iterator[N
 
 def path_set_by_user(name: str) -> str | None:
     """Return the path that the user set for a file that a recipe names; None without one."""
-    path = (_NAMED.get() or {}).get(name)
+    path = set_by_user().get(name)
     if path is not None:
-        _USED.set(_USED.get() | {name})
+        note_used({name})
     return path
 
 
+def set_by_user() -> Mapping[str, str]:
+    """Return what the user set (`--set`), by name."""
+    return _NAMED.get() or {}
+
+
+def note_used(names: Iterable[str]) -> None:
+    """Note that settings of the user's were used."""
+    _USED.set(_USED.get().union(names))
+
+
 def used_names() -> frozenset[str]:
-    """Return the names of files whose user-set paths were used."""
+    """Return the names of settings that were used, those of files among them."""
     return _USED.get()
 
 
