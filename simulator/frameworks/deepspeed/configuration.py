@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
@@ -47,17 +48,17 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
     configured = _configuration(arguments, launch, name, entry.value_line)
     if configured is None and launch is not None:
         need_written(arguments, launch, name, "zero_stage")
-    if configured is not None:
-        remark_keys(arguments, _unread(configured.keys), "deepspeed")
-    for key in configured.keys if configured else ():
-        _compare(arguments, key, configured.file if configured else "")
+    keys = [dataclasses.replace(key, file=configured.file) for key in configured.keys] if configured else []
+    remark_keys(arguments, _unread(keys), "deepspeed")
+    for key in keys:
+        _compare(arguments, key)
         if not _is_taken(key) or key.dotted in arguments.entries or not key.values:
             continue
         text = key.values[0].text
         if text == "auto" and key.name not in _BY_HIDDEN_SIZE:
             continue
         values = (known_value(_count(text), key.line),) if key.values[0].known and key.name in _COUNTS else key.values
-        arguments.add(key.dotted, values, key.line, configured.file if configured else "")
+        arguments.add(key.dotted, values, key.line, key.file)
     return True
 
 
@@ -68,14 +69,14 @@ _OF_TRAINER: Final = {
 """Keys whose value the Trainer compares with a flag of its own, which it takes for `auto`."""
 
 
-def _compare(arguments: Arguments, key: Key, file: str) -> None:
+def _compare(arguments: Arguments, key: Key) -> None:
     """Remark a batch that differs from the Trainer's: it raises ValueError (transformers v4.57, `fill_match`)."""
     own = arguments.entry(_OF_TRAINER[key.dotted]) if key.dotted in _OF_TRAINER else None
     text = key.values[0].text if key.values and key.values[0].known else ""
     if own is None or own.causes or not text.isdecimal() or not own.text.isdecimal() or int(text) == int(own.text):
         return
     message = f"{key.dotted} {text} of DeepSpeed's configuration against {own.spelled} {own.text}: the Trainer stops"
-    arguments.remark_line("contradiction", "error", message, key.line, file=file, fix=f"{key.dotted}: auto")
+    arguments.remark_line("contradiction", "error", message, key.line, file=key.file, fix=f"{key.dotted}: auto")
 
 
 _BY_HIDDEN_SIZE: Final = frozenset(["stage3_prefetch_bucket_size", "reduce_bucket_size"])
