@@ -174,3 +174,11 @@ def test_a_program_that_may_not_train_makes_no_failure(program: str, more: str, 
     file.write_text(text, encoding="utf-8")
     (result,) = check_files([str(file)], question_of({"hardware": "a100-sxm-80g"}), Gates())
     assert result.outcome == outcome
+
+
+@pytest.mark.parametrize(("more", "priced"), [("", False), (" --fsdp_version 2", True), (" --optim lion_32bit", True)])
+def test_a_factored_moment_over_flat_shards_is_not_priced(more: str, priced: bool, tmp_path: Path) -> None:
+    text = TRAINER.removesuffix(" --fsdp_config ")
+    recipe = read(f"{text} --optim adafactor{more}\n", tmp_path, "run.sh")
+    messages = [remark.message for remark in recipe.remarks if remark.rule == "not-modelled"]
+    assert any("flat parameters" in message for message in messages) is not priced

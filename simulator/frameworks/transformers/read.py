@@ -29,6 +29,7 @@ _MICRO_BATCH_SIZE: Final = 8
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
 _PARAMETERS_ON_HOST: Final = "zero_optimization.offload_param.device"
+_VERSIONS: Final = ("fsdp_version", "fsdp_config.version", "fsdp_config.fsdp_version")
 _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard": 3, "shard_grad_op": 2}
 """ZeRO stage by FSDP strategy; names that contain another one come first."""
 
@@ -55,6 +56,9 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
+    if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
+        # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
+        arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
     if stage in ("dpo", "kto"):
         # LLaMA-Factory ff6d4d1, hparams/finetuning_args.py: `use_ref_model`.
         loss = arguments.text("loss", "pref_loss") or ""
