@@ -239,7 +239,7 @@ def _runs_text(numbers: tuple[int, ...]) -> str:
     return ",".join(f"{layers}x{length}" if length > 2 else ",".join([str(layers)] * length) for layers, length in runs)
 
 
-def need_text(estimate: Estimate) -> str:
+def interval_text(estimate: Estimate) -> str:
     """Return the 90 % interval of the need, and what of it goes back where it reaches the capacity and yet fits."""
     memory, interval = estimate.memory, estimate.memory.interval_bytes
     if interval is None:
@@ -254,7 +254,7 @@ def need_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     """Yield the certainty of the verdict; `full` as of `open_lines`."""
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
-        yield f"90 % interval of the need: {need_text(estimate)}; fits with {probability_text(probability)} %"
+        yield f"90 % interval of the need: {interval_text(estimate)}; fits with {probability_text(probability)} %"
     yield from open_lines(estimate, full=full)
     if (host := host_text(estimate.memory)) is not None:
         yield host
