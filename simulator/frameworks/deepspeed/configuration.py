@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.files import read_table
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Configuration, configuration, need_written, remark_keys
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
@@ -17,22 +18,12 @@ from simulator.frameworks.values import known_value
 
 _TABLE: Final = table_of("deepspeed")
 _Preset = tuple[int, tuple[str, ...]]
-_PRESETS: Final[dict[str, _Preset]] = {
-    **{f"z{stage}": (stage, ()) for stage in range(4)},
-    "z2_offload": (2, ("optimizer",)),
-    "z3_offload": (3, ("optimizer", "param")),
+_PRESETS: Final[dict[tuple[str, str], _Preset]] = {
+    (row["owner"], row["name"]): (int(row["stage"]), tuple(row["offloaded"].split()))
+    for row in read_table(__file__, "presets")
 }
-"""ZeRO stage and what is offloaded in the configurations shipped with ms-swift 4.6 (`swift/config`) and LLaMA-Factory
-ff6d4d1 (`examples/deepspeed`), by name without `ds_` and with `z` for `zero`."""
-_OF_AXOLOTL: Final[dict[str, _Preset]] = {
-    "zero1": (1, ()),
-    "zero2": (2, ("optimizer",)),
-    "zero3": (3, ()),
-    "zero3_bf16": (3, ()),
-    "zero3_bf16_cpuoffload_all": (3, ("optimizer", "param")),
-    "zero3_bf16_cpuoffload_params": (3, ("param",)),
-}
-"""The same of axolotl 067b021c8 (`deepspeed_configs`), which `axolotl fetch` copies beside a recipe."""
+"""ZeRO stage and what is offloaded in shipped configurations, by owner and name; those of ms-swift and LLaMA-Factory
+have no owner, and a name without `ds_` and with `z` for `zero`."""
 
 
 def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
@@ -133,7 +124,7 @@ _SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimiz
 def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str, line: int) -> Configuration | None:
     """Return the configuration of a name: the file beside the recipe, else the preset shipped under it."""
     stem = PurePath(name).stem
-    preset = _PRESETS.get(stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
+    preset = _PRESETS.get(("", stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config")))
     if preset is not None and "/" not in name and "." not in name:
         return _preset(arguments, preset, line)
     try:
@@ -143,7 +134,13 @@ def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str
         return Configuration(str(path), tuple(keys_of(path, read_document(path))))
     except InputError:
         of_axolotl = PurePath(name).parent.name == "deepspeed_configs"
-        preset = _OF_AXOLOTL.get(stem) if of_axolotl else preset if name.startswith("examples/deepspeed/") else None
+        preset = (
+            _PRESETS.get(("axolotl", stem))
+            if of_axolotl
+            else preset
+            if name.startswith("examples/deepspeed/")
+            else None
+        )
         if preset is None:
             raise
         owner = "axolotl" if of_axolotl else "LLaMA-Factory"
