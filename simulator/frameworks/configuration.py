@@ -19,16 +19,7 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, written_keys
 from simulator.frameworks.flags import plain, table_of
 from simulator.frameworks.purpose import STAGES
-from simulator.frameworks.values import (
-    Cause,
-    PlainValue,
-    joined,
-    known_value,
-    note_used,
-    path_set_by_user,
-    set_by_user,
-    unknown_value,
-)
+from simulator.frameworks.values import Cause, PlainValue, joined, known_value, set_by_user, unknown_value
 from simulator.records import Record
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
@@ -139,10 +130,11 @@ class Interpolation:
         return self._asked(name, key.line) or joined([unknown_value(text[:200], key.line, [Cause(key.line, name)])])
 
     def _asked(self, name: str, line: int) -> PlainValue | None:
-        if name not in self._settings:
+        text = self._settings.get(name, set_by_user(name))
+        if text is None:
             return None
         self.used.add(name)
-        return known_value(self._settings[name], line)
+        return known_value(text, line)
 
     def _text(self, text: str, path: tuple[str, ...], depth: int) -> tuple[str | None, str]:
         """Return a text with all references replaced, or None and the first that cannot be: a variable, else itself."""
@@ -204,10 +196,9 @@ class Interpolation:
 
 def filled_keys(arguments: Arguments, keys: Iterable[Key]) -> list[Key]:
     """Return the keys with references to others of them replaced; a value that only the run knows is a hole."""
-    interpolation = Interpolation(keys, {**set_by_user(), **arguments.settings})
+    interpolation = Interpolation(keys, arguments.settings)
     filled = interpolation.keys()
     arguments.used |= interpolation.used
-    note_used(interpolation.used)
     arguments.passed |= {plain(name) for name in interpolation.referred if plain(name) not in arguments.table}
     arguments.note_unset(interpolation.assumed_unset)
     return filled
@@ -230,7 +221,7 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
 
     Raises InputError where it is neither written nor beside the recipe, or not a configuration file.
     """
-    written = launch.written(name) if path_set_by_user(name) is None else None
+    written = launch.written(name) if set_by_user(name) is None else None
     if written is not None:
         if written.pieces and not any(piece.known for piece in written.pieces):
             return None
@@ -242,7 +233,7 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
 
 def configuration_path(launch: LaunchCommand, file: str, name: str, line: int) -> Path:
     """Return the path of a file that a launch names: in its folder, else beside the recipe. Raises InputError."""
-    if path_set_by_user(name) is not None:
+    if set_by_user(name) is not None:
         return beside(file, name, line)
     if launch.folder and not name.startswith(("/", "~")):
         try:

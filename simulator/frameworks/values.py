@@ -148,22 +148,12 @@ def reading_within(root: Path | None, settings: Mapping[str, str]) -> Iterator[N
         _USED.reset(tokens[2])
 
 
-def path_set_by_user(name: str) -> str | None:
-    """Return the path that the user set for a file that a recipe names; None without one."""
-    path = set_by_user().get(name)
-    if path is not None:
-        note_used({name})
-    return path
-
-
-def set_by_user() -> Mapping[str, str]:
-    """Return what the user set (`--set`), by name."""
-    return _NAMED.get() or {}
-
-
-def note_used(names: Iterable[str]) -> None:
-    """Note that settings of the user's were used."""
-    _USED.set(_USED.get().union(names))
+def set_by_user(name: str) -> str | None:
+    """Return what the user set for a name, such as the path of a file that a recipe names; None without a setting."""
+    text = (_NAMED.get() or {}).get(name)
+    if text is not None:
+        _USED.set(_USED.get() | {name})
+    return text
 
 
 def used_names() -> frozenset[str]:
