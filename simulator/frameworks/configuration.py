@@ -104,8 +104,6 @@ class Interpolation:
         self._settings = settings
         self._resolved: dict[str, str] = {}
         """Values resolved so far, by key."""
-        self.used: set[str] = set()
-        """Settings that were used."""
         self.referred: set[str] = set()
         """Keys that another key refers to."""
         self.assumed_unset: set[str] = set()
@@ -131,10 +129,7 @@ class Interpolation:
 
     def _asked(self, name: str, line: int) -> PlainValue | None:
         text = self._settings.get(name, set_by_user(name))
-        if text is None:
-            return None
-        self.used.add(name)
-        return known_value(text, line)
+        return None if text is None else known_value(text, line)
 
     def _text(self, text: str, path: tuple[str, ...], depth: int) -> tuple[str | None, str]:
         """Return a text with all references replaced, or None and the first that cannot be: a variable, else itself."""
@@ -198,7 +193,6 @@ def filled_keys(arguments: Arguments, keys: Iterable[Key]) -> list[Key]:
     """Return the keys with references to others of them replaced; a value that only the run knows is a hole."""
     interpolation = Interpolation(keys, arguments.settings)
     filled = interpolation.keys()
-    arguments.used |= interpolation.used
     arguments.passed |= {plain(name) for name in interpolation.referred if plain(name) not in arguments.table}
     arguments.note_unset(interpolation.assumed_unset)
     return filled

@@ -133,17 +133,11 @@ def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str
         path = beside(arguments.file, name, line)
         return Configuration(str(path), tuple(keys_of(path, read_document(path))))
     except InputError:
-        of_axolotl = PurePath(name).parent.name == "deepspeed_configs"
-        preset = (
-            _PRESETS.get(("axolotl", stem))
-            if of_axolotl
-            else preset
-            if name.startswith("examples/deepspeed/")
-            else None
-        )
-        if preset is None:
+        owner = "axolotl" if PurePath(name).parent.name == "deepspeed_configs" else "LLaMA-Factory"
+        if owner == "axolotl":
+            preset = _PRESETS.get((owner, stem))
+        if preset is None or not (owner == "axolotl" or name.startswith("examples/deepspeed/")):
             raise
-        owner = "axolotl" if of_axolotl else "LLaMA-Factory"
         message = f"{name[:200]} is not beside the recipe: taken as {owner} ships it"
         arguments.remark_line("base-configuration", "warning", message, line)
         return _preset(arguments, preset, line)
