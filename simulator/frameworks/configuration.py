@@ -77,7 +77,7 @@ def remark_keys(arguments: Arguments, keys: Iterable[tuple[str, Key]], *framewor
 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
 _MISSING: Final = "???"
-_PLACEHOLDER: Final = re.compile(r"x{3,}|<[A-Za-z][^<>]{0,200}>|\{\{[^{}]{0,200}\}\}|TODO|CHANGE_?ME")
+_PLACEHOLDER: Final = re.compile(r"x{3,}|<[A-Za-z][^<>]{0,200}>|\{\{[^{}]{0,200}\}\}|TO_?DO|CHANGE_?ME")
 """Placeholder for a value that the user must fill in: `vocab_size: xxx` in FlagScale da4935e, examples/aquila."""
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64

@@ -59,7 +59,7 @@ def micro_batch(recipe: Recipe) -> int:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("hole", ["${oc.env:SIZE}", "${nothing.here}", "<your batch>", "TODO", "{{ batch }}"])
+@pytest.mark.parametrize("hole", ["${oc.env:SIZE}", "${nothing.here}", "<your batch>", "CHANGEME", "{{ batch }}"])
 def test_what_nothing_resolves_is_asked_for(name: str, hole: str, tmp_path: Path) -> None:
     batch = hole if name.endswith("toml") else f'"{hole}"'
     recipe = read(tmp_path, name, batch)

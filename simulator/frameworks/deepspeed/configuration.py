@@ -20,7 +20,7 @@ _TABLE: Final = table_of("deepspeed")
 _Preset = tuple[int, tuple[str, ...]]
 _PRESETS: Final[dict[tuple[str, str], _Preset]] = {
     (row["owner"], row["name"]): (int(row["stage"]), tuple(row["offloaded"].split()))
-    for row in read_table(__file__, "presets")
+    for row in read_table(__file__, "_presets")
 }
 """ZeRO stage and what is offloaded in shipped configurations, by owner and name; those of ms-swift and LLaMA-Factory
 have no owner, and a name without `ds_` and with `z` for `zero`."""
