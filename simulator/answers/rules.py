@@ -40,6 +40,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.stacks import framework_files
 from simulator.question.units import GIGA
 from simulator.records import Bare, replace
+from simulator.search.rules import RULES
 from simulator.search.space import divisors
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
@@ -260,31 +261,6 @@ def fact_of(framework: str, name: str) -> Any:
     return _FILES.get(framework, {}).get(name, {})
 
 
-_BLAME: Final[dict[str, tuple[str, ...]]] = {
-    "devices": ("nodes", "dp", "tp", "pp"),
-    "heads": ("tp", "model"),
-    "kv_heads": ("tp", "model"),
-    "ffn": ("tp", "etp"),
-    "vocabulary": ("tp",),
-    "layers": ("stage_layers", "pp"),
-    "node_groups": ("pp", "nodes"),
-    "virtual_stages": ("layers_per_virtual_stage", "vpp", "pp"),
-    "batch": ("global_batch_size", "micro_batch_size"),
-    "sequence": ("seq_length", "cp"),
-    "context_heads": ("cp", "tp"),
-    "experts": ("ep", "etp"),
-    "sequence_parallel": ("sequence_parallel", "tp"),
-    "zero_stage": ("zero_stage", "pp"),
-    "sharding_groups": ("sharding_degree", "zero_stage"),
-    "parameters_on_host": ("offload_parameters", "zero_stage"),
-    "offload_pipeline": ("offload", "pp"),
-    "offload_recompute": ("offload", "recompute"),
-    "two_stages": ("layers_per_virtual_stage", "vpp", "pp"),
-    "recompute_layers": ("recompute_layers", "recompute"),
-}
-"""Settings that decide each layout rule."""
-
-
 def findings(launch: LaunchFacts, violations: Iterable[Violation]) -> tuple[Remark, ...]:
     """Return every refusal of a launch: the layout's violations in the framework's words, and the framework's own."""
     rules = [rule for rule in FRAMEWORK_RULES if rule.framework == launch.scenario.framework.name]
@@ -293,9 +269,10 @@ def findings(launch: LaunchFacts, violations: Iterable[Violation]) -> tuple[Rema
 
 def _of_layout(launch: LaunchFacts, rules: list[FrameworkRule], violations: Iterable[Violation]) -> Iterator[Remark]:
     known = {rule.layout_rule: rule for rule in rules if rule.layout_rule}
+    settings = {rule.id: rule.settings for rule in RULES}
     for violation in violations:
         rule = known.get(violation.rule)
-        place = _place(launch, (*(rule.blame if rule else ()), *_BLAME.get(violation.rule, ())))
+        place = _place(launch, (*(rule.blame if rule else ()), *settings.get(violation.rule, ())))
         if lacking := _not_modelled(launch, violation.rule):
             yield Remark("not-modelled", "error", lacking, place, violation.fix)
         elif rule is None:

@@ -19,7 +19,7 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, written_keys
 from simulator.frameworks.flags import plain, table_of
 from simulator.frameworks.purpose import STAGES
-from simulator.frameworks.values import Cause, PlainValue, joined, known_value, path_set_by_user, unknown_value
+from simulator.frameworks.values import Cause, PlainValue, joined, known_value, set_by_user, unknown_value
 from simulator.records import Record
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
@@ -77,7 +77,7 @@ def remark_keys(arguments: Arguments, keys: Iterable[tuple[str, Key]], *framewor
 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
 _MISSING: Final = "???"
-_PLACEHOLDER: Final = re.compile(r"x{3,}")
+_PLACEHOLDER: Final = re.compile(r"x{3,}|<[A-Za-z][^<>]{0,200}>|\{\{[^{}]{0,200}\}\}|TO_?DO|CHANGE_?ME")
 """Placeholder for a value that the user must fill in: `vocab_size: xxx` in FlagScale da4935e, examples/aquila."""
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64
@@ -104,8 +104,6 @@ class Interpolation:
         self._settings = settings
         self._resolved: dict[str, str] = {}
         """Values resolved so far, by key."""
-        self.used: set[str] = set()
-        """Settings that were used."""
         self.referred: set[str] = set()
         """Keys that another key refers to."""
         self.assumed_unset: set[str] = set()
@@ -130,10 +128,8 @@ class Interpolation:
         return self._asked(name, key.line) or joined([unknown_value(text[:200], key.line, [Cause(key.line, name)])])
 
     def _asked(self, name: str, line: int) -> PlainValue | None:
-        if name not in self._settings:
-            return None
-        self.used.add(name)
-        return known_value(self._settings[name], line)
+        text = self._settings.get(name, set_by_user(name))
+        return None if text is None else known_value(text, line)
 
     def _text(self, text: str, path: tuple[str, ...], depth: int) -> tuple[str | None, str]:
         """Return a text with all references replaced, or None and the first that cannot be: a variable, else itself."""
@@ -193,6 +189,15 @@ class Interpolation:
         return filled
 
 
+def filled_keys(arguments: Arguments, keys: Iterable[Key]) -> list[Key]:
+    """Return the keys with references to others of them replaced; a value that only the run knows is a hole."""
+    interpolation = Interpolation(keys, arguments.settings)
+    filled = interpolation.keys()
+    arguments.passed |= {plain(name) for name in interpolation.referred if plain(name) not in arguments.table}
+    arguments.note_unset(interpolation.assumed_unset)
+    return filled
+
+
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 """Suffixes of configuration files."""
 
@@ -210,7 +215,7 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
 
     Raises InputError where it is neither written nor beside the recipe, or not a configuration file.
     """
-    written = launch.written(name) if path_set_by_user(name) is None else None
+    written = launch.written(name) if set_by_user(name) is None else None
     if written is not None:
         if written.pieces and not any(piece.known for piece in written.pieces):
             return None
@@ -222,7 +227,7 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
 
 def configuration_path(launch: LaunchCommand, file: str, name: str, line: int) -> Path:
     """Return the path of a file that a launch names: in its folder, else beside the recipe. Raises InputError."""
-    if path_set_by_user(name) is not None:
+    if set_by_user(name) is not None:
         return beside(file, name, line)
     if launch.folder and not name.startswith(("/", "~")):
         try:
@@ -255,7 +260,7 @@ def over_file(arguments: Arguments, launch: LaunchCommand) -> tuple[Configuratio
     if document is None:
         return None
     words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
-    return document, replaced(document, words, arguments.file)
+    return document, replaced(arguments, document, words)
 
 
 def need_written(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> None:
@@ -275,7 +280,7 @@ def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, tak
     if named is None:
         need_written(arguments, launch, word.text, "model")
     else:
-        take(arguments, named.keys, named.file)
+        take(arguments, filled_keys(arguments, (key for key in named.keys if key.dotted not in flags)), named.file)
     arguments.entries |= flags
 
 
@@ -296,12 +301,12 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
             arguments.bags |= word.causes
 
 
-def replaced(document: Configuration | None, words: Mapping[str, PlainValue], file: str) -> list[Key]:
-    """Return the keys of a document, with those named by `words` (dotted names, from `file`) replaced."""
+def replaced(arguments: Arguments, document: Configuration | None, words: Mapping[str, PlainValue]) -> list[Key]:
+    """Return the keys of a document, with those that `words` of the recipe name, dotted, replaced."""
     keys = [dataclasses.replace(key, file=document.file) for key in document.keys] if document is not None else []
     left = [key for key in keys if key.dotted not in words]
-    own = (Key(tuple(name.split(".")), (word,), word.line, _scalar(word), file) for name, word in words.items())
-    return [*left, *own]
+    own = (Key((*name.split("."),), (word,), word.line, _scalar(word), arguments.file) for name, word in words.items())
+    return filled_keys(arguments, [*left, *own])
 
 
 def _scalar(word: PlainValue) -> object:

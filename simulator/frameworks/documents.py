@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError, NoRecipeError
-from simulator.frameworks.values import EMPTY, PlainValue, known_value, path_set_by_user, require_inside, root_of
+from simulator.frameworks.values import EMPTY, PlainValue, known_value, require_inside, root_of, set_by_user
 from simulator.question.origin import option_for
 from simulator.question.specs.documents import parse_json, read_json, read_limited, read_yaml
 from simulator.question.specs.yaml_text import parse_yaml
@@ -83,7 +83,7 @@ def beside(file: str, name: str, line: int) -> Path:
     leads to a file counts. A user's setting may point elsewhere. Raises InputError where that file does not exist,
     AbsentFileError where the repository has none of the name.
     """
-    named = path_set_by_user(name)
+    named = set_by_user(name)
     if named is not None:
         with contextlib.suppress(OSError, ValueError):
             if Path(named).is_file():

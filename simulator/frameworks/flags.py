@@ -236,7 +236,7 @@ def table_file(name: str) -> Path:
 
 def table_names() -> tuple[str, ...]:
     """Return the names of all tables."""
-    files = FOLDER.glob("*/*.csv")
+    files = FOLDER.glob("*/[!_]*.csv")
     return tuple(sorted(file.parent.name if file.stem == OWN_TABLE else file.stem for file in files))
 
 

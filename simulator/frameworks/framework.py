@@ -65,6 +65,8 @@ class FileForm:
     """Tables of its keys; empty where they are its framework's."""
     complete: bool = True
     """Whether its tables list every key."""
+    refers: bool = True
+    """Whether `${key}` stands for another key's value; no where `read` replaces what its files refer to."""
     in_words_of: str = ""
     """Framework whose flags its keys stand for, by the aliases in its own table; empty where they are its own."""
 

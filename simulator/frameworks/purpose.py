@@ -39,6 +39,8 @@ _SURE: Final = _words("sure")
 """Programs recognised by name even with training flags, which their own scripts pass along."""
 _LENGTHS: Final = frozenset(_words("length"))
 """Flags of training runs; with one of them the name of another program is not decisive."""
+_OF_OPTIMIZER: Final = ("learning_rate", "lr", "do_train", "num_train_epochs", "optim", "lr_scheduler_type")
+"""Flags that say that a program updates weights."""
 _OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
 """A key of a configuration that a command line overrides, or a configuration file."""
 _DATA: Final = re.compile(r"-o$|--(?:in|out|save)[_a-z]*$")
@@ -113,6 +115,13 @@ def require_training(launch: LaunchCommand, file: str) -> None:
         does = does or (f"{program} is started alone, and nothing says that it trains" if _is_plain(launch) else "")
     if does:
         raise no_training(does[:200], file, launch.line)
+
+
+def note_purpose(arguments: Arguments, launch: LaunchCommand) -> None:
+    """Remark a program of which neither its name nor a flag says that it trains: it may keep no optimizer."""
+    if not (_TRAINS.search(launch.script.text.lower()) or launch.program == "trl" or arguments.has(*_OF_OPTIMIZER)):
+        message = f"{_program(launch)[:80]}: neither its name nor a flag says that it trains; a training is priced"
+        arguments.remark("upper-bound", "warning", message)
 
 
 def encoder_task(launch: LaunchCommand) -> str:

@@ -148,16 +148,16 @@ def reading_within(root: Path | None, settings: Mapping[str, str]) -> Iterator[N
         _USED.reset(tokens[2])
 
 
-def path_set_by_user(name: str) -> str | None:
-    """Return the path that the user set for a file that a recipe names; None without one."""
-    path = (_NAMED.get() or {}).get(name)
-    if path is not None:
+def set_by_user(name: str) -> str | None:
+    """Return what the user set for a name, such as the path of a file that a recipe names; None without a setting."""
+    text = (_NAMED.get() or {}).get(name)
+    if text is not None:
         _USED.set(_USED.get() | {name})
-    return path
+    return text
 
 
 def used_names() -> frozenset[str]:
-    """Return the names of files whose user-set paths were used."""
+    """Return the names of settings that were used, those of files among them."""
     return _USED.get()
 
 

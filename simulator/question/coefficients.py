@@ -37,6 +37,8 @@ class Prior(NamedTuple):
     spread: float
     """Standard deviation of the prior, as a share of the prior value."""
     about: str
+    fitted: bool = True
+    """Whether shipped rows decide it apart from others."""
 
 
 _TABLE = rows_of("coefficients")
@@ -50,7 +52,8 @@ def _amount(cell: str) -> float:
 def _coefficient(row: TableRow, _type: str) -> Any:
     """Return the dataclass field of a coefficient: its prior value, with unit, bounds and spread as metadata."""
     low, high, spread = (_amount(row[column]) for column in ("low", "high", "spread"))
-    return field(default=_amount(row["value"]), metadata={"prior": Prior(row["unit"], low, high, spread, row["about"])})
+    prior = Prior(row["unit"], low, high, spread, row["about"], row["fitted"] != "no")
+    return field(default=_amount(row["value"]), metadata={"prior": prior})
 
 
 def _of_kind(kind: CoefficientKind) -> dict[str, dict[str, str]]:

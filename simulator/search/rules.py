@@ -37,6 +37,8 @@ class Rule(NamedTuple):
     template: str
     """Message with figures in braces: fields of the layout, or entries of `_FIGURES`."""
     fix_template: str
+    settings: tuple[str, ...]
+    """What decides whether it is broken: options of a layout, a cluster or a stack."""
 
     def message(self, scenario: Scenario, layout: Layout) -> str:
         """Return how this layout breaks the rule."""
@@ -599,7 +601,8 @@ class _Figures(dict[str, object]):
 
 def _rules() -> Iterator[Rule]:
     for row in read_table(__file__, "rules"):
-        yield Rule(row["id"], _BROKEN[row["id"]], row["about"], row["message"], row["fix"])
+        settings = tuple(row["settings"].split())
+        yield Rule(row["id"], _BROKEN[row["id"]], row["about"], row["message"], row["fix"], settings)
 
 
 *_ALWAYS, ACROSS_NODES = _rules()

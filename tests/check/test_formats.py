@@ -13,6 +13,7 @@ import pytest
 from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.question.origin import Place, Remark
+from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Changed, Checked, Checks, Stored
 from simulator.search.rules import RULES
 from simulator.show.forms import ANSWERS
@@ -22,6 +23,7 @@ from simulator.show.report.check import (
     changed_line,
     check_table,
     github_summary,
+    range_line,
     rule_text,
 )
 from simulator.show.report.presentation import Presentation
@@ -313,3 +315,19 @@ def test_quiet_keeps_the_reason_and_many_of_one_kind_are_one_row() -> None:
 def test_a_page_of_many_recipes_holds_no_library() -> None:
     many = tuple(replace(fits(), file=f"{number}.sh") for number in range(200))
     assert len(text("html", *many)) < 1_000_000
+
+
+def test_an_interval_over_the_capacity_of_what_fits_says_what_goes_back() -> None:
+    """A firm verdict beside an interval that reaches over the memory would be a riddle."""
+    result = fits()
+    assert result.estimate is not None
+    memory = result.estimate.memory
+    assert memory.interval_bytes is not None
+    (line,) = range_line(result)
+    assert "given back" not in line
+    wide = replace(memory.interval_bytes, high=memory.capacity_bytes + GIB)
+    (line,) = range_line(
+        replace(result, estimate=replace(result.estimate, memory=replace(memory, interval_bytes=wide)))
+    )
+    cached_bytes = memory.device_bytes - memory.need_bytes
+    assert f" GiB, {cached_bytes / GIB:.2f} of them cached blocks that are given back, " in line

@@ -182,6 +182,13 @@ def test_adafactor_keeps_rows_and_columns() -> None:
     layer = 2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336)
     sides = 32 * layer + 2 * (4096 + 128256)
     assert found == 4 * (sides + 65 * 4096) / 8
+    options = {"optimizer": "adafactor", "fully_shard": "false"}
+    scenario = scenario_of(model="llama3.1-8b", devices=8, profile="torch", options=options)
+    # DeepSpeed v0.19.5, runtime/zero/stage_1_and_2.py: a group's parameters are one vector, with a whole moment.
+    every = total_parameters(scenario.model)
+    for zero_stage, expected in ((0, sides + 65 * 4096), (1, every / 8), (2, every / 8)):
+        pricing = pricing_of(scenario, layout_of(scenario, zero_stage=zero_stage))
+        assert float(training_state(pricing).optimizer[0, 0]) == pytest.approx(4 * expected)
 
 
 def test_what_muon_gathers_of_matrices_in_equal_parts() -> None:

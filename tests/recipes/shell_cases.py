@@ -36,6 +36,15 @@ CASES = {
         None,
     ),
     "read-lines": ("while read -r a b; do T+=\"$b-$a,\"; done <<< $'1 2\\n3 4\\n5'; torchrun t.py $T $a", None),
+    "read-all": (
+        "set -e; B=2\nread -r -d '' A <<EOT || true\ntorchrun t.py --b $B \\\\\n  --c 3\nEOT\neval \"$A\"",
+        "<--b><2><--c><3>",
+    ),
+    "read-all-quoted": (
+        "read -rd '' A <<'EOT'\nB=3\ntorchrun t.py --b $B \\\n  --c 3\nEOT\necho $? > /dev/null; eval \"$A\"",
+        "<--b><3><--c><3>",
+    ),
+    "read-fails": ("set -e\ntorchrun t.py 1\nread -r -d '' A <<EOT\nx\nEOT\ntorchrun t.py $A", "<1>"),
     "while": ("i=0; while [ $i -lt 3 ]; do i=$((i+1)); L=$L-$i; done; torchrun t.py $L", "<-1-2-3>"),
     "until": ("i=0; until [ $i -ge 2 ]; do i=$((i+1)); done; torchrun t.py $i", "<2>"),
     "function": ('f() { local q=$1; shift; torchrun t.py $# "$@" $q; }; f 1 2 "3 4"', "<2><2><3 4><1>"),

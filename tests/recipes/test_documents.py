@@ -373,6 +373,24 @@ def test_trainer_flags(flags: str, rule: str, rank: int | None, recompute: str, 
     assert recipe.layout.recompute == recompute
 
 
+def test_what_only_stage_3_reads_refuses_no_stage_2(tmp_path: Path) -> None:
+    """LlamaFamily/Llama-Chinese, train/sft/ds_config_zero2.json, keeps the parameters of its stage 2 on the host."""
+    offload = '"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}, "unheard_of": 3'
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{"stage": 2,\n{offload}}}}}', encoding="utf-8")
+    file = tmp_path / "run.sh"
+    base = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --deepspeed ds.json"
+    file.write_text(f"deepspeed --num_gpus 8 train.py {base}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert "offload_parameters" not in recipe.options
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.layout.offload) == (2, "optimizer_tensorwise")
+    places = {remark.rule: remark.place for remark in recipe.remarks}
+    for rule in ("inactive-flag", "unknown-flag"):
+        place = places[rule]
+        assert place is not None
+        assert (Path(place.file).name, place.line) == ("ds.json", 2)
+
+
 @pytest.mark.parametrize(
     ("text", "options", "refused"),
     [

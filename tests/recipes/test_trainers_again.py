@@ -156,3 +156,29 @@ def test_weights_of_preferences_that_copy_the_logits_are_not_priced(on: str, tmp
     )
     errors = [remark.message for remark in read(text, tmp_path, "x.yaml").remarks if remark.severity == "error"]
     assert any("use_weighting" in message for message in errors) == (on == "true")
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "outcome"),
+    [
+        ("get_gradients.py", "--max_steps 500", "not_modelled"),
+        ("get_gradients.py", "--learning_rate 1e-5", "does_not_fit"),
+        ("src/train/main.py", "--max_steps 500", "does_not_fit"),
+    ],
+)
+def test_a_program_that_may_not_train_makes_no_failure(program: str, more: str, outcome: str, tmp_path: Path) -> None:
+    """A forward pass over data takes the Trainer's words too (LLaMA-MoE-v2, get_hidden_distribution.py)."""
+    file = tmp_path / "run.sh"
+    flags = "--model_name_or_path meta-llama/Meta-Llama-3-8B --per_device_train_batch_size 1 --model_max_length 4096"
+    text = f"torchrun --nproc_per_node 2 {program} {flags} --bf16 --torch_dtype bfloat16 {more}\n"
+    file.write_text(text, encoding="utf-8")
+    (result,) = check_files([str(file)], question_of({"hardware": "a100-sxm-80g"}), Gates())
+    assert result.outcome == outcome
+
+
+@pytest.mark.parametrize(("more", "priced"), [("", False), (" --fsdp_version 2", True), (" --optim lion_32bit", True)])
+def test_a_factored_moment_over_flat_shards_is_not_priced(more: str, priced: bool, tmp_path: Path) -> None:
+    text = TRAINER.removesuffix(" --fsdp_config ")
+    recipe = read(f"{text} --optim adafactor{more}\n", tmp_path, "run.sh")
+    messages = [remark.message for remark in recipe.remarks if remark.rule == "not-modelled"]
+    assert any("flat parameters" in message for message in messages) is not priced

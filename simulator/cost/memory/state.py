@@ -428,7 +428,11 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
         if more:
             state = state + more * shard(pricing, device_parameters(pricing, tensor), 1)
     if optimizer.factored:
-        state = state + FP32 * shard(pricing, device_parameters(pricing, "sides"), 1)
+        # DeepSpeed steps on its flat partition (v0.19.5, runtime/zero), of which nothing is a row or a column.
+        flat = (pricing.block.zero_stage >= 1) & (not profile.fully_shard)
+        whole = sum(shard(pricing, device_parameters(pricing, name), 1) for name in ("matrix", "embedding"))
+        sides = shard(pricing, device_parameters(pricing, "sides"), 1)
+        state = state + FP32 * np.where(flat, whole, sides)
     table = device_parameters(pricing, "embedding").dense
     if optimizer.newton_schulz_steps and not profile.fully_shard:
         state = state + of_matrix * _uneven_shares(pricing)

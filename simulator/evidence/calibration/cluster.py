@@ -206,21 +206,7 @@ class Design(Record):
         return float(predicted[0]), np.asarray((predicted[1 : count + 1] - predicted[count + 1 :]) / (2.0 * _STEP))
 
 
-UNFITTED = (
-    "captured_launch_share",
-    "link_efficiency",
-    "expert_exposed",
-    "attention_score_width",
-    "attention_tile_tokens",
-    "attention_tile_tokens_flash_3",
-    "attention_backward_slowdown",
-    "tensor_overhead_seconds",
-    "tensor_ends_overhead_seconds",
-    "reduce_slowdown",
-    "collective_slowdown",
-    "shard_overhead_seconds",
-    "optimizer_slowdown",
-)
+UNFITTED = tuple(name for name, prior in priors("time").items() if not prior.fitted)
 """Time coefficients that no shipped row decides apart from others; they stay at their priors unless launches planned to
 decide them are fitted."""
 

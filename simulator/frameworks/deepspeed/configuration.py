@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.files import read_table
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Configuration, configuration, need_written, remark_keys
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
@@ -16,22 +18,12 @@ from simulator.frameworks.values import known_value
 
 _TABLE: Final = table_of("deepspeed")
 _Preset = tuple[int, tuple[str, ...]]
-_PRESETS: Final[dict[str, _Preset]] = {
-    **{f"z{stage}": (stage, ()) for stage in range(4)},
-    "z2_offload": (2, ("optimizer",)),
-    "z3_offload": (3, ("optimizer", "param")),
+_PRESETS: Final[dict[tuple[str, str], _Preset]] = {
+    (row["owner"], row["name"]): (int(row["stage"]), tuple(row["offloaded"].split()))
+    for row in read_table(__file__, "_presets")
 }
-"""ZeRO stage and what is offloaded in the configurations shipped with ms-swift 4.6 (`swift/config`) and LLaMA-Factory
-ff6d4d1 (`examples/deepspeed`), by name without `ds_` and with `z` for `zero`."""
-_OF_AXOLOTL: Final[dict[str, _Preset]] = {
-    "zero1": (1, ()),
-    "zero2": (2, ("optimizer",)),
-    "zero3": (3, ()),
-    "zero3_bf16": (3, ()),
-    "zero3_bf16_cpuoffload_all": (3, ("optimizer", "param")),
-    "zero3_bf16_cpuoffload_params": (3, ("param",)),
-}
-"""The same of axolotl 067b021c8 (`deepspeed_configs`), which `axolotl fetch` copies beside a recipe."""
+"""ZeRO stage and what is offloaded in shipped configurations, by owner and name; those of ms-swift and LLaMA-Factory
+have no owner, and a name without `ds_` and with `z` for `zero`."""
 
 
 def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
@@ -47,17 +39,17 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
     configured = _configuration(arguments, launch, name, entry.value_line)
     if configured is None and launch is not None:
         need_written(arguments, launch, name, "zero_stage")
-    if configured is not None:
-        remark_keys(arguments, _unread(configured.keys), "deepspeed")
-    for key in configured.keys if configured else ():
-        _compare(arguments, key, configured.file if configured else "")
+    keys = [dataclasses.replace(key, file=configured.file) for key in configured.keys] if configured else []
+    remark_keys(arguments, _unread(keys), "deepspeed")
+    for key in keys:
+        _compare(arguments, key)
         if not _is_taken(key) or key.dotted in arguments.entries or not key.values:
             continue
         text = key.values[0].text
         if text == "auto" and key.name not in _BY_HIDDEN_SIZE:
             continue
         values = (known_value(_count(text), key.line),) if key.values[0].known and key.name in _COUNTS else key.values
-        arguments.add(key.dotted, values, key.line, configured.file if configured else "")
+        arguments.add(key.dotted, values, key.line, key.file)
     return True
 
 
@@ -68,14 +60,14 @@ _OF_TRAINER: Final = {
 """Keys whose value the Trainer compares with a flag of its own, which it takes for `auto`."""
 
 
-def _compare(arguments: Arguments, key: Key, file: str) -> None:
+def _compare(arguments: Arguments, key: Key) -> None:
     """Remark a batch that differs from the Trainer's: it raises ValueError (transformers v4.57, `fill_match`)."""
     own = arguments.entry(_OF_TRAINER[key.dotted]) if key.dotted in _OF_TRAINER else None
     text = key.values[0].text if key.values and key.values[0].known else ""
     if own is None or own.causes or not text.isdecimal() or not own.text.isdecimal() or int(text) == int(own.text):
         return
     message = f"{key.dotted} {text} of DeepSpeed's configuration against {own.spelled} {own.text}: the Trainer stops"
-    arguments.remark_line("contradiction", "error", message, key.line, file=file, fix=f"{key.dotted}: auto")
+    arguments.remark_line("contradiction", "error", message, key.line, file=key.file, fix=f"{key.dotted}: auto")
 
 
 _BY_HIDDEN_SIZE: Final = frozenset(["stage3_prefetch_bucket_size", "reduce_bucket_size"])
@@ -132,7 +124,7 @@ _SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimiz
 def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str, line: int) -> Configuration | None:
     """Return the configuration of a name: the file beside the recipe, else the preset shipped under it."""
     stem = PurePath(name).stem
-    preset = _PRESETS.get(stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
+    preset = _PRESETS.get(("", stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config")))
     if preset is not None and "/" not in name and "." not in name:
         return _preset(arguments, preset, line)
     try:
@@ -141,11 +133,11 @@ def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str
         path = beside(arguments.file, name, line)
         return Configuration(str(path), tuple(keys_of(path, read_document(path))))
     except InputError:
-        of_axolotl = PurePath(name).parent.name == "deepspeed_configs"
-        preset = _OF_AXOLOTL.get(stem) if of_axolotl else preset if name.startswith("examples/deepspeed/") else None
-        if preset is None:
+        owner = "axolotl" if PurePath(name).parent.name == "deepspeed_configs" else "LLaMA-Factory"
+        if owner == "axolotl":
+            preset = _PRESETS.get((owner, stem))
+        if preset is None or not (owner == "axolotl" or name.startswith("examples/deepspeed/")):
             raise
-        owner = "axolotl" if of_axolotl else "LLaMA-Factory"
         message = f"{name[:200]} is not beside the recipe: taken as {owner} ships it"
         arguments.remark_line("base-configuration", "warning", message, line)
         return _preset(arguments, preset, line)

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import named_configuration
+from simulator.frameworks.configuration import filled_keys, named_configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
@@ -50,7 +50,7 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     """Take the keys of the file that `--config` names, and the word before the flags; flags override them."""
     document = named_configuration(arguments, launch, "config")
     flags, arguments.entries = arguments.entries, {}
-    arguments.add_keys(document.keys if document is not None else ())
+    arguments.add_keys(filled_keys(arguments, document.keys) if document is not None else ())
     if words:
         arguments.add("checkpoint_dir", tuple(words[:1]), words[0].line)
     arguments.entries |= flags

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import Interpolation, taking_files
+from simulator.frameworks.configuration import filled_keys, taking_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.models import named_model
@@ -47,10 +47,7 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
     platform = [key.path[0] == _PLATFORM and len(key.path) > 1 for key in keys]
     paths = (key.path[inside:] for key, inside in zip(keys, platform, strict=True))
     own = (dataclasses.replace(key, path=path) for key, path in zip(keys, paths, strict=True))
-    filled = Interpolation(own, arguments.settings)
-    for key in filled.keys():  # noqa: SIM118  no mapping
-        arguments.add(key.dotted, key.values, key.line, file)
-    arguments.used |= filled.used
+    arguments.add_keys(filled_keys(arguments, own), file)
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:

@@ -303,9 +303,7 @@ def read_file(arguments: Arguments, _: Sequence[Key]) -> Recipe | None:
     Raises UnsupportedError for a recipe that the table lacks.
     """
     file = Path(arguments.file)
-    filled = Interpolation(keys_of(file, read_document(file), empty=True), arguments.settings)
-    whole = filled.keys()
-    arguments.used |= filled.used
+    whole = Interpolation(keys_of(file, read_document(file), empty=True), arguments.settings).keys()
     target = next((key.first for key in whole if key.dotted == "recipe._target_"), EMPTY)
     if not target.text.startswith(_RECIPES):
         return None

@@ -13,7 +13,7 @@ from typing import Any, Final
 from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import named_configuration
+from simulator.frameworks.configuration import filled_keys, named_configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.take import Targets, part, read_optimizer, take
@@ -51,7 +51,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     arguments.entries.clear()
     if document is None:
         return Recipe(framework="megatron")
-    return read(arguments, document.keys)
+    return read(arguments, filled_keys(arguments, document.keys))
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:

@@ -6,7 +6,7 @@ from simulator.frameworks.framework import FileForm, Framework, RecipeWriter
 from simulator.frameworks.nemo.read import STEP_LOG, is_nemo, read_nemo
 from simulator.frameworks.nemo.write import bridge_config, bridge_words
 
-FORM: Final = FileForm("nemo-yaml", 30, is_nemo, read_nemo, complete=False, in_words_of="megatron")
+FORM: Final = FileForm("nemo-yaml", 30, is_nemo, read_nemo, complete=False, refers=False, in_words_of="megatron")
 FRAMEWORK: Final = Framework(
     title="NeMo",
     profile="megatron",

@@ -172,7 +172,6 @@ def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     filled = Interpolation([*restored_sizes(Path(arguments.file), keys), *keys], arguments.settings)
     run, chosen = read_filled(arguments, filled, None)
-    arguments.used |= filled.used
     note_part(arguments, run, {key.path[0] for key in chosen if len(key.path) > 1})
     return run
 

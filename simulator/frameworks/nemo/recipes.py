@@ -440,7 +440,6 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> Recipe:
     keys, model = _with_sizes(recipe)
     filled = Interpolation([key for key in keys if key.values], arguments.settings)
     run, _ = read_filled(arguments, filled, recipe.environment)
-    arguments.used |= filled.used
     if model is not None or recipe.hub:
         run = with_named_model(arguments, run, model or recipe.hub)
         if run.model is None:

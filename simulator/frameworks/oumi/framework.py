@@ -81,7 +81,7 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     begin = command.replace("\\\n", " ")[started.start() :]
     words = _replacing(arguments, re.split(r"[\n;&|]", begin)[0], texts["run"].line)
     document = Configuration(str(path), tuple(keys_of(path, read_document(path))))
-    run = read(arguments, replaced(document, words, arguments.file), str(path))
+    run = read(arguments, replaced(arguments, document, words), str(path))
     devices = texts.get("resources.accelerators")
     count = _COUNT.fullmatch(devices.values[0].text) if devices is not None else None
     nodes = texts["num_nodes"].values[0].text if "num_nodes" in texts else "1"

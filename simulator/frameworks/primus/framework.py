@@ -321,7 +321,7 @@ FRAMEWORK: Final = Framework(
     profile="megatron",
     tables=("megatron", "primus"),
     files=(
-        FileForm("primus-yaml", 1, is_primus, read_megatron),
-        FileForm("primus-yaml", 2, is_primus, read_torchtitan, tables=("torchtitan",)),
+        FileForm("primus-yaml", 1, is_primus, read_megatron, refers=False),
+        FileForm("primus-yaml", 2, is_primus, read_torchtitan, refers=False, tables=("torchtitan",)),
     ),
 )

@@ -65,7 +65,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     pairs = [(word.text.partition("="), word.line) for word in named.values[1:] if word.known]
     words = {key: known_value(text, line) for (key, equals, text), line in pairs if equals}
     arguments.entries.clear()
-    return read(arguments, replaced(document, words, arguments.file), launch.script.text)
+    return read(arguments, replaced(arguments, document, words), launch.script.text)
 
 
 def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:

@@ -28,6 +28,8 @@ _ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
+_PARAMETERS_ON_HOST: Final = "zero_optimization.offload_param.device"
+_VERSIONS: Final = ("fsdp_version", "fsdp_config.version", "fsdp_config.fsdp_version")
 _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard": 3, "shard_grad_op": 2}
 """ZeRO stage by FSDP strategy; names that contain another one come first."""
 
@@ -54,6 +56,9 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
+    if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
+        # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
+        arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
     if stage in ("dpo", "kto"):
         # LLaMA-Factory ff6d4d1, hparams/finetuning_args.py: `use_ref_model`.
         loss = arguments.text("loss", "pref_loss") or ""
@@ -63,7 +68,14 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
                 f"stage {stage}: the frozen copy is priced in the type of the trained weights, and may be of 16 bits"
             )
             arguments.remark("upper-bound", "warning", message, "stage", bound="state")
-    for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
+    on_host = arguments.text("offload", _PARAMETERS_ON_HOST) not in (None, "none")
+    if on_host and layout.zero_stage < 3 and "zero_stage" not in arguments.incomplete:
+        # DeepSpeed v0.19.5, runtime/engine.py: its optimizers of stages 1 and 2 are not given `offload_param`.
+        options.pop("offload_parameters", None)
+        message = f"offload_param has no effect with ZeRO stage {layout.zero_stage}: only stage 3 reads it"
+        arguments.remark("inactive-flag", "warning", message, _PARAMETERS_ON_HOST)
+        arguments.entries.pop(_PARAMETERS_ON_HOST)
+    for name in (_PARAMETERS_ON_HOST, "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)
     return Recipe(

@@ -21,6 +21,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import StepLogForm, counts, note_samples, parse_count
+from simulator.frameworks.purpose import note_purpose
 from simulator.frameworks.transformers.read import add_fsdp, note_unsharded, preference, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
@@ -91,6 +92,7 @@ def as_accelerate(launch: LaunchCommand) -> LaunchCommand:
 
 def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a script that trains with the Trainer."""
+    note_purpose(arguments, launch)
     launch = as_accelerate(launch)
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)

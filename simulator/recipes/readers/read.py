@@ -22,6 +22,7 @@ from simulator.errors import (
 )
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import filled_keys
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
@@ -214,7 +215,8 @@ def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe
     arguments = Arguments(str(document.path), registry.table(name, form), complete=form.complete)
     stated, remarks = formats.documented_settings(document.path)
     arguments.settings = {**stated, **document.settings}
-    run = registry.read_file(form, arguments, document.keys)
+    keys = filled_keys(arguments, document.keys) if form.refers else document.keys
+    run = registry.read_file(form, arguments, keys)
     if run is None:
         return None
     recipe = arguments.in_file(run, form.dialect, remarks=(*run.remarks, *remarks))
@@ -275,8 +277,8 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
 
 
 _OTHER_KIND: Final = re.compile(
-    r"must hold a mapping|more than one YAML document| is not allowed|is not a finite number|duplicate key"
-    r"|not valid YAML(?!: exceeded)|not valid JSON: (?!Exceeds)[A-Z]"
+    r"must hold a mapping|nested deeper than|more than one YAML document| is not allowed|is not a finite number"
+    r"|duplicate key|not valid YAML(?!: exceeded)|not valid JSON: (?!Exceeds)[A-Z]"
 )
 """Errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates."""
 

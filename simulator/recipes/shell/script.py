@@ -357,8 +357,19 @@ def _read(walk: Walk, argv: list[Value], line: int) -> Truth:
     return causes
 
 
+_ALL_OF_IT: Final = (["", "-d", "-r"], ["", "-rd"], ["", "-d"])
+"""Options, sorted, with which `read` ends at no line."""
+
+
 def _read_known(walk: Walk, argv: list[Value], line: int) -> bool | None:
-    """Follow `read -r A B` of known text: a word to each name, the rest to the last; None of other text."""
+    """Follow `read -r A B` of known text: a word to each name, the rest to the last; None of other text.
+
+    `read -r -d '' A` takes all of it, and fails at its end.
+    """
+    if walk.stdin is not None and sorted(word.text for word in argv[1:-1]) in _ALL_OF_IT:
+        walk.machine.assign(argv[-1].text, walk.stdin, line)
+        walk.stdin = None
+        return False
     text, content = walk.stdin, walk.machine.state.variables.get("IFS", text_value(BLANKS, line))
     names = [word.text for word in argv[1:] if word.text != "-r"]
     signs = content.text if isinstance(content, Value) and content.known else "?!"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.budget import charge
 from simulator.errors import InputError
-from simulator.frameworks.values import Cause, path_set_by_user
+from simulator.frameworks.values import Cause, set_by_user
 from simulator.question.origin import Place, Remark, Severity, option_for
 from simulator.recipes.shell.launch import Example
 from simulator.recipes.shell.source import Source
@@ -456,7 +456,7 @@ class Machine:
         if not name and "$" not in (place := files.path(target.text)):
             name = place  # `$PWD/name`
         disk = partial(self.on_disk, folder, name, line)
-        text = files.text(target.text, disk) if path_set_by_user(name) is None else None
+        text = files.text(target.text, disk) if set_by_user(name) is None else None
         return disk() if text is None else text
 
     def on_disk(self, folder: str, name: str, line: int) -> Value | None:

@@ -600,13 +600,12 @@ class Walk:
         run = partial(self._with_redirects, follow, (*parts, *inner), is_pipeline=piped)
         pipe = next((child for child in inner if child.type == "pipeline"), None)
         if pipe is not None:
-            truth = self._piped([run, *(partial(self.run, stage) for stage in pipe.named_children)], pipe)
-        else:
-            truth = run()
+            run = partial(self._piped, [run, *(partial(self.run, stage) for stage in pipe.named_children)], pipe)
         behind = [child for child in inner if child.type in ("command", "list")]
         if not behind or document is None:
-            return truth
+            return run()
         operator = next((child.type for child in inner if child.type in ("&&", "||")), "&&")
+        truth = self._tested(run)
         return self._then(truth, operator, partial(self.all, behind), document, len(self.machine.read_as_unset))
 
     def _with_redirects(

@@ -239,7 +239,7 @@ def range_line(result: Checked) -> Iterator[str]:
     ranges = "no interval: priced without a calibration"
     if memory is not None and step is not None:
         seconds = f"{say.amount(step.low)} to {say.amount(step.high)} s a step"
-        ranges = f"90 % intervals: {say.gib(memory.low)} to {say.gib(memory.high)} GiB, {seconds}"
+        ranges = f"90 % intervals: {say.interval_text(estimate)}, {seconds}"
     yield f"{ranges}; known: {known_text(estimate)}"
 
 

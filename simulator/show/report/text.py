@@ -239,19 +239,22 @@ def _runs_text(numbers: tuple[int, ...]) -> str:
     return ",".join(f"{layers}x{length}" if length > 2 else ",".join([str(layers)] * length) for layers, length in runs)
 
 
+def interval_text(estimate: Estimate) -> str:
+    """Return the 90 % interval of the need, and what of it goes back where it reaches the capacity and yet fits."""
+    memory, interval = estimate.memory, estimate.memory.interval_bytes
+    if interval is None:
+        return "none"
+    cached_bytes = memory.device_bytes - memory.need_bytes
+    given_back = memory.fits and interval.high > memory.capacity_bytes and to_gib(cached_bytes) >= _SHOWN_GIB
+    more = f", {gib(cached_bytes)} of them cached blocks that are given back" if given_back else ""
+    return f"{gib(interval.low)} to {gib(interval.high)} GiB{more}"
+
+
 def need_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     """Yield the certainty of the verdict; `full` as of `open_lines`."""
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
-        need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
-        cached_bytes = estimate.memory.device_bytes - estimate.memory.need_bytes
-        if (
-            estimate.memory.fits
-            and interval.high > estimate.memory.capacity_bytes
-            and to_gib(cached_bytes) >= _SHOWN_GIB
-        ):
-            need += f", {gib(cached_bytes)} of them cached blocks that are given back"
-        yield f"{need}; fits with {probability_text(probability)} %"
+        yield f"90 % interval of the need: {interval_text(estimate)}; fits with {probability_text(probability)} %"
     yield from open_lines(estimate, full=full)
     if (host := host_text(estimate.memory)) is not None:
         yield host

@@ -451,18 +451,13 @@ NETWORKS: Final[Mapping[str, LayerRule]] = {
 """Rules of feed-forward parts by their name in the table."""
 
 
-ACTIVATIONS: Final[Mapping[str, Activation]] = {
-    "silu": "silu",
-    "swish": "silu",
-    "swigluoai": "silu",
-    "situ": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_pytorch_tanh": "gelu",
+_PRICED_AS: Final[Mapping[Activation, str]] = {
+    "silu": "silu swish swigluoai situ",
+    "gelu": "gelu gelu_new gelu_fast gelu_pytorch_tanh",
     "relu": "relu",
-    "relu2": "squared_relu",
+    "squared_relu": "relu2",
 }
+ACTIVATIONS: Final = {word: activation for activation, words in _PRICED_AS.items() for word in words.split()}
 """Activation names of configurations, with the activation that each is priced as."""
 
 
