@@ -237,9 +237,8 @@ class Bare:
 
         def __init__(self, /, *unnamed: Any, **values: Any) -> None:
             needed, defaults, makers, fixed, count, checked = self._filling
-            held = defaults | values
-            if unnamed:
-                held.update(zip(self.__match_args__, unnamed, strict=False))
+            given = dict(zip(self.__match_args__, unnamed, strict=False)) | values if unnamed else values
+            held = defaults | given
             for name, make in makers:
                 if name not in held:
                     held[name] = make()
@@ -247,8 +246,7 @@ class Bare:
                 needed(held)
             except KeyError:
                 raise _misfit(self, unnamed, values) from None
-            once = {*self.__match_args__[: len(unnamed)], *values} if unnamed else values
-            if len(held) != count or len(once) != len(unnamed) + len(values):
+            if len(held) != count or len(given) != len(unnamed) + len(values):
                 raise _misfit(self, unnamed, values)
             for name, make in fixed:
                 held[name] = make()

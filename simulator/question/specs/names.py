@@ -41,7 +41,11 @@ def _until_files_come(read: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind,
     @wraps(read)
     def now(kind: SpecKind, *asked: *Ts) -> T:
         folder = spec_folder(kind)
-        return known(folder, folder.stat().st_mtime_ns if folder.is_dir() else 0, kind, *asked)
+        try:
+            changed = os.stat(folder).st_mtime_ns  # noqa: PTH116  half the time of a path's own
+        except OSError:
+            changed = 0
+        return known(folder, changed, kind, *asked)
 
     return now
 

@@ -100,7 +100,7 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
         if Path(file).name == SETTINGS_FILE or words.excluded is not None:
             results += _passed_over(file, words, repository)
             continue
-        own = reading.with_words(words)
+        own = reading.with_words(words, repository.folder_of(file))
         judged = _checked(file, own, gates, skips=walked or gates.skip_non_recipes)
         results += [_in_repository(graded(result, gates), words, own) for result in judged]
         if progress is not None:

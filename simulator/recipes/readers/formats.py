@@ -88,11 +88,11 @@ def is_nemo_launch(launch: TrainingCommand) -> bool:
     if (
         names_recipe(launch)
         or launch.script.text.startswith("verl.")
-        or any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments)
+        or any(text.startswith("actor_rollout_ref.") for text in launch.texts)
     ):
         return False
-    named = any(value.text.partition("=")[0] == "--recipe" for value in launch.arguments)
-    return named or sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
+    named = any(text.partition("=")[0] == "--recipe" for text in launch.texts)
+    return named or sum(_OVERRIDE.match(text) is not None for text in launch.texts) >= 2
 
 
 def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:

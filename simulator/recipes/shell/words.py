@@ -147,15 +147,17 @@ class Words:
         """Return the value of the text between two bytes of a node, expansions and literal text."""
         return Value(tuple(self._interpolated(node, start, end, quoted=quoted)))
 
-    def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
+    def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> list[Piece]:
+        pieces: list[Piece] = []
         for child in _topmost(node, start, end):
             begin = self._begin(child)
             if begin > start:
-                yield from self._literal(start, begin, quoted=quoted)
-            yield from self._expanded(child, quoted=quoted).pieces
+                pieces += self._literal(start, begin, quoted=quoted)
+            pieces += self._expanded(child, quoted=quoted).pieces
             start = child.end_byte
         if end > start:
-            yield from self._literal(start, end, quoted=quoted)
+            pieces += self._literal(start, end, quoted=quoted)
+        return pieces
 
     def _begin(self, node: Node) -> int:
         """Return the first byte of an expansion, after white space that the parser includes."""
@@ -163,12 +165,12 @@ class Words:
         blank = _BLANK.match(data, start, node.end_byte) if data[start : start + 1] in b" \t\n\r\v\f\\" else None
         return blank.end() if blank else start
 
-    def _literal(self, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
-        for piece in self._source.pieces(start, end, quoted=quoted):
-            if not piece.known or "\\" not in piece.text:
-                yield piece
-                continue
-            yield from _unescaped(piece, quoted=quoted)
+    def _literal(self, start: int, end: int, *, quoted: bool) -> list[Piece]:
+        pieces = self._source.pieces(start, end, quoted=quoted)
+        if not any("\\" in piece.text for piece in pieces):
+            return pieces
+        parts = (_unescaped(piece, quoted=quoted) if piece.known else (piece,) for piece in pieces)
+        return [part for several in parts for part in several]
 
     def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
         """Return the value of one expansion."""
@@ -203,7 +205,7 @@ class Words:
 
     def _string(self, node: Node, start: int, line: int) -> Value:
         """Return text in double quotes; `"$@"` may be no word at all."""
-        pieces = list(self._interpolated(node, start, node.end_byte - 1, quoted=True))
+        pieces = self._interpolated(node, start, node.end_byte - 1, quoted=True)
         inner = self._source.text(start, node.end_byte - 1)
         if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])[^{}]*\}", inner):
             return EMPTY
@@ -443,8 +445,8 @@ def _unescaped(piece: Piece, *, quoted: bool) -> Iterator[Piece]:
     else:
         parts = ["" if part == "\n" else part for part in _ESCAPE.split(piece.text)]
     for number, part in enumerate(parts):
-        if part:
-            yield dataclasses.replace(piece, text=part, quoted=quoted or number % 2 == 1)
+        if part:  # of known text, which nothing of a hole says anything about
+            yield Piece(part, piece.line, splits=piece.splits, quoted=quoted or number % 2 == 1)
 
 
 def _sign(match: re.Match[str]) -> str:
