@@ -11,6 +11,7 @@ import fnmatch
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Final
 
@@ -383,23 +384,24 @@ class Words:
         return value
 
     def _computed(self, text: str, line: int) -> int:
-        def lookup(name: str, depth: int = 0) -> int:
-            value = self._inserted(self._machine.lookup(name, line), quoted=True)
-            if not value.known:
-                raise _UnknownError(value.causes)
-            if depth > _MAXIMUM_REFERENCES:
-                raise arithmetic.ArithmeticProblemError(f"{name} refers to itself")
-            return arithmetic.evaluate(value.text, lambda other: lookup(other, depth + 1))
-
         def assign(name: str, number: int) -> None:
             self._machine.assign(name, text_value(str(number), line), line)
 
         try:
-            return arithmetic.evaluate(text, lookup, assign)
+            return arithmetic.evaluate(text, partial(self._number_of, line), assign)
         except arithmetic.ArithmeticProblemError as problem:
             if _ITEM.search(text):
                 raise _UnknownError(frozenset({Cause(line, text.strip()[:60])})) from problem
             raise InputError(f"{self._machine.file}:{line}: arithmetic '{text.strip()[:60]}': {problem}") from problem
+
+    def _number_of(self, line: int, name: str, depth: int = 0) -> int:
+        """Return what a variable in arithmetic is. Raises _UnknownError where only the run knows."""
+        value = self._inserted(self._machine.lookup(name, line), quoted=True)
+        if not value.known:
+            raise _UnknownError(value.causes)
+        if depth > _MAXIMUM_REFERENCES:
+            raise arithmetic.ArithmeticProblemError(f"{name} refers to itself")
+        return arithmetic.evaluate(value.text, lambda other: self._number_of(line, other, depth + 1))
 
     def number_or_causes(self, value: Value, line: int) -> int | frozenset[Cause] | None:
         """Return a number as arithmetic reads it, or what it depends on; None for text that is no arithmetic."""
