@@ -237,8 +237,8 @@ class Bare:
 
         def __init__(self, /, *unnamed: Any, **values: Any) -> None:
             needed, defaults, makers, fixed, count, checked = self._filling
-            given = dict(zip(self.__match_args__, unnamed, strict=False)) | values if unnamed else values
-            held = defaults | given
+            given = {**dict(zip(self.__match_args__, unnamed, strict=False)), **values} if unnamed else values
+            held = {**defaults, **given}
             for name, make in makers:
                 if name not in held:
                     held[name] = make()

@@ -262,9 +262,10 @@ class Arguments:
                 for other in self.maybe.keys() & {name, *others}:
                     self.need(self.maybe[other], option)
             return None
-        self.places.setdefault(option, entry.value_place)
-        if entry.causes:
-            self.need(entry.causes, option)
+        if option not in self.places:
+            self.places[option] = entry.value_place
+        if causes := entry.causes:
+            self.need(causes, option)
             return None
         return entry.text
 

@@ -228,7 +228,7 @@ def _comments(file: str, text: str) -> tuple[dict[str, tuple[Any, Place]], dict[
     """Return the settings and the ignored rules of a file's comments, each with its line. Raises CommentError."""
     values: dict[str, tuple[Any, Place]] = {}
     ignored: dict[str, tuple[str, Place]] = {}
-    for match in _COMMENT.finditer(text):
+    for match in _COMMENT.finditer(text) if "simulate:" in text else ():
         place = Place(file, text.count("\n", 0, match.start(1)) + 1)
         where, words = f"{file}:{place.line}: # simulate:", match[1].strip()
         name, equals, text = words.partition("=")
