@@ -63,7 +63,7 @@ class Value(PlainValue):
     @property
     def open(self) -> bool:
         """Whether the value may be several words, or none: it has an unknown part outside of quotes."""
-        return any(piece.splits and not piece.known for piece in self.pieces)
+        return any(piece.splits and piece.causes for piece in self.pieces)
 
     @property
     def has_text(self) -> bool:

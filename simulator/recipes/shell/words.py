@@ -415,7 +415,7 @@ class Words:
 
 def has_braces(value: Value) -> bool:
     """Whether bare braces make several words of one, `{1..3}` or `a{b,c}`, which are not followed."""
-    if not any("{" in piece.text for piece in value.pieces):
+    if "{" not in value.text:
         return False
     bare = (piece.text for piece in value.pieces if piece.known and not piece.quoted and not piece.splits)
     return _BRACES.search("".join(bare)) is not None
