@@ -103,10 +103,11 @@ class Words:
     def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
         """Return the words of nodes in a row; what nothing or a backslash at a line's end divides is one word."""
         fields: list[Value] = []
-        end = -1
+        end, data = -1, self._source.data
         for node in nodes:
             parts = self.fields(node)
-            if fields and parts and end >= 0 and _JOINED.fullmatch(self._source.data, end, self._begin(node)):
+            joins = fields and parts and end >= 0 and not data[end : end + 1].isspace()
+            if joins and _JOINED.fullmatch(data, end, self._begin(node)):
                 fields[-1] = joined([fields[-1], parts.pop(0)])
             fields += parts
             end = node.end_byte
