@@ -239,14 +239,8 @@ class Bare:
 
         def __init__(self, /, *unnamed: Any, **values: Any) -> None:
             names, needed, defaults, makers, fixed, count, checked = self._filling
-            if unnamed:
-                held = dict(zip(names, unnamed, strict=False))
-                if len(unnamed) > len(names) or (values and not values.keys().isdisjoint(held)):
-                    raise _misfit(self, unnamed, values)
-                if defaults or values:
-                    held = {**defaults, **held, **values}
-            else:
-                held = {**defaults, **values}
+            given = dict(zip(names, unnamed, strict=False)) | values if unnamed else values
+            held = defaults | given
             for name, make in makers:
                 if name not in held:
                     held[name] = make()
@@ -254,7 +248,7 @@ class Bare:
                 needed(held)
             except KeyError:
                 raise _misfit(self, unnamed, values) from None
-            if len(held) != count:
+            if len(held) != count or len(given) != len(unnamed) + len(values):
                 raise _misfit(self, unnamed, values)
             for name, make in fixed:
                 held[name] = make()

@@ -346,7 +346,6 @@ def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
 MAXIMUM_BYTES: Final = MIB
 """Largest file read, in bytes."""
 _INSTEAD: Final[ContextVar[tuple[Path, bytes] | None]] = ContextVar("instead", default=None)
-_KNOWN: Final[ContextVar[dict[tuple[Path, int], bytes] | None]] = ContextVar("known", default=None)
 _READING: Final = ("yaml_text.py", "documents.py", "hardware.py", "model.py", "vision.py", "configuration.py")
 _BESIDE: Final = ("../units.py", "../vocabulary.py", "families/encoders.yaml")
 _READERS: Final = tuple(Path(__file__).parent / name for name in (*_READING, *_BESIDE))
@@ -487,27 +486,8 @@ def require_regular(file: Path) -> None:
     raise InputError(f"{file}: {kind if file.exists() else f'no such file{link}'}")
 
 
-@contextmanager
-def reading_once() -> Iterator[None]:
-    """Within the block, read each file once."""
-    token = _KNOWN.set({})
-    try:
-        yield
-    finally:
-        _KNOWN.reset(token)
-
-
 def _content(file: Path, maximum: int) -> bytes:
     """Return the first bytes of a regular file, one more than `maximum` at most."""
-    known = _KNOWN.get()
-    if known is None:
-        return _read(file, maximum)
-    if (file, maximum) not in known:
-        known[file, maximum] = _read(file, maximum)
-    return known[file, maximum]
-
-
-def _read(file: Path, maximum: int) -> bytes:
     try:
         require_regular(file)
         with file.open("rb") as stream:

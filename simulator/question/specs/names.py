@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple, cast
@@ -40,11 +41,9 @@ def _until_files_come(read: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind,
 
     @wraps(read)
     def now(kind: SpecKind, *asked: *Ts) -> T:
-        folder = spec_folder(kind)
-        try:
+        folder, changed = spec_folder(kind), 0
+        with suppress(OSError):
             changed = os.stat(folder).st_mtime_ns  # noqa: PTH116  half the time of a path's own
-        except OSError:
-            changed = 0
         return known(folder, changed, kind, *asked)
 
     return now

@@ -365,6 +365,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     if case is None or estimate is None:
         return judged
     _ = estimate.throughput  # worked out here, where a defect of it hides no other file
+    marks = marks_of(case.recipe.file)
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
         """Return a field that is computed when it is read; a defect there hides no verdict."""
@@ -378,14 +379,11 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
         return deferred(computed)
 
-    def changes() -> tuple[Any, ...]:
-        return changes_for(case, estimate, marks_of(case.recipe.file), gates)
-
     return replace(
         judged,
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=advice(lambda: _on_device(case), None),
-        changes=() if judged.passed else advice(changes, tuple[Any, ...]()),
+        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks, gates), tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
 

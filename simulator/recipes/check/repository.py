@@ -260,7 +260,7 @@ class Repository(Record):
         if "\0" in file:
             return OwnWords()
         path = Path(file).absolute()
-        settings = self._settings(path)
+        settings = _nearest_settings(self, path.parent, self.folder_of(path).absolute())
         remarks: list[Remark] = []
         values: dict[str, tuple[Any, Place]] = {}
         values_of_run: dict[str, str] = {}
@@ -313,19 +313,12 @@ class Repository(Record):
 
     def in_base(self, path: Path) -> Path:
         """Return the place of a path of the repository in the base."""
-        root = self._root(path)
+        root = self.folder_of(path).absolute()
         return (self.base or root) / path.relative_to(root) if path.is_relative_to(root) else path
 
-    def folder_of(self, file: str) -> Path:
+    def folder_of(self, file: str | Path) -> Path:
         """Return the folder that reading of a file stays in."""
         return self.root or _root_above(Path(file).absolute().parent)
-
-    def _root(self, path: Path) -> Path:
-        return (self.root or _root_above(path.parent)).absolute()
-
-    def _settings(self, path: Path) -> _SettingsFile | None:
-        """Return the nearest settings file above a path, within its repository; the base's where there is one."""
-        return _nearest_settings(self, path.parent, self._root(path))
 
 
 def _shown(file: Path) -> str:
@@ -340,6 +333,7 @@ def _root_above(folder: Path) -> Path:
 
 @cache
 def _nearest_settings(repository: Repository, start: Path, root: Path) -> _SettingsFile | None:
+    """Return the nearest settings file above a path, within its repository; the base's where there is one."""
     for folder in (start, *start.parents):
         if not folder.is_relative_to(root):
             break

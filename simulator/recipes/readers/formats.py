@@ -212,12 +212,6 @@ def _naming() -> re.Pattern[str]:
     return re.compile("|".join(_networks()["naming"]))
 
 
-@functools.lru_cache(maxsize=8192)
-def _names(name: str) -> bool:
-    """Whether a key's value may name a network."""
-    return _naming().fullmatch(name[-_LONGEST:]) is not None
-
-
 _LONGEST: Final = 100
 """Most characters examined at the end of a key."""
 _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
@@ -228,11 +222,10 @@ def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
     if "encoder" in recipe.model_fields or (recipe.model is not None and vision_name(recipe.model)[0] is not None):
         return recipe
-    named = [(key.dotted, key) for key in keys if key.values]
-    texts = [
-        (name, key.values[0].text, Place(key.file or recipe.file, key.line)) for name, key in named if _names(name)
-    ]
-    texts += [(name, flag.text, flag.place) for flag in recipe.flags if _names(name := flag.name)]
+    named = ((name, key) for key in keys if key.values and _naming().fullmatch((name := key.dotted)[-_LONGEST:]))
+    texts = [(name, key.values[0].text, Place(key.file or recipe.file, key.line)) for name, key in named]
+    own = (flag for flag in recipe.flags if _naming().fullmatch(flag.name[-_LONGEST:]))
+    texts += [(flag.name, flag.text, flag.place) for flag in own]
     entries: list[tuple[str, Place | None]] = [
         (text, place) for name, text, place in texts if name.endswith("entrypoint")
     ]

@@ -29,7 +29,6 @@ from simulator.frameworks.values import reading_within, require_inside, used_nam
 from simulator.question.frameworks.stacks import decided_by, of_code, stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
-from simulator.question.specs.documents import reading_once
 from simulator.recipes.readers import formats, recognition
 from simulator.recipes.readers.cluster import COMPOSED, add_words, chart_variables, cluster_of, job_script, make_shell
 from simulator.recipes.readers.devices import with_devices
@@ -64,7 +63,7 @@ def read_recipe(
     """
     path = Path(path)
     settings = dict(settings or {})
-    with limited(str(path)), reading_within(root, settings), reading_once():
+    with limited(str(path)), reading_within(root, settings):
         recipes = _read(path, settings, environment or {}, trainers)
         return tuple(_with_named_stack(recipe, path) for recipe in recipes)
 

@@ -177,15 +177,8 @@ def both(left: Truth, right: Truth) -> Truth:
 # Words.
 
 
-@functools.lru_cache(maxsize=64)
-def _separating(signs: str) -> re.Pattern[str]:
-    """Return the pattern of signs in a row, of none where there are none."""
-    return re.compile(f"([{signs}]+)" if signs else r"(?!)")
-
-
 def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
     """Return the words of a value, between blanks that separate; a quoted part makes a word even if it is empty."""
-    blanks, ends = _separating(separators), _separating(BLANKS)
     if not any(piece is BREAK or (piece.splits and not piece.causes) for piece in value.pieces):
         return [value] if value.pieces else []
     words: list[Value] = []
@@ -197,7 +190,7 @@ def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
             open_word = open_word or not splits or piece.text != ""
             current.append(piece)
             continue
-        for number, part in enumerate((ends if piece is BREAK else blanks).split(piece.text)):
+        for number, part in enumerate(re.split(f"([{BLANKS if piece is BREAK else separators}]+)", piece.text)):
             if number % 2:  # what separates
                 if open_word:
                     words.append(Value(tuple(current)))

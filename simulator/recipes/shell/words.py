@@ -128,15 +128,11 @@ class Words:
 
     def pattern(self, node: Node) -> Value:
         """Return the expansion of a pattern, which the parser may take for plain text: `*$X*`."""
-        return self._reread(self.value(node), node.start_byte, node.end_byte)
-
-    def _reread(self, value: Value, start: int, end: int) -> Value:
-        """Return the value of a pattern between two bytes, parsed anew if expansions stand in it as plain text."""
-        if not any(
-            piece.known and not (piece.quoted or piece.splits) and _PLAIN.search(piece.text) for piece in value.pieces
-        ):
+        value = self.value(node)
+        bare = (piece.text for piece in value.pieces if not (piece.causes or piece.quoted or piece.splits))
+        if not any(map(_PLAIN.search, bare)):
             return value
-        inner = Source(self._machine.file, Value(tuple(self._source.pieces(start, end))))
+        inner = Source(self._machine.file, Value(tuple(self._source.pieces(node.start_byte, node.end_byte))))
         return Words(self._machine, inner).value(inner.root)
 
     def heredoc(self, node: Node, *, expands: bool) -> Value:
