@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -79,11 +78,11 @@ def _idle_words() -> Mapping[str, frozenset[str]]:
     return {kind: frozenset(word for word, own in rows if own == kind) for kind in {kind for _, kind in rows}}
 
 
-def misspelled(name: str, known: FlagTable) -> str:
+def misspelled(name: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'x'?` for the known name that differs by a slip; empty without one."""
     size = len(name)
-    sizes = [other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other)]
-    alike = [word for other in sizes for word in known.by_length.get(other, ())] if size <= LONGEST_NAME else []
+    sizes = {other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other)}
+    alike = [word for word in known if len(word) in sizes] if size <= LONGEST_NAME else []
     letters = _letters(name)
     near = [word for word in alike if len(letters ^ _letters(word)) <= _OTHER_LETTERS]
     charge(_LETTERS_WORK * len(alike) + _LIKENESS_WORK * (1 + len(near)))
@@ -206,12 +205,6 @@ class FlagTable(dict[str, Flag]):
     def of(self, name: str) -> Flag | None:
         """Return the flag of a name, or the row of its prefix, such as `profiler.*`; None without one."""
         return self.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
-
-    @functools.cached_property
-    def by_length(self) -> Mapping[int, list[str]]:
-        """Names by their number of characters."""
-        lengths = sorted(self, key=len)
-        return {length: list(names) for length, names in itertools.groupby(lengths, len)}
 
     @functools.cached_property
     def _starts(self) -> tuple[tuple[str, Flag], ...]:

@@ -271,16 +271,6 @@ _PROCESSES: Final = ("MODEL_ENV_VARS", FLAG_SECTION, "GPUS_PER_NODE")
 """Key of the first run's processes per node: run_ci_test.sh:299 of Megatron-LM d98e8a6."""
 
 
-def is_model_args(keys: Iterable[Key]) -> bool:
-    """Whether a document holds flags of Megatron under `MODEL_ARGS`."""
-    return any(key.path[0] == FLAG_SECTION and key.path[-1].startswith("--") for key in keys)
-
-
-def is_dotted(keys: Iterable[Key]) -> bool:
-    """Whether a document holds keys of NeMo under `MODEL_ARGS`."""
-    return any(key.path[0] == FLAG_SECTION and "." in key.path[-1] for key in keys)
-
-
 def dotted(keys: Iterable[Key]) -> list[Key]:
     """Return the keys of NeMo that a document holds under `MODEL_ARGS`."""
     inside = [key for key in keys if key.path[0] == FLAG_SECTION and len(key.path) > 1]

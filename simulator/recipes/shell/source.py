@@ -81,9 +81,8 @@ class Source:
             lines.append(piece.line)
             parts.append(data)
             length += len(data)
-        self.data = b"".join(parts)
-        if b"`#" in self.data:
-            self.data = _REMARK.sub(lambda match: b" " * len(match[0]), self.data)
+        data = b"".join(parts)
+        self.data = _REMARK.sub(lambda match: b" " * len(match[0]), data) if b"`#" in data else data
         if self.data.rstrip().endswith(b"\\"):
             self.data = _CONTINUED.sub(rb"\1\n", self.data)
         self._starts = starts

@@ -601,7 +601,8 @@ class Walk:
                 files.write(target.text, EMPTY)
         for node in redirects:
             self.stdin = self._input(node, self.stdin)
-        if any(not errors for _, _, errors in targets) or any(map(self._takes_output, redirects)):
+        redirected = (self.source.raw(node) for node in redirects if node.type == "file_redirect")
+        if any(not errors for _, _, errors in targets) or any(re.match(r"1?>|&>", text) for text in redirected):
             truth, text = self._captured(run)
         else:
             truth, text = run(), None
@@ -613,10 +614,6 @@ class Walk:
                     files.write(target.text, joined([start, text]))
         self.stdin = outer
         return truth
-
-    def _takes_output(self, node: Node) -> bool:
-        """Whether a redirection diverts a command's standard output."""
-        return node.type == "file_redirect" and re.match(r"1?>|&>", self.source.raw(node)) is not None
 
     def _input(self, node: Node, before: Value | None) -> Value | None:
         """Return the text that a command reads because of a redirection; the one before where it is none of input."""
