@@ -135,7 +135,9 @@ def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
     needed = [name for name in taken if name not in defaults and name not in makers]
     counted = tuple(name for name, counts in compared.items() if counts)
     kind._fields_known = _Fields(own, kw_only, taken, defaults, makers, fixed, counted)
+    names = tuple(name for name, named in taken.items() if not named)
     kind._filling = (
+        names,
         itemgetter(*needed) if needed else len,
         defaults,
         tuple(makers.items()),
@@ -143,7 +145,7 @@ def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
         len(taken),
         checked and kind.__post_init__ is not Bare.__post_init__,
     )
-    kind.__match_args__ = tuple(name for name, named in taken.items() if not named)  # type: ignore[misc]
+    kind.__match_args__ = names  # type: ignore[misc]
     kind._values_of = attrgetter("__class__", *counted)
 
 
@@ -226,9 +228,9 @@ class Bare:
     _values_of: ClassVar[Any] = attrgetter("__class__")
     """What returns the class and the values that count."""
 
-    _filling: ClassVar[tuple[Callable[..., Any], dict[str, Any], _Makers, _Makers, int, bool]]
-    """What fails without the values that have no default; defaults, what makes them anew, what makes values that no
-    call may give, how many one may give, and whether a record is checked."""
+    _filling: ClassVar[tuple[tuple[str, ...], Callable[..., Any], dict[str, Any], _Makers, _Makers, int, bool]]
+    """Names of what a call need not name; what fails without the values that have no default; defaults, what makes
+    them anew, what makes values that no call may give, how many one may give, and whether a record is checked."""
 
     def __init_subclass__(cls, *, kw_only: bool = False, checked: bool = True) -> None:
         collect(cls, kw_only=kw_only, checked=checked)
@@ -236,10 +238,9 @@ class Bare:
     if not TYPE_CHECKING:
 
         def __init__(self, /, *unnamed: Any, **values: Any) -> None:
-            needed, defaults, makers, fixed, count, checked = self._filling
-            held = defaults | values
-            if unnamed:
-                held.update(zip(self.__match_args__, unnamed, strict=False))
+            names, needed, defaults, makers, fixed, count, checked = self._filling
+            given = dict(zip(names, unnamed, strict=False)) | values if unnamed else values
+            held = defaults | given
             for name, make in makers:
                 if name not in held:
                     held[name] = make()
@@ -247,8 +248,7 @@ class Bare:
                 needed(held)
             except KeyError:
                 raise _misfit(self, unnamed, values) from None
-            once = {*self.__match_args__[: len(unnamed)], *values} if unnamed else values
-            if len(held) != count or len(once) != len(unnamed) + len(values):
+            if len(held) != count or len(given) != len(unnamed) + len(values):
                 raise _misfit(self, unnamed, values)
             for name, make in fixed:
                 held[name] = make()

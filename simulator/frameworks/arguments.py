@@ -52,8 +52,12 @@ class LaunchCommand:
     @functools.cached_property
     def flags(self) -> frozenset[str]:
         """Names of the flags among its arguments, as tables spell them."""
-        texts = (value.text.partition("=")[0] for value in self.arguments if value.text.startswith("--"))
-        return frozenset(map(plain, texts))
+        return frozenset(plain(text.partition("=")[0]) for text in self.texts if text.startswith("--"))
+
+    @functools.cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of its arguments."""
+        return tuple([value.text for value in self.arguments])
 
 
 OFF: Final = ("false", "none", "null", "", "0")
@@ -121,7 +125,7 @@ class Argument:
     @property
     def causes(self) -> frozenset[Cause]:
         """What unknown values depend on."""
-        return frozenset().union(*(value.causes for value in self.values))
+        return frozenset().union(*[value.causes for value in self.values])
 
     @property
     def is_off(self) -> bool:
@@ -166,8 +170,8 @@ class Arguments:
 
     def add(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
         """Add a flag or key; `file` is the file of its line, by default the recipe's."""
-        place = Place(file or self.file, max(line, 1))
-        self.entries.setdefault(plain(name), []).append(Argument(plain(name), name[:80], tuple(values), place))
+        place, known = Place(file or self.file, max(line, 1)), plain(name)
+        self.entries.setdefault(known, []).append(Argument(known, name[:80], tuple(values), place))
 
     def add_keys(self, keys: Iterable[Key], file: str = "") -> None:
         """Add keys of a configuration file by their dotted names; `file` is that of keys which name none."""
@@ -240,6 +244,11 @@ class Arguments:
                 elif not off:
                     yield replace(argument, values=(known_value(text, argument.value_line),))
 
+    def mentioned(self) -> set[str]:
+        """Return the names of flags that are set on some path, and those that they are aliases of."""
+        names = {*(name for name, entries in self.entries.items() if entries), *self.maybe}
+        return names.union(*[(each for each, _ in self.table[name].aliases()) for name in names if name in self.table])
+
     def has(self, *names: str) -> bool:
         """Whether a flag is set."""
         return self.entry(*names) is not None
@@ -253,9 +262,10 @@ class Arguments:
                 for other in self.maybe.keys() & {name, *others}:
                     self.need(self.maybe[other], option)
             return None
-        self.places.setdefault(option, entry.value_place)
-        if entry.causes:
-            self.need(entry.causes, option)
+        if option not in self.places:
+            self.places[option] = entry.value_place
+        if causes := entry.causes:
+            self.need(causes, option)
             return None
         return entry.text
 

@@ -41,6 +41,7 @@ _LIKENESS_WORK: Final = 1500
 """Units of work of comparing two names."""
 
 
+@functools.lru_cache(maxsize=20_000)
 def plain(name: str) -> str:
     """Return a flag's name as the tables spell it: without leading dashes, with underscores, in lower case."""
     return name.lstrip("-").replace("-", "_").lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Final
@@ -14,7 +14,6 @@ from simulator.files import read_table
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import plain
-from simulator.frameworks.values import PlainValue
 
 _TRAINS: Final = re.compile(
     r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf|distill|orpo|simpo|reinforce|(?<![a-z])rl(?![a-z])"
@@ -102,11 +101,11 @@ def require_training(launch: LaunchCommand, file: str) -> None:
     does = ""
     if task := _task(launch, _EVALUATIONS):
         does = f"{program} --task {task} evaluates a model"
-    elif _on(launch.arguments, "skip_train") and not _on(launch.arguments, "perform_rl_step"):
+    elif _on(launch.texts, "skip_train") and not _on(launch.texts, "perform_rl_step"):
         does = f"{program} --skip-train evaluates a model"
     elif stages := _idle_stages(launch):
         does = f"{program} stages=[{stages}]"
-    elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _may_train(launch.arguments)):
+    elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _may_train(launch)):
         within = PurePath(launch.script.text.replace(".", "/").removesuffix("/py")).parent.name.lower()
         plainly = not _TRAINS.search(launch.script.text.lower()) and _SIZES.isdisjoint(launch.flags)
         names = (stem, within) if plainly else (stem,)
@@ -184,7 +183,7 @@ def _state(arguments: Arguments, name: str) -> bool | None:
 def _is_plain(launch: LaunchCommand) -> bool:
     """Whether a fully known command starts a program on one device, without a configuration or a training script."""
     alone = launch.launcher == "python" and not launch.spread and not launch.in_front
-    texts = [value.text for value in launch.arguments]
+    texts = list(launch.texts)
     starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
     behind = zip(["", *texts], texts, strict=False)
     texts = [text for option, text in behind if _DATA.match(option) is None]
@@ -205,9 +204,8 @@ def _program(launch: LaunchCommand) -> str:
     return name if name.endswith((".py", ".sh")) or "$" in name else name.rpartition(".")[2]
 
 
-def _on(arguments: Iterable[PlainValue], name: str) -> bool:
+def _on(words: Sequence[str], name: str) -> bool:
     """Whether a switch is among the arguments, alone or with a value that is not false."""
-    words = [value.text for value in arguments]
     for word, following in zip(words, [*words[1:], ""], strict=False):
         flag, equals, text = word.partition("=")
         if flag.startswith("--") and plain(flag) == name:
@@ -215,26 +213,23 @@ def _on(arguments: Iterable[PlainValue], name: str) -> bool:
     return False
 
 
-def _may_train(arguments: Iterable[PlainValue]) -> bool:
+def _may_train(launch: LaunchCommand) -> bool:
     """Whether flags of training are among the arguments, or an unknown text that may hold one."""
-    arguments = list(arguments)
-    pairs = zip(arguments, ["", *(value.text for value in arguments)], strict=False)
+    pairs = zip(launch.arguments, ["", *launch.texts], strict=False)
     if any(not value.known and _HOLE.match(value.text) and not before.startswith("-") for value, before in pairs):
         return True
-    names = {plain(value.text.partition("=")[0]) for value in arguments if value.text.startswith("--")}
-    return _on(arguments, "do_train") or not _LENGTHS.isdisjoint(names)
+    return _on(launch.texts, "do_train") or not _LENGTHS.isdisjoint(launch.flags)
 
 
 def _task(launch: LaunchCommand, tasks: Iterable[str]) -> str:
     """Return the `--task` of `main.py` if it is among `tasks`, else empty."""
-    words = [value.text for value in launch.arguments]
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--task=") else (word,))]
+    words = [part for word in launch.texts for part in (word.split("=", 1) if word.startswith("--task=") else (word,))]
     task = next((following for word, following in pairwise(words) if word == "--task" and following in tasks), "")
     return task if PurePath(launch.script.text).name == "main.py" else ""
 
 
 def _idle_stages(launch: LaunchCommand) -> str:
     """Return the stages that a command line of NeMo's launcher selects if none of them trains, else empty."""
-    chosen = next((match[1] for value in launch.arguments if (match := _CHOSEN.fullmatch(value.text))), "")
+    chosen = next((match[1] for text in launch.texts if (match := _CHOSEN.fullmatch(text))), "")
     names = re.findall(r"\w+", chosen)
     return ", ".join(names) if names and all(name in _IDLE_STAGES for name in names) else ""

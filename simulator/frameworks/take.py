@@ -28,12 +28,14 @@ _SWITCHES: Final = {switch.name: switch for switch in switches()}
 def take(arguments: Arguments) -> Targets:
     """Return the values that a run's words set. Raises InputError for text that its setting does not allow."""
     targets: Targets = {}
+    names = arguments.mentioned()
     for target, pairs in arguments.table.meanings.items():
         meaning = pairs[0][1]
-        value = next((x for flag, own in pairs if (x := _value(arguments, flag, own)) is not None), None)
-        if value is None and setting_of(meaning) not in arguments.incomplete:
-            texts = (own.otherwise for _, own in pairs)
-            value = next((_typed(meaning, text) for text in texts if text is not None), None)
+        said = [(flag, own) for flag, own in pairs if flag.name in names]
+        value = next((x for flag, own in said if (x := _value(arguments, flag, own)) is not None), None)
+        texts = [own.otherwise for _, own in pairs if own.otherwise is not None] if value is None else ()
+        if texts and setting_of(meaning) not in arguments.incomplete:
+            value = _typed(meaning, texts[0])
         if value is not None:
             targets[target] = value
     return targets

@@ -89,8 +89,9 @@ class PlainValue:
     @property
     def causes(self) -> frozenset[Cause]:
         """What the unknown pieces depend on."""
-        charge(LOOK_WORK * sum(1 + len(piece.causes) for piece in self.pieces))
-        return frozenset().union(*(piece.causes for piece in self.pieces))
+        every = [piece.causes for piece in self.pieces]
+        charge(LOOK_WORK * (len(every) + sum(map(len, every))))
+        return every[0] if len(every) == 1 else frozenset().union(*every)
 
     @property
     def line(self) -> int:

@@ -68,7 +68,7 @@ _STARTED: Final = re.compile(
 
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a command line trains by a file: `examples/llm_finetune/finetune.py -c FILE --key value`."""
-    named = any(value.text in ("-c", "--config") for value in launch.arguments)
+    named = not {"-c", "--config"}.isdisjoint(launch.texts)
     return named and _STARTED.fullmatch(launch.script.text) is not None
 
 

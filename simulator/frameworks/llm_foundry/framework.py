@@ -40,7 +40,7 @@ def is_file(names: Collection[str]) -> bool:
 
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a launch starts Composer with a configuration file."""
-    return launch.program == "composer" and any(value.text.endswith(_SUFFIXES) for value in launch.arguments)
+    return launch.program == "composer" and any(text.endswith(_SUFFIXES) for text in launch.texts)
 
 
 def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:

@@ -280,7 +280,7 @@ _MARKS: Final = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-
 
 def is_megatron(launch: LaunchCommand) -> bool:
     """Whether a launch has one of the flags that every Megatron run has."""
-    flags = " ".join(value.text for value in launch.arguments)
+    flags = " ".join(launch.texts)
     return launch.launcher not in ("accelerate", "other") and any(mark in flags for mark in _MARKS)
 
 

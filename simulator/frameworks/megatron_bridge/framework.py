@@ -66,7 +66,7 @@ class _Base(NamedTuple):
 
 def is_own(launch: LaunchCommand) -> bool:
     """Whether a launch names a recipe of the performance scripts."""
-    return not _NAMES.isdisjoint(launch.flags) or any(value.text == "-mr" for value in launch.arguments)
+    return not _NAMES.isdisjoint(launch.flags) or "-mr" in launch.texts
 
 
 def cluster(arguments: Arguments, _launch: LaunchCommand) -> tuple[int | None, int | None]:

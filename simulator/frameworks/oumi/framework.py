@@ -49,8 +49,8 @@ def is_job(names: Collection[str]) -> bool:
 
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a command line trains by a file: `oumi train -c FILE`, alone or after `oumi distributed torchrun`."""
-    trains = launch.script.text == "train" or any(value.text == "train" for value in launch.arguments)
-    return launch.program == "oumi" and trains and any(value.text in _FILE_FLAGS for value in launch.arguments)
+    trains = launch.script.text == "train" or "train" in launch.texts
+    return launch.program == "oumi" and trains and any(text in _FILE_FLAGS for text in launch.texts)
 
 
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:

@@ -61,7 +61,7 @@ def is_file(names: Collection[str]) -> bool:
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a launch starts a Paddle trainer, by its launcher or its flags."""
     if launch.launcher == "paddle":
-        return bool(launch.flags) or any(value.text.endswith((".json", ".yaml", ".yml")) for value in launch.arguments)
+        return bool(launch.flags) or any(text.endswith((".json", ".yaml", ".yml")) for text in launch.texts)
     return launch.launcher not in ("accelerate", "other") and is_file(launch.flags)
 
 

@@ -73,7 +73,7 @@ def is_file(names: Collection[str]) -> bool:
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a launch names a configuration file of torchtitan, or by `--module` and `--config` a function of it."""
     by_name = "torchtitan" in launch.script.text and {"module", "config"} <= launch.flags
-    return by_name or any(re.match(r"--job[.]config[-_]file(=|$)", value.text) for value in launch.arguments)
+    return by_name or any(re.match(r"--job[.]config[-_]file(=|$)", text) for text in launch.texts)
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainValue]) -> None:

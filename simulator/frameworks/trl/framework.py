@@ -242,7 +242,7 @@ def _is_engine(launch: LaunchCommand) -> bool:
 def _takes_file(launch: LaunchCommand) -> bool:
     """Whether a script of TRL's kind is configured by a file."""
     script = PurePath(launch.script.text).name
-    return _SCRIPT.search(script) is not None and any(value.text.endswith(SUFFIXES) for value in launch.arguments)
+    return _SCRIPT.search(script) is not None and any(text.endswith(SUFFIXES) for text in launch.texts)
 
 
 FRAMEWORK: Final = Framework(

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
@@ -558,17 +558,17 @@ class ModelSpec(Frozen):
         """True when some layers have routed experts."""
         return self.num_experts > 0
 
-    @property
+    @cached_property
     def layers(self) -> tuple[LayerKind, ...]:
         """Kind of every decoder layer, first to last."""
         return _layers(self)
 
-    @property
+    @cached_property
     def layer_counts(self) -> Counter[LayerKind]:
         """Number of decoder layers of each kind, in order of appearance."""
         return _counts(self)
 
-    @property
+    @cached_property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Distinct kinds of layers in order of appearance, that of prediction modules included."""
         return _kinds(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple, cast
@@ -40,8 +41,10 @@ def _until_files_come(read: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind,
 
     @wraps(read)
     def now(kind: SpecKind, *asked: *Ts) -> T:
-        folder = spec_folder(kind)
-        return known(folder, folder.stat().st_mtime_ns if folder.is_dir() else 0, kind, *asked)
+        folder, changed = spec_folder(kind), 0
+        with suppress(OSError):
+            changed = os.stat(folder).st_mtime_ns  # noqa: PTH116  half the time of a path's own
+        return known(folder, changed, kind, *asked)
 
     return now
 

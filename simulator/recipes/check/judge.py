@@ -100,7 +100,7 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
         if Path(file).name == SETTINGS_FILE or words.excluded is not None:
             results += _passed_over(file, words, repository)
             continue
-        own = reading.with_words(words)
+        own = reading.with_words(words, repository.folder_of(file))
         judged = _checked(file, own, gates, skips=walked or gates.skip_non_recipes)
         results += [_in_repository(graded(result, gates), words, own) for result in judged]
         if progress is not None:
@@ -334,7 +334,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     firm = outcome in ("fits", "starved", "does_not_fit")
-    device = () if _starts(case, estimate) else _unsure(estimate, recipe.unpriced_bytes)
+    device = _unsure(estimate, recipe.unpriced_bytes) if firm and not _starts(case, estimate) else ()
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure

@@ -255,10 +255,11 @@ class Reading(Record, kw_only=True):
     trainers: Mapping[str, OwnTrainer] = field(default_factory=dict)
     """The repository's own trainers, by pattern."""
 
-    def with_words(self, words: OwnWords) -> Reading:
+    def with_words(self, words: OwnWords, root: Path) -> Reading:
         """Return the reading of a file of which its repository says some words; the user's own beat them."""
         return replace(
             self,
+            root=root,
             options=self.options.over(words.question),
             settings={**words.settings, **self.settings},
             trainers=words.trainers,

@@ -228,7 +228,7 @@ def _comments(file: str, text: str) -> tuple[dict[str, tuple[Any, Place]], dict[
     """Return the settings and the ignored rules of a file's comments, each with its line. Raises CommentError."""
     values: dict[str, tuple[Any, Place]] = {}
     ignored: dict[str, tuple[str, Place]] = {}
-    for match in _COMMENT.finditer(text):
+    for match in _COMMENT.finditer(text) if "simulate:" in text else ():
         place = Place(file, text.count("\n", 0, match.start(1)) + 1)
         where, words = f"{file}:{place.line}: # simulate:", match[1].strip()
         name, equals, text = words.partition("=")
@@ -260,7 +260,7 @@ class Repository(Record):
         if "\0" in file:
             return OwnWords()
         path = Path(file).absolute()
-        settings = self._settings(path)
+        settings = _nearest_settings(self, path.parent, self.folder_of(path).absolute())
         remarks: list[Remark] = []
         values: dict[str, tuple[Any, Place]] = {}
         values_of_run: dict[str, str] = {}
@@ -277,7 +277,7 @@ class Repository(Record):
                 return OwnWords(excluded=settings.place("exclude"))
         own, quiet = _comments(file, text_of(file))
         if self.base is not None and (own or quiet):
-            before = _comments(file, text_of(str(self._in_base(path))))
+            before = _comments(file, text_of(str(self.in_base(path))))
             remarks = list(_new_comments(own, before[0])) + list(_new_comments(quiet, before[1]))
             own = {each: value for each, value in own.items() if _same(value, before[0].get(each))}
             quiet = {each: value for each, value in quiet.items() if _same(value, before[1].get(each))}
@@ -306,30 +306,19 @@ class Repository(Record):
     def changed(self, file: str) -> Remark | None:
         """Return the warning on a settings file that differs from the base's; None where it does not."""
         path = Path(file).absolute()
-        if self.base is None or text_of(file) == text_of(str(self._in_base(path))):
+        if self.base is None or text_of(file) == text_of(str(self.in_base(path))):
             return None
         message = f"{NAME} is changed here: what it says counts once it is merged, and the base's counts until then"
         return Remark(CHANGED, "warning", message, Place(file, 1))
 
-    def _in_base(self, path: Path) -> Path:
+    def in_base(self, path: Path) -> Path:
         """Return the place of a path of the repository in the base."""
-        root = self._root(path)
+        root = self.folder_of(path).absolute()
         return (self.base or root) / path.relative_to(root) if path.is_relative_to(root) else path
 
-    def _root(self, path: Path) -> Path:
-        return (self.root or root_of(path)).absolute()
-
-    def _settings(self, path: Path) -> _SettingsFile | None:
-        """Return the nearest settings file above a path, within its repository; the base's where there is one."""
-        root = self._root(path)
-        folders = [path.parent, *path.parent.parents] if path.is_relative_to(root) else []
-        for folder in folders:
-            if not folder.is_relative_to(root):
-                break
-            file = self._in_base(folder) / NAME if self.base is not None else folder / NAME
-            if _is_file(str(file)):
-                return _settings_at(_shown(file), str(folder))
-        return None
+    def folder_of(self, file: str | Path) -> Path:
+        """Return the folder that reading of a file stays in."""
+        return self.root or _root_above(Path(file).absolute().parent)
 
 
 def _shown(file: Path) -> str:
@@ -338,8 +327,20 @@ def _shown(file: Path) -> str:
 
 
 @cache
-def _is_file(file: str) -> bool:
-    return Path(file).is_file() and not Path(file).is_symlink()
+def _root_above(folder: Path) -> Path:
+    return root_of(folder / NAME)
+
+
+@cache
+def _nearest_settings(repository: Repository, start: Path, root: Path) -> _SettingsFile | None:
+    """Return the nearest settings file above a path, within its repository; the base's where there is one."""
+    for folder in (start, *start.parents):
+        if not folder.is_relative_to(root):
+            break
+        file = repository.in_base(folder) / NAME if repository.base is not None else folder / NAME
+        if file.is_file() and not file.is_symlink():
+            return _settings_at(_shown(file), str(folder))
+    return None
 
 
 @cache
@@ -349,8 +350,8 @@ def _settings_at(file: str, folder: str) -> _SettingsFile:
 
 def forget_files() -> None:
     """Forget what was read, before another check."""
-    _is_file.cache_clear()
-    _settings_at.cache_clear()
+    for known in (_root_above, _nearest_settings, _settings_at):
+        known.cache_clear()
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -55,26 +55,32 @@ def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue
         return recipe
     run: list[_Said] = [(flag.name, flag.text, flag.place.line) for flag in recipe.flags]
     run += [(name, value.text, value.line) for name, value in (environment or {}).items() if value.known]
-    by_lines, by_keys, written = _written(text)
-    makers = {**_makers(run), **by_lines, **(by_keys if environment is None else {})}
+    by_lines, pairs, written = _written(text)
+    makers = {**_makers(run), **by_lines, **(_makers(pairs) if environment is None else {})}
     named = {**_named(run), **written} or _named(_of_path(recipe, makers))
     vendors = {load_hardware(name).vendor for name in named} or set(makers)
     if len(vendors | set(makers)) != 1:
         return recipe
     (maker,) = vendors
-    specs = tuple(named) or tuple(name for name in hardware_names() if load_hardware(name).vendor == maker)
+    specs = tuple(named) or _of_vendor(maker, hardware_names())
     word, line = next(iter((named or makers).values()))
     places = {**recipe.places, "hardware": Place(recipe.file, max(line, 1))}
     hardware = specs[0] if len(named) == 1 else None
     return replace(recipe, hardware=hardware, maker=maker, device_word=word, device_choice=specs, places=places)
 
 
+@functools.lru_cache(maxsize=64)
+def _of_vendor(vendor: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the shipped specs of a vendor."""
+    return tuple(name for name in names if load_hardware(name).vendor == vendor)
+
+
 @functools.lru_cache(maxsize=8)
-def _written(text: str) -> tuple[_Named, _Named, _Named]:
-    """Return the makers that whole lines of a file name, those of its keys, and the specs that its keys name."""
-    pairs = list(_pairs(text))
+def _written(text: str) -> tuple[_Named, Sequence[_Said], _Named]:
+    """Return the makers that whole lines of a file name, its keys, and the specs that these name."""
+    pairs = tuple(_pairs(text))
     lines = [("", line, number) for number, line in enumerate(text.split("\n"), 1) if len(line) <= _LONGEST]
-    return _makers(lines), _makers(pairs), _named(pairs)
+    return _makers(lines), pairs, _named(pairs)
 
 
 def _pairs(text: str) -> Iterator[_Said]:
@@ -90,7 +96,7 @@ def _pairs(text: str) -> Iterator[_Said]:
                 yield name.lstrip("-") if name.startswith("--") else name, pair["value"].rstrip(","), number
 
 
-def _makers(words: list[_Said]) -> _Named:
+def _makers(words: Iterable[_Said]) -> _Named:
     """Return the makers whose devices words ask for, each with its first word."""
     patterns, anyone, _, _ = _patterns()
     makers: dict[str, tuple[str, int]] = {}
@@ -102,16 +108,23 @@ def _makers(words: list[_Said]) -> _Named:
     return makers
 
 
-def _named(words: list[_Said]) -> _Named:
+def _named(words: Iterable[_Said]) -> _Named:
     """Return the shipped specs that words name, each with its first word."""
-    _, _, naming, loose = _patterns()
     named: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
-        among_others = loose.fullmatch(name.lower()) is not None
-        spec = _spec(value, loose=among_others) if among_others or naming.fullmatch(name.lower()) else None
+        names, among_others = _names_device(name.lower())
+        spec = _spec(value, loose=among_others) if names else None
         if spec is not None:
             named.setdefault(spec, (f"{name}={value}"[:60] if line else f"file name {value}"[:60], line))
     return named
+
+
+@functools.lru_cache(maxsize=8192)
+def _names_device(name: str) -> tuple[bool, bool]:
+    """Return whether the value of a name may name a device, and whether beside other words."""
+    _, _, naming, loose = _patterns()
+    among_others = loose.fullmatch(name) is not None
+    return among_others or naming.fullmatch(name) is not None, among_others
 
 
 def _of_path(recipe: Recipe, makers: Mapping[str, object]) -> list[_Said]:

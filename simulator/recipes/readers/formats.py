@@ -88,11 +88,11 @@ def is_nemo_launch(launch: TrainingCommand) -> bool:
     if (
         names_recipe(launch)
         or launch.script.text.startswith("verl.")
-        or any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments)
+        or any(text.startswith("actor_rollout_ref.") for text in launch.texts)
     ):
         return False
-    named = any(value.text.partition("=")[0] == "--recipe" for value in launch.arguments)
-    return named or sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
+    named = any(text.partition("=")[0] == "--recipe" for text in launch.texts)
+    return named or sum(_OVERRIDE.match(text) is not None for text in launch.texts) >= 2
 
 
 def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
@@ -222,9 +222,10 @@ def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
     if "encoder" in recipe.model_fields or (recipe.model is not None and vision_name(recipe.model)[0] is not None):
         return recipe
-    named = [(key.dotted, key.values[0].text, Place(key.file or recipe.file, key.line)) for key in keys if key.values]
-    own = [(flag.name, flag.text, flag.place) for flag in recipe.flags]
-    texts = [(name, text, place) for name, text, place in (*named, *own) if _naming().fullmatch(name[-_LONGEST:])]
+    named = ((name, key) for key in keys if key.values and _naming().fullmatch((name := key.dotted)[-_LONGEST:]))
+    texts = [(name, key.values[0].text, Place(key.file or recipe.file, key.line)) for name, key in named]
+    own = (flag for flag in recipe.flags if _naming().fullmatch(flag.name[-_LONGEST:]))
+    texts += [(flag.name, flag.text, flag.place) for flag in own]
     entries: list[tuple[str, Place | None]] = [
         (text, place) for name, text, place in texts if name.endswith("entrypoint")
     ]
@@ -268,16 +269,6 @@ _VARIABLES: Final = "ENV_VARS"
 _NODES: Final = "NNODES"
 _PROCESSES: Final = ("MODEL_ENV_VARS", FLAG_SECTION, "GPUS_PER_NODE")
 """Key of the first run's processes per node: run_ci_test.sh:299 of Megatron-LM d98e8a6."""
-
-
-def is_model_args(keys: Iterable[Key]) -> bool:
-    """Whether a document holds flags of Megatron under `MODEL_ARGS`."""
-    return any(key.path[0] == FLAG_SECTION and key.path[-1].startswith("--") for key in keys)
-
-
-def is_dotted(keys: Iterable[Key]) -> bool:
-    """Whether a document holds keys of NeMo under `MODEL_ARGS`."""
-    return any(key.path[0] == FLAG_SECTION and "." in key.path[-1] for key in keys)
 
 
 def dotted(keys: Iterable[Key]) -> list[Key]:

@@ -198,10 +198,11 @@ def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | 
 def _by_format(document: _Document) -> _ReadRecipe | None:
     """Return the recipe by the first format whose marks a file has, no framework's first, and the settings used."""
     path, keys = document.path, document.keys
-    if formats.is_model_args(keys):
+    words = [key.path[-1] for key in keys if key.path[0] == formats.FLAG_SECTION]  # Megatron's flags or NeMo's keys
+    if any(word.startswith("--") for word in words):
         recipe, used = formats.read_model_args(path, keys, document.settings)
         return formats.with_network(recipe, keys), used
-    if formats.is_dotted(keys):
+    if any("." in word for word in words):
         recipe, used = formats.read_nemo(path, formats.dotted(keys), document.settings)
         return formats.with_network(recipe, keys), used
     for name, form in registry.file_forms():

@@ -57,7 +57,7 @@ class Assignments:
     def _one_text(self, node: Node) -> Value:
         """Return the value of an assignment, in which the items of a list are one text."""
         value = self._words.value(node)
-        if not any(piece.text == BREAK.text and piece == BREAK for piece in value.pieces):
+        if not any(piece.line == BREAK.line and piece == BREAK for piece in value.pieces):
             return value
         line, raw, separators = self._line(node), self._source.raw(node), self._machine.separators
         return value if "*" not in raw or (separators or "")[:1] == " " else hole(raw, line, [Cause(line, "IFS")])

@@ -162,9 +162,10 @@ def argument_names(text: str) -> dict[int, str]:
     return dict(reversed(_takers(text)))
 
 
-def _takers(text: str) -> list[tuple[int, str]]:
+@functools.lru_cache(maxsize=4)
+def _takers(text: str) -> tuple[tuple[int, str], ...]:
     """Return the argument's number and the variable of every line `NAME=$n`."""
-    return [(int(number), name) for name, number in _ASSIGNED.findall(_COMMENT.sub("", text))]
+    return tuple((int(number), name) for name, number in _ASSIGNED.findall(_COMMENT.sub("", text)))
 
 
 def parameters(text: str) -> int:

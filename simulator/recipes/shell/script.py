@@ -742,6 +742,7 @@ def _machine(
 
 def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
     """Return the launches of a script. Raises InputError for text too large or too deep for a launch script."""
+    nothing = machine.capture
     try:
         walk = Walk(machine, Source(machine.file, text_value(text, 1)), [], run_command)
         machine.assigned = assigned_names(walk.source)
@@ -751,4 +752,6 @@ def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
         raise InputError(f"{machine.file}: a value outgrows every command line; not a launch script") from error
     except RecursionError as error:
         raise InputError(f"{machine.file}: nested too deep for a launch script") from error
+    finally:
+        machine.capture = nothing
     return walk.launches

@@ -42,6 +42,8 @@ _ESCAPED_BLANK: Final = re.compile(rb"((?:^|[^\\])(?:\\\\)*)\\[ \t](?![ \t]*\n)"
 """A blank with a backslash in front, which the parser would take for the end of a word."""
 _JOINED_LINES: Final = re.compile(rb"^([^#\n]*[^\s\\#])\\\n(?=\S)(?!\w+\n)", re.MULTILINE)
 """The end of a line within a word; a comment has none, and the end of a here document stands alone."""
+_JOINS: Final = re.compile(rb"\\\n(?<=[^\s\\#]\\\n)(?=\S)")
+"""The same, wherever it stands: most texts have none, and this is found ten times as fast."""
 _CONTINUED: Final = re.compile(rb"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
 """A continued line at the end of the text, which bash accepts."""
 _MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}
@@ -79,7 +81,8 @@ class Source:
             lines.append(piece.line)
             parts.append(data)
             length += len(data)
-        self.data = _REMARK.sub(lambda match: b" " * len(match[0]), b"".join(parts))
+        data = b"".join(parts)
+        self.data = _REMARK.sub(lambda match: b" " * len(match[0]), data) if b"`#" in data else data
         if self.data.rstrip().endswith(b"\\"):
             self.data = _CONTINUED.sub(rb"\1\n", self.data)
         self._starts = starts
@@ -175,10 +178,10 @@ class Source:
 
     def _parse(self, text: bytes) -> Node:
         """Return the tree of a text. Raises InputError where parsing takes too long."""
-        left, data = (
-            _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES,
-            _masked(_JOINED_LINES.sub(rb"\1..", _ESCAPED_BLANK.sub(rb"\1..", text))),
-        )
+        left, data = _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES, text
+        if b"\\ " in data or b"\\\t" in data:
+            data = _ESCAPED_BLANK.sub(rb"\1..", data)
+        data = _masked(_JOINED_LINES.sub(rb"\1..", data) if _JOINS.search(data) else data)
         charge(_READ_WORK * (len(text) // _CHUNK_BYTES))
 
         def read(offset: int, _point: object) -> bytes:

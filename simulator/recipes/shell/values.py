@@ -63,7 +63,7 @@ class Value(PlainValue):
     @property
     def open(self) -> bool:
         """Whether the value may be several words, or none: it has an unknown part outside of quotes."""
-        return any(piece.splits and not piece.known for piece in self.pieces)
+        return any(piece.splits and piece.causes for piece in self.pieces)
 
     @property
     def has_text(self) -> bool:
@@ -179,13 +179,13 @@ def both(left: Truth, right: Truth) -> Truth:
 
 def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
     """Return the words of a value, between blanks that separate; a quoted part makes a word even if it is empty."""
-    if not any(piece is BREAK or (piece.splits and piece.known) for piece in value.pieces):
+    if not any(piece is BREAK or (piece.splits and not piece.causes) for piece in value.pieces):
         return [value] if value.pieces else []
     words: list[Value] = []
     current: list[Piece] = []
     open_word = False
     for piece in value.pieces:
-        splits = piece.splits and piece.known
+        splits = piece.splits and not piece.causes
         if piece is not BREAK and not (splits and separators):
             open_word = open_word or not splits or piece.text != ""
             current.append(piece)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
@@ -78,28 +78,6 @@ class Walk:
         """Text that the present command reads; None where it is not known."""
         self._behind: list[Node] = []
         """Words of the current command that follow a redirection."""
-        self._statements: Mapping[str, Callable[[Node], Truth]] = {
-            "command": self._command,
-            "declaration_command": self._assignments.declare,
-            "variable_assignment": self._assignments.assign,
-            "variable_assignments": self._each,
-            "unset_command": self._assignments.unset,
-            "if_statement": lambda node: self._choice(node, node.children),
-            "case_statement": self._case,
-            "for_statement": lambda node: self._loop(node, self._for),
-            "c_style_for_statement": lambda node: self._loop(node, self._counted),
-            "while_statement": self._while_loop,
-            "function_definition": self._function,
-            "compound_statement": self._compound,
-            "do_group": self._each,
-            "else_clause": self._each,
-            "subshell": lambda node: self.apart(partial(self._each, node)),
-            "pipeline": lambda node: self._piped([partial(self.run, child) for child in node.named_children], node),
-            "list": self._list,
-            "redirected_statement": self._redirected,
-            "negated_command": lambda node: negated(self._tested(partial(self.run, node.named_children[-1]))),
-            "test_command": lambda node: test_truth(self.machine, self.source, node),
-        }
 
     def inner(self, source: Source) -> Walk:
         """Return a walk over another text with the same state, launches and input."""
@@ -132,12 +110,12 @@ class Walk:
         machine, line, kind = self.machine, self._line(node), node.type
         machine.step(line, node.child_count)
         unset = len(machine.read_as_unset)
-        statement = self._statements.get(kind)
+        statement = self._STATEMENTS.get(kind)
         is_test = kind in ("command", "compound_statement") and self.source.data.startswith(b"((", node.start_byte)
         if kind == "command" and is_test:
             machine.last = test_truth(machine, self.source, node)  # as older grammars have `(( ))`
         else:
-            machine.last = statement(node) if statement else True
+            machine.last = statement(self, node) if statement else True
         fails = machine.last is False and (kind in _FAILING or is_test) and not machine.state.flow
         if fails and not machine.state.tested and "e" in machine.state.options:
             machine.ends(line)
@@ -622,7 +600,8 @@ class Walk:
                 files.write(target.text, EMPTY)
         for node in redirects:
             self.stdin = self._input(node, self.stdin)
-        if any(not errors for _, _, errors in targets) or any(map(self._takes_output, redirects)):
+        redirected = (self.source.raw(node) for node in redirects if node.type == "file_redirect")
+        if any(not errors for _, _, errors in targets) or any(re.match(r"1?>|&>", text) for text in redirected):
             truth, text = self._captured(run)
         else:
             truth, text = run(), None
@@ -634,10 +613,6 @@ class Walk:
                     files.write(target.text, joined([start, text]))
         self.stdin = outer
         return truth
-
-    def _takes_output(self, node: Node) -> bool:
-        """Whether a redirection diverts a command's standard output."""
-        return node.type == "file_redirect" and re.match(r"1?>|&>", self.source.raw(node)) is not None
 
     def _input(self, node: Node, before: Value | None) -> Value | None:
         """Return the text that a command reads because of a redirection; the one before where it is none of input."""
@@ -674,8 +649,7 @@ class Walk:
 
     def _command(self, node: Node) -> Truth:
         redirects = [child for child in node.named_children if child.type in _REDIRECTS]
-        simple = partial(self._simple, node)
-        return self._with_redirects(simple, redirects) if redirects else simple()
+        return self._with_redirects(partial(self._simple, node), redirects) if redirects else self._simple(node)
 
     def _simple(self, node: Node) -> Truth:
         """Follow a simple command: its words are expanded first, then the assignments in front of it take place."""
@@ -720,6 +694,28 @@ class Walk:
         if name in self.machine.state.functions:
             return self._call(name, argv[1:], line)
         return self.command(self, argv, line)
+
+    # Of the class, since a walk that held its own methods would stay in memory until Python looks for such rings.
+    _STATEMENTS: ClassVar[Mapping[str, Callable[[Walk, Node], Truth]]] = {
+        "command": _command,
+        "declaration_command": lambda self, node: self._assignments.declare(node),
+        "variable_assignment": lambda self, node: self._assignments.assign(node),
+        "unset_command": lambda self, node: self._assignments.unset(node),
+        "if_statement": lambda self, node: self._choice(node, node.children),
+        "case_statement": _case,
+        "for_statement": lambda self, node: self._loop(node, self._for),
+        "c_style_for_statement": lambda self, node: self._loop(node, self._counted),
+        "while_statement": _while_loop,
+        "function_definition": _function,
+        "compound_statement": _compound,
+        **dict.fromkeys(("variable_assignments", "do_group", "else_clause"), _each),
+        "subshell": lambda self, node: self.apart(partial(self._each, node)),
+        "pipeline": lambda self, node: self._piped([partial(self.run, child) for child in node.named_children], node),
+        "list": _list,
+        "redirected_statement": _redirected,
+        "negated_command": lambda self, node: negated(self._tested(partial(self.run, node.named_children[-1]))),
+        "test_command": lambda self, node: test_truth(self.machine, self.source, node),
+    }
 
 
 def _changed(before: Mapping[str, Content], after: Mapping[str, Content]) -> set[str]:

@@ -11,6 +11,7 @@ import fnmatch
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Final
 
@@ -102,10 +103,11 @@ class Words:
     def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
         """Return the words of nodes in a row; what nothing or a backslash at a line's end divides is one word."""
         fields: list[Value] = []
-        end = -1
+        end, data = -1, self._source.data
         for node in nodes:
             parts = self.fields(node)
-            if fields and parts and end >= 0 and _JOINED.fullmatch(self._source.data, end, self._begin(node)):
+            joins = fields and parts and end >= 0 and not data[end : end + 1].isspace()
+            if joins and _JOINED.fullmatch(data, end, self._begin(node)):
                 fields[-1] = joined([fields[-1], parts.pop(0)])
             fields += parts
             end = node.end_byte
@@ -126,15 +128,11 @@ class Words:
 
     def pattern(self, node: Node) -> Value:
         """Return the expansion of a pattern, which the parser may take for plain text: `*$X*`."""
-        return self._reread(self.value(node), node.start_byte, node.end_byte)
-
-    def _reread(self, value: Value, start: int, end: int) -> Value:
-        """Return the value of a pattern between two bytes, parsed anew if expansions stand in it as plain text."""
-        if not any(
-            piece.known and not (piece.quoted or piece.splits) and _PLAIN.search(piece.text) for piece in value.pieces
-        ):
+        value = self.value(node)
+        bare = (piece.text for piece in value.pieces if not (piece.causes or piece.quoted or piece.splits))
+        if not any(map(_PLAIN.search, bare)):
             return value
-        inner = Source(self._machine.file, Value(tuple(self._source.pieces(start, end))))
+        inner = Source(self._machine.file, Value(tuple(self._source.pieces(node.start_byte, node.end_byte))))
         return Words(self._machine, inner).value(inner.root)
 
     def heredoc(self, node: Node, *, expands: bool) -> Value:
@@ -147,15 +145,17 @@ class Words:
         """Return the value of the text between two bytes of a node, expansions and literal text."""
         return Value(tuple(self._interpolated(node, start, end, quoted=quoted)))
 
-    def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
+    def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> list[Piece]:
+        pieces: list[Piece] = []
         for child in _topmost(node, start, end):
             begin = self._begin(child)
             if begin > start:
-                yield from self._literal(start, begin, quoted=quoted)
-            yield from self._expanded(child, quoted=quoted).pieces
+                pieces += self._literal(start, begin, quoted=quoted)
+            pieces += self._expanded(child, quoted=quoted).pieces
             start = child.end_byte
         if end > start:
-            yield from self._literal(start, end, quoted=quoted)
+            pieces += self._literal(start, end, quoted=quoted)
+        return pieces
 
     def _begin(self, node: Node) -> int:
         """Return the first byte of an expansion, after white space that the parser includes."""
@@ -163,12 +163,12 @@ class Words:
         blank = _BLANK.match(data, start, node.end_byte) if data[start : start + 1] in b" \t\n\r\v\f\\" else None
         return blank.end() if blank else start
 
-    def _literal(self, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
-        for piece in self._source.pieces(start, end, quoted=quoted):
-            if not piece.known or "\\" not in piece.text:
-                yield piece
-                continue
-            yield from _unescaped(piece, quoted=quoted)
+    def _literal(self, start: int, end: int, *, quoted: bool) -> list[Piece]:
+        pieces = self._source.pieces(start, end, quoted=quoted)
+        if not any("\\" in piece.text for piece in pieces):
+            return pieces
+        parts = (_unescaped(piece, quoted=quoted) if piece.known else (piece,) for piece in pieces)
+        return [part for several in parts for part in several]
 
     def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
         """Return the value of one expansion."""
@@ -203,7 +203,7 @@ class Words:
 
     def _string(self, node: Node, start: int, line: int) -> Value:
         """Return text in double quotes; `"$@"` may be no word at all."""
-        pieces = list(self._interpolated(node, start, node.end_byte - 1, quoted=True))
+        pieces = self._interpolated(node, start, node.end_byte - 1, quoted=True)
         inner = self._source.text(start, node.end_byte - 1)
         if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])[^{}]*\}", inner):
             return EMPTY
@@ -381,23 +381,24 @@ class Words:
         return value
 
     def _computed(self, text: str, line: int) -> int:
-        def lookup(name: str, depth: int = 0) -> int:
-            value = self._inserted(self._machine.lookup(name, line), quoted=True)
-            if not value.known:
-                raise _UnknownError(value.causes)
-            if depth > _MAXIMUM_REFERENCES:
-                raise arithmetic.ArithmeticProblemError(f"{name} refers to itself")
-            return arithmetic.evaluate(value.text, lambda other: lookup(other, depth + 1))
-
         def assign(name: str, number: int) -> None:
             self._machine.assign(name, text_value(str(number), line), line)
 
         try:
-            return arithmetic.evaluate(text, lookup, assign)
+            return arithmetic.evaluate(text, partial(self._number_of, line), assign)
         except arithmetic.ArithmeticProblemError as problem:
             if _ITEM.search(text):
                 raise _UnknownError(frozenset({Cause(line, text.strip()[:60])})) from problem
             raise InputError(f"{self._machine.file}:{line}: arithmetic '{text.strip()[:60]}': {problem}") from problem
+
+    def _number_of(self, line: int, name: str, depth: int = 0) -> int:
+        """Return what a variable in arithmetic is. Raises _UnknownError where only the run knows."""
+        value = self._inserted(self._machine.lookup(name, line), quoted=True)
+        if not value.known:
+            raise _UnknownError(value.causes)
+        if depth > _MAXIMUM_REFERENCES:
+            raise arithmetic.ArithmeticProblemError(f"{name} refers to itself")
+        return arithmetic.evaluate(value.text, lambda other: self._number_of(line, other, depth + 1))
 
     def number_or_causes(self, value: Value, line: int) -> int | frozenset[Cause] | None:
         """Return a number as arithmetic reads it, or what it depends on; None for text that is no arithmetic."""
@@ -411,7 +412,7 @@ class Words:
 
 def has_braces(value: Value) -> bool:
     """Whether bare braces make several words of one, `{1..3}` or `a{b,c}`, which are not followed."""
-    if not any("{" in piece.text for piece in value.pieces):
+    if "{" not in value.text:
         return False
     bare = (piece.text for piece in value.pieces if piece.known and not piece.quoted and not piece.splits)
     return _BRACES.search("".join(bare)) is not None
@@ -443,8 +444,8 @@ def _unescaped(piece: Piece, *, quoted: bool) -> Iterator[Piece]:
     else:
         parts = ["" if part == "\n" else part for part in _ESCAPE.split(piece.text)]
     for number, part in enumerate(parts):
-        if part:
-            yield dataclasses.replace(piece, text=part, quoted=quoted or number % 2 == 1)
+        if part:  # of known text, which nothing of a hole says anything about
+            yield Piece(part, piece.line, splits=piece.splits, quoted=quoted or number % 2 == 1)
 
 
 def _sign(match: re.Match[str]) -> str:
