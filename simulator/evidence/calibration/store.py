@@ -501,7 +501,8 @@ def places_beside(
         return "measured" if stack_text(scenario.framework, alone) in calibrated.stacks else "between"
 
     def words_of(layout: Layout) -> RangeWords:
-        if any(_signed_sizes(layout) in run for run in runs) and signature(scenario, layout) in runs:
+        sizes = _signed_sizes(layout) if runs else ""
+        if any(sizes in run for run in runs) and signature(scenario, layout) in runs:
             return RangeWords("measured", "measured", "measured")
         stack = stack_of(layout.tensor_parallel == 1)
         if distance is not None and distance(layout).features:
