@@ -226,28 +226,27 @@ class Unit(NamedTuple):
     spread: float = 1.0
     """Part of the figure that contributions beyond the rows move: 1 for speed, `memory_spread` for memory."""
 
-    def of(self, name: str) -> float:
-        """Return the unit of a contribution, as a relative deviation."""
+    def units(self) -> dict[str, float]:
+        """Return the unit of each contribution, as a relative deviation."""
         distance = self.distance
-        units: Mapping[str, float] = {
-            "coefficients": self.coefficients,
-            "scatter": self.scatter,
+        beyond = {
             "sources": math.sqrt(distance.share_of_source),
             "device": float(distance.device),
             "stack": float(distance.stack),
             "nodes": math.sqrt(distance.doublings),
             "layout": math.sqrt(len(distance.features) if self.features is None else self.features),
         }
-        return units[name] * (1.0 if name in _OF_ROWS else self.spread)
+        of_rows = {"coefficients": self.coefficients, "scatter": self.scatter}
+        return of_rows | {name: unit * self.spread for name, unit in beyond.items()}
 
     def key(self, name: str) -> str:
         """Return the name of a contribution's size; coefficients and scatter have one per sort."""
-        return f"{name} {self.sort}" if name in ("coefficients", "scatter") else name
+        return f"{name} {self.sort}" if name in _OF_ROWS else name
 
     def deviations(self, sizes: Mapping[str, float]) -> dict[str, float]:
         """Return the relative deviation of each contribution; a missing size is 0, of coefficients and scatter 1."""
-        without = {"coefficients": 1.0, "scatter": 1.0}
-        return {name: sizes.get(self.key(name), without.get(name, 0.0)) * self.of(name) for name in CONTRIBUTIONS}
+        usual, units = {self.key(name): 1.0 for name in _OF_ROWS}, self.units()
+        return {name: sizes.get(key := self.key(name), usual.get(key, 0.0)) * unit for name, unit in units.items()}
 
     def deviation(self, sizes: Mapping[str, float]) -> float:
         """Return the relative deviation of the prediction."""
