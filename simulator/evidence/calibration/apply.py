@@ -419,18 +419,16 @@ class _Spreads(Bare):
     @cached_property
     def _words(self) -> tuple[Callable[[Layout], RangeWords], ...]:
         """Where layouts lie beside the rows of memory and of speed."""
-        memory = _places_beside(self.calibration, "memory", self.scenario)
-        return memory, memory if self.time is None else _places_beside(self.time, "time", self.scenario)
+        memory = _words_of(self.calibration, "memory", self.scenario)
+        return memory, memory if self.time is None else _words_of(self.time, "time", self.scenario)
 
     @cached_property
     def _served(self) -> dict[bool, tuple[FittedPart, Callable[[Layout, float, float], Unit]]]:
         """What serves layouts, covered by rows or not, with the function of their units."""
         assert self.calibration.memory is not None  # noqa: S101  asked only where there is one
-        both = (
-            (covered, _serving(self.calibration, self.calibration.memory, "memory", covered=covered))
-            for covered in (False, True)
-        )
-        return {covered: (part, units_of("memory", self.scenario, part)) for covered, part in both}
+        memory = self.calibration.memory
+        parts = [_serving(self.calibration, memory, "memory", covered=covered) for covered in (False, True)]
+        return {bool(covered): (part, units_of("memory", self.scenario, part)) for covered, part in enumerate(parts)}
 
 
 _spreads = lru_cache(maxsize=16)(_Spreads)
@@ -493,11 +491,11 @@ def with_calibration(
         calibration, part = used.calibration(kind), used.part(kind)
         if calibration is None or part is None:
             continue
-        where = _where(calibration, kind, scenario, estimate.layout)
+        where = _words_of(calibration, kind, scenario)(estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
         of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
-            beside = where if used.time is None else _where(used.time, "time", scenario, estimate.layout)
+            beside = where if used.time is None else _words_of(used.time, "time", scenario)(estimate.layout)
             surest = _surest(where, beside)
             result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
@@ -587,14 +585,7 @@ def _beyond_stack(unit: Unit) -> Unit:
     return unit._replace(distance=unit.distance._replace(stack=True))
 
 
-def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> RangeWords:
-    """Return where a layout lies beside the rows."""
-    return _places_beside(calibration, kind, scenario)(layout)
-
-
-def _places_beside(
-    calibration: Calibration, kind: CoefficientKind, scenario: Scenario
-) -> Callable[[Layout], RangeWords]:
+def _words_of(calibration: Calibration, kind: CoefficientKind, scenario: Scenario) -> Callable[[Layout], RangeWords]:
     """Return a function from layouts to where they lie; figures that need no rows count as measured."""
     part = calibration.part(kind)
     if part is None or part.known:

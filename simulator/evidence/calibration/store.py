@@ -111,10 +111,6 @@ class RowsCoverage(Record):
         """Hash by the fields that differ most often."""
         return hash((self.sources, *self.stacks))
 
-    def distance(self, scenario: Scenario, layout: Layout) -> Distance:
-        """Return the distance of a question beyond the rows."""
-        return self.distances(scenario)(layout)
-
     def distances(self, scenario: Scenario) -> Callable[[Layout], Distance]:
         """Return a function from the layouts of a question to their distance beyond the rows."""
         name = scenario.framework.name
@@ -290,11 +286,8 @@ def _layout_numbers(layout: Layout) -> dict[str, float]:
 
 def words(scenario: Scenario, layout: Layout) -> Mapping[str, str]:
     """Return the features of a run that are words, by name; switches are the last."""
-    return _plain_words(scenario, layout) | _switched(scenario.framework, layout.tensor_parallel == 1)
-
-
-def _plain_words(scenario: Scenario, layout: Layout) -> dict[str, str]:
-    return _question_words(scenario) | _layout_words(layout)
+    switched = _switched(scenario.framework, layout.tensor_parallel == 1)
+    return _question_words(scenario) | _layout_words(layout) | switched
 
 
 def _question_words(scenario: Scenario) -> dict[str, str]:
@@ -343,8 +336,8 @@ def signature(scenario: Scenario, layout: Layout) -> str:
     usual = _switched(PROFILES[scenario.framework.name], layout.tensor_parallel == 1)
     unusual = ((name, word) for name, word in words(scenario, layout).items() if usual.get(name) != word)
     described = {name: word if name not in usual else f"{name.removeprefix(_SWITCH)}={word}" for name, word in unusual}
-    sizes = f"{_signed_sizes(layout)} gbs{scenario.global_batch_size}"
-    return " ".join([_signed(scenario), sizes, *described.values()]).strip()
+    words_of_question = _signed(scenario), _signed_sizes(layout), f"gbs{scenario.global_batch_size}"
+    return " ".join([*words_of_question, *described.values()]).strip()
 
 
 def _signed(scenario: Scenario) -> str:
@@ -387,7 +380,7 @@ class CalibratedRange(NamedTuple):
 
     def outside_by_feature(self, scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]]:
         """Yield the features in which a layout is outside the range, with a phrase each."""
-        yield from self.beyond(numbers(scenario, layout), _plain_words(scenario, layout))
+        yield from self.beyond(numbers(scenario, layout), _question_words(scenario) | _layout_words(layout))
         yield from _unseen(self, scenario.framework, layout.tensor_parallel == 1)
 
     def beyond(self, numbers: Mapping[str, float], words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
