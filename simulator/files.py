@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 from functools import cache
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NOT_BESIDE = frozenset({EACCES, EPERM, EROFS, EBUSY, EXDEV})
 """Errors of replacing a file that may still be written: its folder is read-only, or the file is a mount."""
@@ -23,13 +25,14 @@ _NOT_BESIDE = frozenset({EACCES, EPERM, EROFS, EBUSY, EXDEV})
 
 DATA_FOLDERS: Final = ("hardware_specs", "model_specs", "calibration")
 """Top-level folders of data."""
-PACKAGE: Final = Path(__file__).resolve().parent
+PACKAGE: Final = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120  start-up time of --help
 """Folder of the package `simulator`."""
 
 
 def read_table(beside: str, table: str) -> list[dict[str, str]]:
     """Return the rows of `table`.csv in the folder of the module file `beside`."""
-    with Path(beside).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
+    file = os.path.join(os.path.dirname(beside), f"{table}.csv")  # noqa: PTH118, PTH120  start-up time of --help
+    with open(file, newline="", encoding="utf-8") as stream:  # noqa: PTH123  likewise
         return list(csv.DictReader(stream))
 
 
@@ -39,9 +42,11 @@ def data_folder(folder: str) -> Path:
 
 
 @cache
-def _data_folder(package: Path, folder: str) -> Path:
-    installed = package / "_data" / folder
-    return installed if installed.is_dir() else package.parent / folder
+def _data_folder(package: str, folder: str) -> Path:
+    from pathlib import Path  # noqa: PLC0415  start-up time of --help
+
+    installed = Path(package) / "_data" / folder
+    return installed if installed.is_dir() else Path(package).parent / folder
 
 
 def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:
@@ -65,7 +70,7 @@ def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside a file to write, which then replaces the file, with the file's permissions."""
-    target = Path(os.path.realpath(path))  # of a link that leads to itself, itself
+    target = type(path)(os.path.realpath(path))  # of a link that leads to itself, itself
     beside = target.with_name(f".{target.name[:200]}.{os.getpid()}")
     try:
         yield beside

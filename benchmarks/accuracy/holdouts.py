@@ -153,7 +153,7 @@ def _prediction(state: Hierarchy, name: str, index: int, part: _Part, error: flo
             coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
             # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
             scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
-            distance=covered.distance(sample.scenario, sample.layout),
+            distance=covered.distances(sample.scenario)(sample.layout),
             spread=_spread(sample) if design.kind == "memory" else 1.0,
         ),
     )

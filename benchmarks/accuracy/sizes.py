@@ -60,8 +60,8 @@ def fitted_sizes(
 
 @lru_cache(maxsize=8192)  # the same predictions are asked again without each source
 def _variances(unit: Unit, keys: tuple[str, ...]) -> tuple[float, ...]:
-    names = [key.split(maxsplit=1)[0] for key in keys]
-    return tuple(unit.of(name) ** 2 if unit.key(name) == key else 0.0 for name, key in zip(names, keys, strict=True))
+    names, units = [key.split(maxsplit=1)[0] for key in keys], unit.units()
+    return tuple(units[name] ** 2 if unit.key(name) == key else 0.0 for name, key in zip(names, keys, strict=True))
 
 
 def _loss(  # noqa: PLR0913, PLR0917  what scipy passes

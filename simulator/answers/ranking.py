@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
@@ -27,7 +28,7 @@ from simulator.search.alternatives import (
     remedies,
     with_switches,
 )
-from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
+from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
 from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
 
@@ -49,7 +50,7 @@ def estimate_of(case: Case) -> Estimate:
     release = None if scenario is case.scenario else case.scenario.framework
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
-    estimate = with_switches(scenario, estimate_of_block(priced), options, priced)
+    estimate = with_switches(scenario, estimate_of_block(priced), options, lambda: priced)
     judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
     if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if estimate.verdict in ("does_not_fit", "starved") else _SEARCHED
@@ -110,10 +111,11 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
             f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
         )
     shown = (searched.fastest, searched.risky, searched.starved)
-    of_each = iter(estimates_of([layout for layouts in shown for layout in layouts]))
-    best, risky, starved = ([next(of_each) for _ in layouts] for layouts in shown)
+    layouts = [layout for each in shown for layout in each]
+    of_each = iter(estimates_of(layouts))
+    best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
-        best[0] = with_switches(searched.fastest[0].query.scenario, best[0], query.options)
+        best[0] = with_switches(layouts[0].query.scenario, best[0], query.options, partial(priced_first, layouts))
     near = [estimate.layout for estimate in best[:_NEAR]]
     equal = equal_to_first(searched.fastest, (*searched.risky, *searched.starved))
     side = progress_part(progress, 1, 2)

@@ -1,8 +1,8 @@
 """Text with units to base units and back, exactly: `80 GiB` is 85,899,345,920 bytes.
 
 Inside the simulator every quantity is a float (or an int, for counts) in base units: bytes, seconds, FLOP/s and
-bytes/s. Text with units is read here and nowhere else; `show.report.text` writes figures for people. Reading goes
-through :class:`fractions.Fraction`, so the float returned is the one nearest to the written number.
+bytes/s. Text with units is read here and nowhere else; `show.report.text` writes figures for people. A number
+is read as a fraction of whole ones, so the float returned is the one nearest to the written number.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from simulator.errors import InputError, did_you_mean, quoted
 from simulator.late import late_pattern
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 KIB: Final = 1024
 """Bytes in one KiB."""
@@ -87,27 +84,27 @@ def parse_count(text: str, *, length: bool = False) -> int:
     K, M, B and T are powers of one thousand; of a `length`, K and M are powers of 1024, so 8k is 8192.
     """
     suffixes = _LENGTHS if length else _COUNTS
-    number, suffix = _split(text, "count", "8k" if length else "1.5T")
+    number, parts, suffix = _split(text, "count", "8k" if length else "1.5T")
     if suffix.upper() not in suffixes:
         allowed = ", ".join(filter(None, suffixes))
         raise InputError(f"count {quoted(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
-    amount = number * suffixes[suffix.upper()]
-    if amount.denominator != 1:
+    amount, left = divmod(number * suffixes[suffix.upper()], parts)
+    if left:
         raise InputError(f"count {quoted(text)} is not a whole number; write one like '1.5T'")
     if amount > _LIMIT:
         raise InputError(f"count {quoted(text)} is too large; at most 1e30")
-    return int(amount)
+    return amount
 
 
 def parse_number(text: str, units: Mapping[str, int] = MappingProxyType({}), per: int = 1) -> float:
     """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with `units`, such as ``36h``, in that of factor `per`."""
-    number, suffix = _split(text, "number", "230k")
+    number, parts, suffix = _split(text, "number", "230k")
     count = _COUNTS.get(suffix.upper())
     factor = units.get(suffix, None if count is None else count * per)
     if factor is None:
         allowed = ", ".join((*units, *filter(None, _COUNTS)))
         raise InputError(f"number {quoted(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
-    return float(number * factor / per)
+    return number * factor / (parts * per)
 
 
 def share_of(text: str) -> float:
@@ -155,7 +152,7 @@ def _parse(text: str, kind: str, example: str) -> float:
 @lru_cache(maxsize=4096)
 def _parse_known(text: str, kind: str, example: str) -> float:
     """Return ``text`` in the base unit of ``kind``."""
-    number, unit = _split(text, kind, example)
+    number, parts, unit = _split(text, kind, example)
     units = _UNITS[kind]
     if not unit:
         raise InputError(f"{kind} {quoted(text)} has no unit; write it like '{example}'")
@@ -163,24 +160,20 @@ def _parse_known(text: str, kind: str, example: str) -> float:
         allowed = ", ".join(units)
         near = did_you_mean(unit, units) or ";"
         raise InputError(f"{kind} {quoted(text)}: unknown unit '{unit}'{near} allowed: {allowed}")
-    amount = number * units[unit] / units.get("s", 1)
-    if amount > _LIMIT:
+    amount, parts = number * units[unit], parts * units.get("s", 1)
+    if amount > _LIMIT * parts:
         raise InputError(f"{kind} {quoted(text)} is too large; at most 1e30 in base units")
-    value = float(amount)
-    if not math.isfinite(value):
-        raise InputError(f"{kind} {quoted(text)} is not a finite number")
-    return value
+    return amount / parts
 
 
-def _split(text: str, kind: str, example: str) -> tuple[int | Fraction, str]:
-    """Cut ``text`` into its number, kept exact, and its unit."""
+def _split(text: str, kind: str, example: str) -> tuple[int, int, str]:
+    """Cut ``text`` into its number, as one whole number over another, and its unit."""
     if not isinstance(text, str):
         raise InputError(f"{kind} {quoted(text)} is not text with a unit; write it like '{example}'")
     matched = _AMOUNT.fullmatch(text.strip()) if len(text) <= _MAXIMUM_TEXT else None
     if matched is None:
         raise InputError(f"{kind} {quoted(text)} is not a plain number with a unit; write it like '{example}'")
-    if matched[1].isdigit():
-        return int(matched[1]), matched[2]
-    from fractions import Fraction  # noqa: PLC0415  start-up time
-
-    return Fraction(matched[1]), matched[2]
+    mantissa, _, exponent = matched[1].lower().partition("e")
+    whole, _, decimals = mantissa.partition(".")
+    power = int(exponent or 0) - len(decimals)
+    return int(whole + decimals) * 10 ** max(power, 0), 10 ** max(-power, 0), matched[2]

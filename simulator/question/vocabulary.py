@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-FRAMEWORK_FOLDER = Path(__file__).resolve().parents[1] / "frameworks"
+FRAMEWORK_FOLDER = f"{os.path.dirname(os.path.dirname(os.path.realpath(__file__)))}{os.sep}frameworks"  # noqa: PTH120  start-up time of --help
 """Folder with one folder per framework: its words, profile and stacks. Their files list the frameworks."""
 
 

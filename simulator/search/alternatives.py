@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
-from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
+from simulator.cost.pricing.price import Priced, priced_of, size, timed
 from simulator.errors import InputError
 from simulator.late import deferred, late_pattern
 from simulator.question.frameworks.profile import SwitchEffect, switches
@@ -394,17 +393,16 @@ MIN_CHANGE = 0.005
 
 
 def with_switches(
-    scenario: Scenario, estimate: Estimate, options: Collection[str], priced: Priced | None = None
+    scenario: Scenario, estimate: Estimate, options: Collection[str], priced: Callable[[], Priced]
 ) -> Estimate:
     """Return the estimate with the effects of its switches, set or assumed.
 
     A set switch without effect is noted, as no option is ignored silently. `assumed` has unset switches with another
-    value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
+    value that moves speed, memory or verdict. `priced` returns a block of the layout alone.
     """
 
     def assumed() -> tuple[AssumedSwitch, ...]:
-        base = priced or price(pricing_of(scenario, estimate.layout))
-        return tuple(sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change)))
+        return tuple(sorted(_assumed(priced(), estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
     provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))

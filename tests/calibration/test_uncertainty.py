@@ -19,7 +19,7 @@ from simulator.evidence.calibration.apply import (
     layout_variances,
     memory_interval,
     time_interval,
-    unit_of,
+    units_of,
 )
 from simulator.evidence.calibration.store import PLACE, places_beside
 from simulator.question.scenario.layout import Layout, default_cut
@@ -91,7 +91,7 @@ def test_a_place_is_all_that_words_read_of_a_layout() -> None:
     assert calibration.memory is not None
     watched: Any = Watched()
     places_beside(calibration.range, calibration.memory.coverage, calibration.family, scenario)(watched)
-    unit_of("memory", scenario, watched, 0.0, calibration.memory)
+    units_of("memory", scenario, calibration.memory)(watched, 0.0, 1.0)
     assert read == set(PLACE)
 
 
@@ -147,7 +147,7 @@ def test_the_interval_is_that_of_the_deviation() -> None:
     part = used.part("memory")
     assert part is not None
     (variance,) = layout_variances("memory", scenario, [layout], part)
-    deviation = unit_of("memory", scenario, layout, variance, part).deviation(part.sizes)
+    deviation = units_of("memory", scenario, part)(layout, variance, 1.0).deviation(part.sizes)
     assert deviation >= part.noise
     once = memory_interval(plain, lambda: deviation)
     assert once.interval_bytes is not None

@@ -349,7 +349,7 @@ def test_a_runtime_of_no_measured_run_widens_the_range(
     assert result.outcome == outcome
     assert result.case is not None
     run = (result.case.scenario, result.case.layout)
-    assert never is None or coverage_of([run], sources=1).distance(*run).stack == never
+    assert never is None or coverage_of([run], sources=1).distances(run[0])(run[1]).stack == never
 
 
 def test_a_mask_that_only_early_releases_make_leaves_no_firm_verdict(tmp_path: Path) -> None:

@@ -58,14 +58,17 @@ NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def unit_of(  # noqa: PLR0913, PLR0917  what decides a range
-    kind: CoefficientKind, scenario: Scenario, layout: Layout, variance: float, part: FittedPart, spread: float = 1.0
-) -> Unit:
-    """Return the units of a prediction's contributions; `variance` is that of `layout_variances`."""
+def units_of(kind: CoefficientKind, scenario: Scenario, part: FittedPart) -> Callable[[Layout, float, float], Unit]:
+    """Return a function from a layout, its variance of `layout_variances` and its spread to the units."""
     sort = sort_of_prediction(kind, scenario)
+    scatter = part.noise_by.get(sort, part.noise)
     inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
-    distance = inside if part.coverage is None else part.coverage.distance(scenario, layout)
-    return Unit(sort, math.sqrt(variance), part.noise_by.get(sort, part.noise), distance, spread=spread)
+    distance = None if part.coverage is None else part.coverage.distances(scenario)
+
+    def unit(layout: Layout, variance: float, spread: float) -> Unit:
+        return Unit(sort, math.sqrt(variance), scatter, distance(layout) if distance else inside, spread=spread)
+
+    return unit
 
 
 def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart, at: Index | None = None) -> Vector:
@@ -394,8 +397,8 @@ class _Spreads(Bare):
         Any `block` of the question serves.
         """
         if not self.limits:
-            narrow, wide = (self._part(covered=covered) for covered in (True, False))
-            inside, outside = (unit_of("memory", self.scenario, block.layout(0), 0.0, part) for part in (narrow, wide))
+            (narrow, unit), (wide, wide_unit) = (self._served[covered] for covered in (True, False))
+            inside, outside = (each(block.layout(0), 0.0, 1.0) for each in (unit, wide_unit))
             widest = _spread(_beyond_stack(outside._replace(features=len(FEATURES))), wide)
             self.limits[:] = (
                 _spread(inside._replace(features=0), narrow),
@@ -406,16 +409,26 @@ class _Spreads(Bare):
 
     def of(self, place: tuple[float, ...], layout: Layout) -> _Spread:
         """Return the spread of a place, from a layout in it."""
-        where = _where(self.calibration, "memory", self.scenario, layout)
-        part = self._part(covered=where.worst in _COVERED)
-        unit = unit_of("memory", self.scenario, layout, 0.0, part)
+        where, beside = (words_of(layout) for words_of in self._words)
+        part, unit_of = self._served[where.worst in _COVERED]
+        unit = unit_of(layout, 0.0, 1.0)
         spread = _spread(unit if where.stack in _COVERED else _beyond_stack(unit), part)
-        self.known[place] = spread._replace(surest=_surest(where, self.time, self.scenario, layout))
+        self.known[place] = spread._replace(surest=_surest(where, beside))
         return self.known[place]
 
-    def _part(self, *, covered: bool) -> FittedPart:
+    @cached_property
+    def _words(self) -> tuple[Callable[[Layout], RangeWords], ...]:
+        """Where layouts lie beside the rows of memory and of speed."""
+        memory = _words_of(self.calibration, "memory", self.scenario)
+        return memory, memory if self.time is None else _words_of(self.time, "time", self.scenario)
+
+    @cached_property
+    def _served(self) -> dict[bool, tuple[FittedPart, Callable[[Layout, float, float], Unit]]]:
+        """What serves layouts, covered by rows or not, with the function of their units."""
         assert self.calibration.memory is not None  # noqa: S101  asked only where there is one
-        return _serving(self.calibration, self.calibration.memory, "memory", covered=covered)
+        memory = self.calibration.memory
+        parts = [_serving(self.calibration, memory, "memory", covered=covered) for covered in (False, True)]
+        return {bool(covered): (part, units_of("memory", self.scenario, part)) for covered, part in enumerate(parts)}
 
 
 _spreads = lru_cache(maxsize=16)(_Spreads)
@@ -478,11 +491,12 @@ def with_calibration(
         calibration, part = used.calibration(kind), used.part(kind)
         if calibration is None or part is None:
             continue
-        where = _where(calibration, kind, scenario, estimate.layout)
+        where = _words_of(calibration, kind, scenario)(estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
         of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
-            surest = _surest(where, used.time, scenario, estimate.layout)
+            beside = where if used.time is None else _words_of(used.time, "time", scenario)(estimate.layout)
+            surest = _surest(where, beside)
             result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
             result = replace(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))
@@ -530,7 +544,7 @@ class _Range(Bare):
     def unit(self) -> Unit:
         """Units of its contributions."""
         spread = float(memory_spread(self.estimate.memory.state_share)) if self.kind == "memory" else 1.0
-        unit = unit_of(self.kind, self.scenario, self.estimate.layout, self.variance(), self.serving, spread)
+        unit = units_of(self.kind, self.scenario, self.serving)(self.estimate.layout, self.variance(), spread)
         return unit if self.where.stack in _COVERED else _beyond_stack(unit)
 
     def deviation(self) -> float:
@@ -557,9 +571,11 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
     return replace(result, noise_by={sort: max(part.noise, noise) for sort, noise in scatter.items()})
 
 
-def _surest(where: RangeWords, time: Calibration | None, scenario: Scenario, layout: Layout) -> float:
-    """Return the highest probability to fit: less for software, devices or features of a layout that no run had."""
-    beside = where if time is None else _where(time, "time", scenario, layout)
+def _surest(where: RangeWords, beside: RangeWords) -> float:
+    """Return the highest probability to fit: less for software, devices or features of a layout that no run had.
+
+    The words are those of memory and of speed, whose runs tell too whether any is like the layout.
+    """
     alike = where.stack in _COVERED and "never" not in (where.worst, beside.worst)
     return 1.0 if alike else 1.0 - UNFORESEEN
 
@@ -569,12 +585,12 @@ def _beyond_stack(unit: Unit) -> Unit:
     return unit._replace(distance=unit.distance._replace(stack=True))
 
 
-def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> RangeWords:
-    """Return where a layout lies beside the rows; figures that need no rows count as measured."""
+def _words_of(calibration: Calibration, kind: CoefficientKind, scenario: Scenario) -> Callable[[Layout], RangeWords]:
+    """Return a function from layouts to where they lie; figures that need no rows count as measured."""
     part = calibration.part(kind)
     if part is None or part.known:
-        return RangeWords("measured", "measured", "measured")
-    return places_beside(calibration.range, part.coverage, calibration.family, scenario)(layout)
+        return lambda _: RangeWords("measured", "measured", "measured")
+    return places_beside(calibration.range, part.coverage, calibration.family, scenario)
 
 
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -52,11 +52,7 @@ def features(scenario: Scenario, layout: Layout) -> tuple[str, ...]:
     """Return the features of a run that many runs lack; formulas alone price one that no run has."""
     present = {
         scenario.precision: scenario.precision not in _SIXTEEN_BITS,
-        "tensor_parallel": layout.tensor_parallel > 1,
-        "pipeline_parallel": layout.pipeline_parallel > 1,
-        "context_parallel": layout.context_parallel > 1,
-        "zero_stage 3": layout.zero_stage == 3,
-        "offload": layout.offload != "none",
+        **_of_layout(layout),
         "experts": scenario.model.is_moe,
         "lora": scenario.lora_rank is not None,
         "long context": scenario.seq_length > LONG_CONTEXT_TOKENS,
@@ -64,6 +60,17 @@ def features(scenario: Scenario, layout: Layout) -> tuple[str, ...]:
         "selective_scan": any(kind.mixer == "selective_scan" for kind in scenario.model.layer_kinds),
     }
     return tuple(name for name, there in present.items() if there)
+
+
+def _of_layout(layout: Layout) -> dict[str, bool]:
+    """Return which of the features that its layout decides a run has."""
+    return {
+        "tensor_parallel": layout.tensor_parallel > 1,
+        "pipeline_parallel": layout.pipeline_parallel > 1,
+        "context_parallel": layout.context_parallel > 1,
+        "zero_stage 3": layout.zero_stage == 3,
+        "offload": layout.offload != "none",
+    }
 
 
 class StackCoverage(NamedTuple):
@@ -104,22 +111,31 @@ class RowsCoverage(Record):
         """Hash by the fields that differ most often."""
         return hash((self.sources, *self.stacks))
 
-    def distance(self, scenario: Scenario, layout: Layout) -> Distance:
-        """Return the distance of a question beyond the rows."""
+    def distances(self, scenario: Scenario) -> Callable[[Layout], Distance]:
+        """Return a function from the layouts of a question to their distance beyond the rows."""
         name = scenario.framework.name
         same = [self.stacks[name]] if name in self.stacks else list(self.stacks.values())
         seen = {feature for stack in same for feature in stack.features}
         tokens, devices = (max((getattr(stack, field) for stack in same), default=0) for field in ("tokens", "devices"))
-        beyond = [feature for feature in features(scenario, layout) if feature not in seen]
-        if scenario.seq_length > max(tokens, LONG_CONTEXT_TOKENS) and "long context" not in beyond:
-            beyond.append("long context")
-        return Distance(
+        long = scenario.seq_length > max(tokens, LONG_CONTEXT_TOKENS)
+
+        def beyond(layout: Layout) -> tuple[str, ...]:
+            unseen = [feature for feature in features(scenario, layout) if feature not in seen]
+            return (*unseen, *(["long context"] if long and "long context" not in unseen else []))
+
+        usual = Distance(
             device=self.sources == 0,
             share_of_source=1.0 / self.sources if self.sources else 0.0,
             stack=name not in self.stacks or scenario.framework.unmeasured_runtime,
             doublings=max(0.0, math.log2(scenario.devices / devices)) if devices else 0.0,
-            features=tuple(beyond),
+            features=beyond(Layout()),
         )
+
+        def distance(layout: Layout) -> Distance:
+            unseen = any(there and feature not in seen for feature, there in _of_layout(layout).items())
+            return usual._replace(features=beyond(layout)) if unseen else usual
+
+        return distance
 
     def __or__(self, other: RowsCoverage) -> RowsCoverage:
         """Return the coverage of both."""
@@ -206,28 +222,27 @@ class Unit(NamedTuple):
     spread: float = 1.0
     """Part of the figure that contributions beyond the rows move: 1 for speed, `memory_spread` for memory."""
 
-    def of(self, name: str) -> float:
-        """Return the unit of a contribution, as a relative deviation."""
+    def units(self) -> dict[str, float]:
+        """Return the unit of each contribution, as a relative deviation."""
         distance = self.distance
-        units: Mapping[str, float] = {
-            "coefficients": self.coefficients,
-            "scatter": self.scatter,
+        beyond = {
             "sources": math.sqrt(distance.share_of_source),
             "device": float(distance.device),
             "stack": float(distance.stack),
             "nodes": math.sqrt(distance.doublings),
             "layout": math.sqrt(len(distance.features) if self.features is None else self.features),
         }
-        return units[name] * (1.0 if name in _OF_ROWS else self.spread)
+        of_rows = {"coefficients": self.coefficients, "scatter": self.scatter}
+        return of_rows | {name: unit * self.spread for name, unit in beyond.items()}
 
     def key(self, name: str) -> str:
         """Return the name of a contribution's size; coefficients and scatter have one per sort."""
-        return f"{name} {self.sort}" if name in ("coefficients", "scatter") else name
+        return f"{name} {self.sort}" if name in _OF_ROWS else name
 
     def deviations(self, sizes: Mapping[str, float]) -> dict[str, float]:
         """Return the relative deviation of each contribution; a missing size is 0, of coefficients and scatter 1."""
-        without = {"coefficients": 1.0, "scatter": 1.0}
-        return {name: sizes.get(self.key(name), without.get(name, 0.0)) * self.of(name) for name in CONTRIBUTIONS}
+        usual, units = {self.key(name): 1.0 for name in _OF_ROWS}, self.units()
+        return {name: sizes.get(key := self.key(name), usual.get(key, 0.0)) * unit for name, unit in units.items()}
 
     def deviation(self, sizes: Mapping[str, float]) -> float:
         """Return the relative deviation of the prediction."""
@@ -254,20 +269,28 @@ PLACE = (*_SIZES, "recompute", "recompute_method", "offload", "zero_stage", "seq
 
 def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
     """Return the numeric features of a run, by name."""
+    return _question_numbers(scenario) | _layout_numbers(layout)
+
+
+def _question_numbers(scenario: Scenario) -> dict[str, float]:
     return {
         "parameters": float(total_parameters(scenario.model)),
         "seq_length": float(scenario.seq_length),
         "devices": float(scenario.devices),
-        **{name: float(getattr(layout, name)) for name in _SIZES},
     }
+
+
+def _layout_numbers(layout: Layout) -> dict[str, float]:
+    return {name: float(getattr(layout, name)) for name in _SIZES}
 
 
 def words(scenario: Scenario, layout: Layout) -> Mapping[str, str]:
     """Return the features of a run that are words, by name; switches are the last."""
-    return _plain_words(scenario, layout) | _switched(scenario.framework, layout.tensor_parallel == 1)
+    switched = _switched(scenario.framework, layout.tensor_parallel == 1)
+    return _question_words(scenario) | _layout_words(layout) | switched
 
 
-def _plain_words(scenario: Scenario, layout: Layout) -> dict[str, str]:
+def _question_words(scenario: Scenario) -> dict[str, str]:
     return {
         "hardware": scenario.hardware_name,
         "framework": scenario.framework.name,
@@ -275,6 +298,11 @@ def _plain_words(scenario: Scenario, layout: Layout) -> dict[str, str]:
         "attention": scenario.model.attention,
         "experts": "yes" if scenario.model.is_moe else "no",
         "training": "full" if scenario.lora_rank is None else "lora",
+    }
+
+
+def _layout_words(layout: Layout) -> dict[str, str]:
+    return {
         "recompute": layout.recompute if layout.recompute != "full" else f"full {layout.recompute_method}",
         "offload": layout.offload,
         "zero_stage": str(layout.zero_stage),
@@ -305,11 +333,11 @@ def usual_words(feature: str) -> tuple[str, ...]:
 @lru_cache(maxsize=16)
 def signature(scenario: Scenario, layout: Layout) -> str:
     """Return one line that two identical runs share."""
-    sizes = f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} gbs{scenario.global_batch_size}"
     usual = _switched(PROFILES[scenario.framework.name], layout.tensor_parallel == 1)
     unusual = ((name, word) for name, word in words(scenario, layout).items() if usual.get(name) != word)
     described = {name: word if name not in usual else f"{name.removeprefix(_SWITCH)}={word}" for name, word in unusual}
-    return " ".join([_signed(scenario), sizes, *described.values()]).strip()
+    words_of_question = _signed(scenario), _signed_sizes(layout), f"gbs{scenario.global_batch_size}"
+    return " ".join([*words_of_question, *described.values()]).strip()
 
 
 def _signed(scenario: Scenario) -> str:
@@ -318,9 +346,13 @@ def _signed(scenario: Scenario) -> str:
     return f"{model.name} {model.num_hidden_layers} {scenario.devices} {scenario.seq_length}"
 
 
-def stack_text(scenario: Scenario, layout: Layout) -> str:
-    """Return the framework with the switches that differ from its defaults."""
-    alone, profile = layout.tensor_parallel == 1, scenario.framework
+def _signed_sizes(layout: Layout) -> str:
+    """Return the words of a signature that follow."""
+    return sizes_text(layout, "tp", "pp", "cp", "vpp", "micro_batch_size")
+
+
+def stack_text(profile: FrameworkProfile, alone: bool) -> str:  # noqa: FBT001  as of `_switched`
+    """Return the framework with the switches that differ from its defaults, in a layout `alone` or not."""
     usual, own = (_switched(each, alone) for each in (PROFILES[profile.name], profile))
     switched = (f"{name.removeprefix(_SWITCH)}={word}" for name, word in own.items() if usual.get(name) != word)
     return " ".join((profile.name, *switched))
@@ -348,12 +380,16 @@ class CalibratedRange(NamedTuple):
 
     def outside_by_feature(self, scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]]:
         """Yield the features in which a layout is outside the range, with a phrase each."""
-        for name, value in numbers(scenario, layout).items():
+        yield from self.beyond(numbers(scenario, layout), _question_words(scenario) | _layout_words(layout))
+        yield from _unseen(self, scenario.framework, layout.tensor_parallel == 1)
+
+    def beyond(self, numbers: Mapping[str, float], words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield the features outside the range, with a phrase each."""
+        for name, value in numbers.items():
             low, high = self.sizes.get(name, (0.0, 0.0))
             if not low <= value <= high:
                 yield name, f"{name} {value:g} (calibrated {low:g} to {high:g})"
-        yield from self.unseen(_plain_words(scenario, layout))
-        yield from _unseen(self, scenario.framework, layout.tensor_parallel == 1)
+        yield from self.unseen(words)
 
     def unseen(self, words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield the words that no run had, with a phrase each."""
@@ -394,7 +430,7 @@ def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
     signatures, stacks = set[str](), set[str]()
     for scenario, layout in runs:
         signatures.add(signature(scenario, layout))
-        stacks.add(stack_text(scenario, layout))
+        stacks.add(stack_text(scenario.framework, layout.tensor_parallel == 1))
         for name, value in numbers(scenario, layout).items():
             low, high = sizes.get(name, (value, value))
             sizes[name] = (min(low, value), max(high, value))
@@ -441,43 +477,44 @@ def places_beside(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario
 ) -> Callable[[Layout], RangeWords]:
     """Return a function from a question's layouts to their coverage by a calibration of `family`, cached by place."""
-    known: dict[tuple[object, ...], RangeWords] = {}
-    signed = f"{_signed(scenario)} "
-    calibrated = calibrated._replace(runs=tuple(run for run in calibrated.runs if run.startswith(signed)))
+    runs = [run for run in calibrated.runs if run.startswith(f"{_signed(scenario)} ")]
+    beyond = {feature for feature, _ in calibrated.beyond(_question_numbers(scenario), _question_words(scenario))}
+    distance = None if covered is None else covered.distances(scenario)
+    device: Coverage = "beyond" if "hardware" in beyond else "measured"
+    if any(hardware.family != family for hardware in scenario.kinds_of_device):
+        device = "never"
+
+    @cache
+    def stack_of(alone: bool) -> Coverage:  # noqa: FBT001  as of `_switched`
+        if device == "never" or (distance(Layout()).stack if distance else "framework" in beyond):
+            return "never"
+        if _unseen(calibrated, scenario.framework, alone):
+            return "beyond"
+        return "measured" if stack_text(scenario.framework, alone) in calibrated.stacks else "between"
 
     def words_of(layout: Layout) -> RangeWords:
+        sizes = _signed_sizes(layout) if runs else ""
+        if any(sizes in run for run in runs) and signature(scenario, layout) in runs:
+            return RangeWords("measured", "measured", "measured")
+        stack = stack_of(layout.tensor_parallel == 1)
+        if distance is not None and distance(layout).features:
+            return RangeWords(device, stack, "never")
+        inside = beyond <= {"hardware", "framework"}
+        inside = inside and not any(calibrated.beyond(_layout_numbers(layout), _layout_words(layout)))
+        return RangeWords(device, stack, "between" if inside else "beyond")
+
+    known: dict[tuple[object, ...], RangeWords] = {}
+
+    def known_words_of(layout: Layout) -> RangeWords:
         place = _place(layout)
         if place not in known:
-            known[place] = _words_of(calibrated, covered, family, scenario, layout)
+            known[place] = words_of(layout)
         return known[place]
 
-    return words_of
+    return known_words_of
 
 
 _place = attrgetter(*PLACE)
-
-
-def _words_of(
-    calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario, layout: Layout
-) -> RangeWords:
-    if calibrated.runs and signature(scenario, layout) in calibrated.runs:
-        return RangeWords("measured", "measured", "measured")
-    outside = {feature for feature, _ in calibrated.outside_by_feature(scenario, layout)}
-    distance = None if covered is None else covered.distance(scenario, layout)
-    if any(hardware.family != family for hardware in scenario.kinds_of_device):
-        device: Coverage = "never"
-    else:
-        device = "beyond" if "hardware" in outside else "measured"
-    if (distance.stack if distance else "framework" in outside) or device == "never":
-        stack: Coverage = "never"
-    elif any(feature.startswith(_SWITCH) for feature in outside):
-        stack = "beyond"
-    else:
-        stack = "measured" if stack_text(scenario, layout) in calibrated.stacks else "between"
-    if distance is not None and distance.features:
-        return RangeWords(device, stack, "never")
-    of_layout = {f for f in outside if f not in ("hardware", "framework") and not f.startswith(_SWITCH)}
-    return RangeWords(device, stack, "beyond" if of_layout else "between")
 
 
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")

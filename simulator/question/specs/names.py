@@ -124,6 +124,8 @@ def shipped_name(kind: SpecKind, text: str) -> str | None:
     """
     if not text or len(text) > 200:
         return None
+    if text.islower() and spec_file(kind, text) is not None:
+        return text
     known, joined = known_names(kind), _joined_names(kind)
     plain = _plain(kind, text)
     while plain not in known and _VERSION_APART.sub("", plain) not in joined:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from simulator.files import read_table
@@ -24,7 +25,7 @@ def framework_files() -> Mapping[str, Any]:
     """Return profiles, stacks, releases and rules of all frameworks, by path in the folder `frameworks`."""
     kinds = ("/profile.yaml", "/releases.yaml", "/rules.yaml")
     return read_together(
-        FRAMEWORK_FOLDER, [*(path for path in FRAMEWORK_FILES if path.endswith(kinds)), *STACK_FILES.values()]
+        Path(FRAMEWORK_FOLDER), [*(path for path in FRAMEWORK_FILES if path.endswith(kinds)), *STACK_FILES.values()]
     )
 
 
@@ -61,7 +62,7 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
     """
     if "@" not in stack or stack not in STACK_FILES:
         return
-    table = (FRAMEWORK_FOLDER / STACK_FILES[stack]).parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
+    table = Path(FRAMEWORK_FOLDER, STACK_FILES[stack]).parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
     if not table.exists():  # a year of a trainer has no recipes of its own
         return
     with table.with_suffix(".files.csv").open(newline="", encoding="utf-8") as stream:

@@ -19,7 +19,6 @@ from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -238,6 +237,8 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     """Return what follows a wrong option: the one that frameworks' or others' name means, or whose option it is."""
     wrong, command = error.option_name, None if error.ctx is None else error.ctx.command
     own = [name for param in command.params for name in param.opts] if command else list(error.possibilities or ())
+    from pathlib import Path
+
     rows = [line.split(",") for line in Path(__file__).with_name("other_names.csv").read_text("utf-8").splitlines()]
     meant = next((option for option, names in rows if wrong.lstrip("-").replace("_", "-") in names.split()), wrong)
     if command is not None and command.name == "plan" and meant in _IN_OFFERS:

@@ -15,7 +15,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -191,6 +190,8 @@ def form_of(ctx: click.Context, name: str) -> str:
     source = ctx.get_parameter_source("format")
     if output in (None, "-") or source is not click.core.ParameterSource.DEFAULT:
         return form
+    from pathlib import Path
+
     suffix = Path(str(output)).suffix.lower()
     named = _SUFFIXES.get(suffix, suffix.removeprefix("."))
     forms = ANSWERS[name].formats
@@ -211,6 +212,8 @@ def write(text: str | Iterable[str], output: str | None, option: str = "--output
         return
     if ctx is not None:
         refuse_input(ctx, output, option)
+    from pathlib import Path
+
     whole = next(shown) if isinstance(text, str) else shown
     write_file(Path(str(output)), whole, option)
 

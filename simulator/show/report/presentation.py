@@ -195,7 +195,8 @@ class Column(NamedTuple):
     @property
     def width(self) -> int:
         """Characters of the widest line."""
-        return max(map(len, [*self.header.split("\n"), *(_COLOUR.sub("", cell) for cell in self.cells)]))
+        plain = (_COLOUR.sub("", cell) if "\x1b" in cell else cell for cell in self.cells)
+        return max(map(len, (*self.header.split("\n"), *plain)))
 
     @property
     def name(self) -> str:
@@ -230,9 +231,10 @@ def coded(column: Column, letter: str, longest: int) -> tuple[Column, list[str]]
 
 def joined_columns(columns: Sequence[Column]) -> Column:
     """Return columns of numbers as one, a space between them in place of two."""
+    widths = [column.width for column in columns]
 
     def line(cells: Sequence[str]) -> str:
-        return " ".join(cell.rjust(column.width) for column, cell in zip(columns, cells, strict=True))
+        return " ".join(map(str.rjust, cells, widths))
 
     rows = zip(*(column.cells for column in columns), strict=True)
     return Column(header=line([column.header for column in columns]), cells=tuple(map(line, rows)))
