@@ -1,8 +1,4 @@
-"""The fewest devices of every kind that hold a training: the answer of a plan to which nothing is offered.
-
-All weights, adapters, and adapters over a base of 4 bits are each searched on devices of a node, then on whole nodes,
-under what people fine-tune with unless a framework or a stack is said.
-"""
+"""The fewest devices of every kind that hold a training, by method: the plan to which nothing is offered."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sweeps: lists of inputs multiplied into questions, priced by many processes and appended as rows of a table.
-
-Values are checked before the first question is asked. A sweep that was stopped goes on where its rows end.
-"""
+"""Sweeps: lists of inputs multiplied into questions, priced by many processes and appended as rows of a table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Writing that all frameworks share: values of a question as flags of a framework, by the rows of its table reversed.
-
-Flags that a framework's code reads by name it also writes by name, in its own `write`.
-"""
+"""Writing that all frameworks share: values of a question as flags, by the rows of a framework's table reversed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Experiments that test predictions: code that trains, launches, traces and measures for real.
-
-Formulas stand in `cost`; only `trainer` and `trace` import torch.
-"""
+"""Experiments that test predictions of `cost`: code that trains, launches, traces and measures for real."""

@@ -1,8 +1,4 @@
-"""Options of `accelerate launch` translated into the trainer's words: processes, precision, sharding of the state.
-
-Its options and the file of `--config_file` mean the same words (`words.csv`), a file's in the sections `fsdp_config`
-and `deepspeed_config`; options override the file. accelerate 1.15 passes them through the environment.
-"""
+"""Options of `accelerate launch` 1.15, and of its file below them (`words.csv`), translated into the trainer's words."""
 
 from __future__ import annotations
 

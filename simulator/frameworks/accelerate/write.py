@@ -1,7 +1,4 @@
-"""Writer of scripts that train with TRL under `accelerate launch`, sharded by FSDP or DeepSpeed's ZeRO.
-
-Words of `accelerate launch` are those of accelerate 1.15, the script's those of TRL 1.9 (`trl/scripts/sft.py`).
-"""
+"""Writer of scripts of TRL 1.9 (`trl/scripts/sft.py`) under `accelerate launch` 1.15, sharded by FSDP or DeepSpeed."""
 
 from __future__ import annotations
 

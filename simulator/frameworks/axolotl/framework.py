@@ -1,7 +1,4 @@
-"""Reader of axolotl's configuration files, by translation into the words of Hugging Face's Trainer and TRL.
-
-Read at 067b021c8: `src/axolotl/utils/schemas`, `utils/config`, `loaders/model.py` and `core/builders`.
-"""
+"""Reader of axolotl's files (067b021c8: `src/axolotl/{utils,loaders,core}`), in the words of the Trainer and TRL."""
 
 from __future__ import annotations
 

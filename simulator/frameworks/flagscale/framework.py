@@ -1,7 +1,4 @@
-"""Reader of FlagScale's experiments: a file that names a training configuration beside it and the program that trains.
-
-`experiment.task.backend` names the trainer, `defaults: - train: 7b` a file in Megatron-Bridge's keys.
-"""
+"""Reader of FlagScale's experiments, which name a trainer, and a file beside them in Megatron-Bridge's keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reader of LLaMA-Factory's configuration files, by translation into the words of Hugging Face's Trainer.
-
-Read as ff6d4d1 reads them (`src/llamafactory/hparams`); its second format and runs on mcore_adapter are refused.
-"""
+"""Reader of LLaMA-Factory's files as ff6d4d1 reads them (`src/llamafactory/hparams`), in the Trainer's words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reader of DeepSpeed's engine beside Megatron's flags, in Megatron-DeepSpeed and BigScience's fork.
-
-Read at microsoft f4157be and bigscience 8387ae17: the file of `--deepspeed_config` decides how the state is sharded.
-"""
+"""Reader of DeepSpeed's engine beside Megatron's flags: Megatron-DeepSpeed (f4157be) and BigScience's fork (8387ae17)."""
 
 from __future__ import annotations
 

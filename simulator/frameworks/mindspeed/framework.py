@@ -1,7 +1,4 @@
-"""Reader of MindSpeed's flags beyond its table: its release, tensors it keeps, parts it recomputes.
-
-Scripts name no release: the oldest one that has their flags is assumed.
-"""
+"""Reader of MindSpeed's flags beside its table; scripts name no release: the oldest that has their flags is assumed."""
 
 from __future__ import annotations
 

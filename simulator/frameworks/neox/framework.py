@@ -1,7 +1,4 @@
-"""Reader of GPT-NeoX' configuration files, by translation into Megatron's flags, with DeepSpeed's engine below.
-
-Read as GPT-NeoX at ea7aefd reads them (`megatron/neox_arguments`), whose defaults apply where a key is absent.
-"""
+"""Reader of GPT-NeoX' files as ea7aefd reads them (`megatron/neox_arguments`), in Megatron's and DeepSpeed's words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reader of OLMo's configuration files, which state the whole network.
-
-Read at 59a53e3 as `olmo/config.py`, `olmo/model.py` and `scripts/train.py` read them.
-"""
+"""Reader of OLMo's configuration files as `olmo/{config,model}.py` and `scripts/train.py` of 59a53e3 read them."""
 
 from __future__ import annotations
 

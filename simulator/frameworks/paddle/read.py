@@ -1,7 +1,4 @@
-"""Reader of launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers.
-
-Settings that depend on several words or on the model: recompute, experts, the cut, the loss, a named file.
-"""
+"""Reader of ERNIEKit, PaddleNLP and PaddleFormers: what several words, or the model, decide together."""
 
 from __future__ import annotations
 

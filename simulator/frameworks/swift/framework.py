@@ -1,7 +1,4 @@
-"""Reader of ms-swift, by translation into Megatron-LM's words (`megatron sft`) or those of the Trainer (`swift sft`).
-
-Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`).
-"""
+"""Reader of ms-swift 4.6 (3602360, `swift/{megatron/,}arguments`), in Megatron-LM's words or the Trainer's."""
 
 from __future__ import annotations
 

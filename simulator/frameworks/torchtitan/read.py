@@ -1,8 +1,4 @@
-"""Reader of torchtitan: makes a recipe of a launch or a TOML file, and a step of each step line of its log.
-
-`words.csv` has the keys that a table translates; here stands what needs code: model, layout, recompute, the cut of the
-pipeline. `flavors.yaml` names the models.
-"""
+"""Reader of torchtitan's launches, TOML files and logs: what its table and `flavors.yaml` leave to code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reader of runs of Hugging Face's Trainer: its words, its model's configuration and DeepSpeed's.
-
-axolotl, LLaMA-Factory, ms-swift, oumi and TRL train with it too; their folders first translate their own words.
-"""
+"""Reader of runs of Hugging Face's Trainer, in whose words axolotl, LLaMA-Factory, ms-swift, oumi and TRL are read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reader of scripts that train with Hugging Face's Trainer or TRL, and of the files that replace their flags.
-
-TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
-output layer (TRL 1.9, `trl/trainer`).
-"""
+"""Reader of scripts of TRL 1.9 or with Hugging Face's Trainer, and of the files that replace their flags."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Campaigns: the best layouts of a ranking, launched one after the other, each recorded and compared as it ends.
-
-A launch that fails stops no other, and no measured row is lost to an interruption: the `RowsFile`, a file of rows, is
-whole at any moment, whoever else writes.
-"""
+"""Campaigns: the best layouts of a ranking, launched one after the other; a row of each is safe as it ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Comparison of a pipeline stage traced at full size, on tensors without data, with its predicted bytes.
-
-It sees tensors only: the prediction leaves out the coefficients that stand for none.
-"""
+"""Comparison of a pipeline stage traced at full size, on tensors without data, with its predicted bytes of tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Device of a rank and its process group: one interface to a processor, CUDA, NPU or another kind.
-
-Kinds of devices differ here alone; `lab.trainer.worker` and `rates` use whichever they get.
-"""
+"""Device of a rank and its process group: the one place where a processor, CUDA, NPU and other kinds differ."""
 
 from __future__ import annotations
 

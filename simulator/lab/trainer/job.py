@@ -1,7 +1,4 @@
-"""Records that both sides of a launch or a trace read: the job of its ranks, what each measured, a machine's timings.
-
-Imports no torch, so that `lab.runner` plans, refuses and reads a launch without it.
-"""
+"""Records that both sides of a launch or a trace read, without torch: jobs, measurements of ranks, timings."""
 
 from __future__ import annotations
 

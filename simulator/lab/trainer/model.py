@@ -1,7 +1,4 @@
-"""Decoder of the reference trainer, whose runs test the formulas of `cost`: a pipeline stage in plain PyTorch.
-
-It has grouped-query attention and dense SwiGLU, no experts, and works on whatever shards (`DTensor`) it is given.
-"""
+"""Decoder of the reference trainer in plain PyTorch: stages of grouped-query attention and SwiGLU, on any shards."""
 
 from __future__ import annotations
 

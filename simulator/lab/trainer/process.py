@@ -1,7 +1,4 @@
-"""Process of a rank: which rank it is, how it ends, and the line in which it says why it failed.
-
-Imports no torch: a wrong environment is reported before torch loads, and `lab.runner.engine` reads failures without it.
-"""
+"""Process of a rank, without torch: which rank it is, how it ends, and the line in which it says why it failed."""
 
 from __future__ import annotations
 

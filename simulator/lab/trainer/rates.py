@@ -1,7 +1,4 @@
-"""Timings of a machine's operations: every rank runs the same one at the same time, as in training.
-
-Ranks that share memory or links share them here, and a repeat's time is that of the slowest rank.
-"""
+"""Timings of a machine's operations: every rank runs the same one at the same time, sharing links as in training."""
 
 from __future__ import annotations
 

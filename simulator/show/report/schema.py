@@ -1,8 +1,4 @@
-"""JSON Schema of the answers, and their keys as rows: made of the models in `as_json`, `json_answers` and `json_lab`.
-
-A key's meaning is its attribute's docstring. Imports every answer, and is itself imported only when `simulate schema`
-asks for it.
-"""
+"""JSON Schema of the answers, and their keys as rows, from the models of `as_json`, `json_answers` and `json_lab`."""
 
 from __future__ import annotations
 
