@@ -1,4 +1,4 @@
-"""Options of `accelerate launch` 1.15, and of its file below them (`words.csv`), translated into the trainer's words."""
+"""Options of `accelerate launch` 1.15, and of its file (`words.csv`), translated into the words of a trainer."""
 
 from __future__ import annotations
 
