@@ -1,4 +1,4 @@
-"""Reader of DeepSpeed's engine beside Megatron's flags: microsoft's Megatron-DeepSpeed f4157be, bigscience's 8387ae17."""
+"""Reader of DeepSpeed's engine beside Megatron's flags: microsoft's Megatron-DeepSpeed f4157be, bigscience 8387ae17."""
 
 from __future__ import annotations
 
