@@ -266,7 +266,8 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
     ranks = float(len(kind))
     cycles = np.ceil(np.maximum(micro_batches[at], schedule.min_micro_batches(len(kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
-    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward, chunk.weights)]
+    distinct = {id(chunk): chunk for chunk in work.by_chunk}.values()
+    figures = [figure for chunk in distinct for figure in (chunk if schedule.splits else chunk[:2])]
     first, alike = equal_columns(np.vstack((cycles, pace, *(figure.take(at, axis=-1) for figure in figures))))
     cycles, pace, at = cycles[first], pace[first], at[first]
     seconds = kinds_of_pass(
