@@ -50,7 +50,7 @@ class Timed:
 
 def sample(scenario: Scenario) -> list[Pricing]:
     """Full blocks, evenly spread over the space."""
-    full = [pricing for pricing in blocks(scenario, SPACE) if len(pricing) == CHUNK]
+    full = [pricing for pricing in blocks(scenario, SPACE, fullest=True) if len(pricing) == CHUNK]
     return list(itertools.islice(full, 0, None, max(len(full) // BLOCKS, 1)))
 
 

@@ -39,7 +39,7 @@ from simulator.records import Bare, replace
 
 
 class MemoryByStage(Bare):
-    """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
+    """Peak bytes of every pipeline rank that is held: shape (pipeline_parallel, n), or of fewer (`Pricing.fullest`)."""
 
     contents: StageContents
     state: TrainingState
@@ -79,7 +79,7 @@ class MemoryByStage(Bare):
 
     def state_share(self, stage: Index, at: Index) -> Array:
         """Return the part of `need` that is parameters, gradients and optimizer state, on a `stage` of layouts `at`."""
-        kind, moment, last = self.contents.kind[stage], self.moment[stage, at], self.allocated.shape[-1]
+        kind, moment, last = self.contents.held_kind[stage], self.moment[stage, at], self.allocated.shape[-1]
 
         def held(name: str, ranks: Index, count: int) -> Array:
             values = [getattr(each, name) for each in self.moments]
@@ -88,7 +88,7 @@ class MemoryByStage(Bare):
             return np.array([there[id(value)] for value in values])[moment, np.arange(len(at))]
 
         kinds = len(self.contents.ranks)
-        gradients = held("gradients", kind, kinds) - held("gradients_absent", stage, len(self.contents.kind))
+        gradients = held("gradients", kind, kinds) - held("gradients_absent", stage, len(self.contents.held))
         state = held("parameters", kind, kinds) + gradients + held("resident", kind, kinds)
         return np.asarray(
             state / (self.device[stage, at] - np.broadcast_to(self.outside.idle, self.device.shape)[stage, at])

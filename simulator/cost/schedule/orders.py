@@ -32,6 +32,7 @@ from simulator.records import Record
 class OneForwardOneBackward(Schedule, Record):
     """1F1B on ranks with a single chunk."""
 
+    first_holds_most = True
     combined: bool = False
     """Whether passes overlap, with one more ahead (Megatron-LM core_v0.14, pipeline_parallel/combined_1f1b.py)."""
 
@@ -58,6 +59,7 @@ class OneForwardOneBackward(Schedule, Record):
 class Interleaved(Schedule, Record):
     """Chunks take turns, each for as many micro batches as ranks; with one chunk it is 1F1B."""
 
+    first_holds_most = True
     combined: bool = False
     """As for `OneForwardOneBackward`."""
     whole_warm_up: bool = False

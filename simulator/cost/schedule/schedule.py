@@ -42,6 +42,8 @@ class Schedule(ABC):
 
     by_run: ClassVar[bool] = False
     """Whether time and memory come from a run of the passes even for equal stages, not from closed forms."""
+    first_holds_most: ClassVar[bool] = False
+    """Whether of two ranks the first holds at any time at least what the other holds at its most."""
     splits: ClassVar[bool] = False
     """Whether backward passes are split into input and weight gradients."""
 
