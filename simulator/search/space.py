@@ -39,7 +39,7 @@ from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, Recomp
 from simulator.records import NamedTuple, Record, field, replace
 from simulator.tabular import Tabular
 
-CHUNK = 8192
+CHUNK = 16384
 """Layouts priced at once, few enough for their arrays to stay in the processor's cache."""
 MOST_CANDIDATES = 100_000_000
 """Limit on a search: beyond it a search takes minutes."""
