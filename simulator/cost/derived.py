@@ -152,6 +152,8 @@ class Alike(Bare):
         """Return a figure of each kind for every layout, shape (..., kinds) to (..., n); a record's fields each."""
         if isinstance(figure, tuple):
             return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
+        if not figure.strides[-1]:  # one number for all kinds
+            return np.broadcast_to(figure[..., :1], (*figure.shape[:-1], len(self.index)))
         return figure.take(self.index, axis=-1)
 
     def take(self, where: Index | Mask) -> Alike:

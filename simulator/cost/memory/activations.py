@@ -301,6 +301,8 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     ):
         saved = saved_inputs * boundary
         for kind, size in enumerate(of_kind):
+            if not chunk[kind].any():
+                continue
             saved = saved + (chunk[kind] - full[kind]) * size
             if unlisted:
                 saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
@@ -418,15 +420,23 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
     held = np.empty((len(contents.held), len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
-        first, alike = equal_columns(by_chunk[..., of_count].reshape(-1, len(of_count)))
-        for at, rank in enumerate(contents.held.tolist()):
-            saved = by_chunk[:, contents.kind[rank], of_count[first]]
-            alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
+        places = [_Place(rank, ranks, int(count) * ranks) for rank in contents.held.tolist()]
+        moments = [_alive(schedule, place, chunks, chunk) for place in places]
+        first, alike = (of_count, slice(None))
+        if sum(map(len, moments)) > _FEW_MOMENTS:
+            first, alike = equal_columns(by_chunk[..., of_count].reshape(-1, len(of_count)))
+            first = of_count[first]
+        for at, (place, alive) in enumerate(zip(places, moments, strict=True)):
+            saved = by_chunk[:, contents.kind[place.rank], first]
             now = alive[:, 0, None] * saved[0]
             for number, size in zip(alive.T[1:], saved[1:], strict=True):
                 now += number[:, None] * size
             held[at, of_count] = np.max(now, axis=0)[alike]
     return held
+
+
+_FEW_MOMENTS: Final = 12
+"""Moments of all ranks that are summed for every layout in less time than equal layouts are found."""
 
 
 class _Place(NamedTuple):

@@ -143,7 +143,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     peak = totals[0]
     moment = np.zeros(peak.shape, dtype=np.int8)
     for index, value in enumerate(totals[1:], start=1):
-        moment[value > peak] = index
+        np.copyto(moment, index, where=value > peak)
         peak = np.maximum(peak, value)
     encoder = encoder_bytes(pricing)
     peak = peak + retained + encoder

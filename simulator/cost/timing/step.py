@@ -195,7 +195,8 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     """Return the seconds of passes through a chunk, or all chunks of a rank, without recompute."""
     contents, counts = pricing.contents, piece_counts(pricing, chunk)
     splits = chunk is not None and schedule_of(pricing).splits
-    total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
+    shape = len(contents.ranks), len(pricing)
+    total = [np.zeros(shape) for _ in range(2 + splits)]
     for group in groups_of(pricing):
         on_group = (contents.group == group)[:, None]
         for count, piece in zip(counts, pieces_of(pricing, group), strict=False):
@@ -203,7 +204,7 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
             for sums, figure in zip(total, figures if count.any() else (), strict=False):
                 spread = pricing.spread_work(np.broadcast_to(figure, piece.forward_seconds.shape))
                 np.add(sums, count * on_group * spread, out=sums)
-    return ChunkSeconds(*total)
+    return ChunkSeconds(*total, *[np.broadcast_to(0.0, shape)] * (1 - splits))
 
 
 class PipelineSeconds(NamedTuple):
