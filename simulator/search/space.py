@@ -386,7 +386,7 @@ def _block(
 ) -> LayoutBlock:
     """Return the layouts of a shape with these (virtual stages, *split), shape (n, 4), and the choices at an index."""
     columns = {
-        name: axis.values[chosen, at]
+        name: axis.values[:, at].take(chosen)
         for axis, chosen in zip(choices, index, strict=True)
         for at, name in enumerate(axis.names)
     }
