@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -393,8 +394,11 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     by_chunk = [contents.on_ranks(saved) for saved in stage_activations(pricing).by_chunk]
     passes = flight * chunks
     held = np.zeros_like(flight)
-    for chunk, distinct in enumerate(contents.chunk):
-        held = held + schedule.of_chunk(passes, chunk, ranks, chunks) * by_chunk[distinct]
+    chunk = 0
+    for distinct, alike in groupby(contents.chunk.tolist()):
+        several = len([*alike])
+        held = held + schedule.of_chunk(passes, chunk, ranks, chunks, several) * by_chunk[distinct]
+        chunk += several
     return held
 
 

@@ -90,13 +90,15 @@ class Schedule(ABC):
         """
         return others_seconds / chunks
 
-    def of_chunk(self, in_flight: StageArray, chunk: int, ranks: int, chunks: Array | int) -> StageArray:
-        """Return how many of the first `in_flight` forward passes are of one chunk, shape (ranks, n).
+    def of_chunk(
+        self, in_flight: StageArray, chunk: int, ranks: int, chunks: Array | int, several: int = 1
+    ) -> StageArray:
+        """Return how many of the first `in_flight` forward passes are of `several` chunks from one on, (ranks, n).
 
         Chunks take turns, each for a group of as many micro batches as ranks.
         """
         cycles, rest = np.divmod(in_flight, ranks * np.asarray(chunks, dtype=np.float64))
-        here: StageArray = cycles * ranks + np.clip(rest - chunk * ranks, 0.0, ranks)
+        here: StageArray = cycles * (several * ranks) + np.clip(rest - chunk * ranks, 0.0, several * ranks)
         return here
 
     def sends(self, ranks: int, chunks: Array | int) -> Array | float:
