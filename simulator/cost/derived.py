@@ -78,8 +78,8 @@ class Pricing(Bare):
         if lengths is None or lengths.averaged:
             return self
         scenario = replace(self.scenario, lengths=replace(lengths, averaged=True))
-        alike = (each and Alike(each.pricing.by_mean, each.index) for each in (self.sizes, self.work))
-        return Pricing(scenario, self.block, *alike, self.fullest)
+        sizes, work = (each and Alike(each.pricing.by_mean, each.index) for each in (self.sizes, self.work))
+        return Pricing(scenario, self.block, sizes, work, self.fullest)
 
     @property
     def members(self) -> tuple[Pricing, ...]:
@@ -225,6 +225,19 @@ def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatena
         return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
 
     return spread
+
+
+def of_sizes_and_coefficients(figure: Callable[[Pricing], T]) -> Callable[[Pricing], T]:
+    """Decorate a formula as `of_sizes` does that reads coefficients of memory: `Pricing.copies` have their own."""
+    shared = of_sizes(figure)
+
+    @derived
+    @wraps(figure)
+    def own(pricing: Pricing, /) -> T:
+        alike = pricing.sizes is not None and pricing.sizes.pricing.scenario is pricing.scenario
+        return shared(pricing) if alike else figure(pricing)
+
+    return own
 
 
 def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:

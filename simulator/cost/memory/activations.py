@@ -426,7 +426,7 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
         of_count = np.flatnonzero(cycles == count)
         places = [_Place(rank, ranks, int(count) * ranks) for rank in contents.held.tolist()]
         moments = [_alive(schedule, place, chunks, chunk) for place in places]
-        first, alike = (of_count, slice(None))
+        first, alike = of_count, np.arange(len(of_count))
         if sum(map(len, moments)) > _FEW_MOMENTS:
             first, alike = equal_columns(by_chunk[..., of_count].reshape(-1, len(of_count)))
             first = of_count[first]

@@ -729,6 +729,7 @@ def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArr
     return resident, np.where(by_tensor, resident + brought, optimizer)
 
 
+@of_sizes
 def largest_state_tensor(pricing: Pricing) -> Array:
     """Return the optimizer state of the largest tensor, which tensor-wise offload brings back, shape (n,).
 

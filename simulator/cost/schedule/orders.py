@@ -12,7 +12,7 @@ from typing import assert_never
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, derived
 from simulator.cost.schedule.schedule import (
     BACKWARD,
     FORWARD,
@@ -300,6 +300,7 @@ def _listed(rank: int, ranks: int, micro_batches: int, *, splits_at_end: bool) -
     return passes
 
 
+@derived
 def schedule_of(pricing: Pricing) -> Schedule:
     """Return the schedule of a block; passes overlap where the experts' exchange does (T25)."""
     scenario, block = pricing.scenario, pricing.block

@@ -347,9 +347,11 @@ def _front_numbers(needed: list[int], also: list[int], bounds: list[int]) -> lis
         for rank in range(ranks):
             at, number, end = reached[rank], last[rank], bounds[rank + 1]
             while at < end and (there := numbers[needed[at]]) and (with_it := numbers[also[at]]):
-                if with_it > there:  # a call of max takes as long as the rest
+                if with_it > there:  # noqa: PLR1730  a call of max takes as long as the rest
                     there = with_it
-                number = 1 + (there if there > number else number)
+                if there > number:  # noqa: PLR1730  likewise
+                    number = there
+                number += 1
                 numbers[at] = number
                 at += 1
             left -= at - reached[rank]

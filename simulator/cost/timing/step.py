@@ -186,7 +186,8 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
             if counts[kind].any():
-                backward = backward + on_group * (full[kind] * again + counts[kind] * inside[kind])
+                more = full[kind] * again + counts[kind] * inside[kind]
+                backward = backward + (more if on_group.all() else on_group * more)
     return passes._replace(backward=backward)
 
 
