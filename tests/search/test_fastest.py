@@ -163,7 +163,8 @@ def test_the_first_rank_of_each_kind_needs_as_much_as_any(scenario: Scenario) ->
         at = np.arange(0, len(block), 7)
         shares = (each.memory.state_share(each.binding_stage[at], at) for each in (found, every))
         assert np.array_equal(*shares)
-    assert few
+    # FSDP2's moments are not of the first rank alone; two layers or three have no ranks between the ends.
+    assert bool(few) is not (scenario.framework.name == "torch" or scenario.devices == 8)
 
 
 def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
