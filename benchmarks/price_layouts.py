@@ -1,8 +1,8 @@
 """Layouts per second on one core, priced in full: memory by pipeline rank, time by part, verdict.
 
-Blocks are taken evenly from a large space, as the search makes them. Three rates: of `price`, which computes memory of
-every rank, step time and verdict; of `price` with the time by part assembled for every layout; and with the memory by
-part of every rank assembled too. The search assembles parts for the layouts it shows only. Seconds are processor time
+Blocks are taken evenly from a large space, as the search makes them: of equal ranks the first alone where no other can
+need more memory. Three rates: of `price`, which computes memory of these ranks, step time and verdict; of `price` with the time by part assembled for every layout; and with their memory
+by part assembled too. The search assembles parts for the layouts it shows only. Seconds are processor time
 of this process.
 """
 

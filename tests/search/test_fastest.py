@@ -161,8 +161,8 @@ def test_the_first_rank_of_each_kind_needs_as_much_as_any(scenario: Scenario) ->
         assert np.array_equal(found.verdict, every.verdict)
         assert np.array_equal(found.step.total, every.step.total)
         at = np.arange(0, len(block), 7)
-        shares = (each.memory.state_share(each.binding_stage[at], at) for each in (found, every))
-        assert np.array_equal(*shares)
+        share, of_every = (each.memory.state_share(each.binding_stage[at], at) for each in (found, every))
+        assert np.array_equal(share, of_every)
     # FSDP2's moments are not of the first rank alone; two layers or three have no ranks between the ends.
     assert bool(few) is not (scenario.framework.name == "torch" or scenario.devices == 8)
 
