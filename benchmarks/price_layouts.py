@@ -1,9 +1,9 @@
 """Layouts per second on one core, priced in full: memory by pipeline rank, time by part, verdict.
 
 Blocks are taken evenly from a large space, as the search makes them: of equal ranks the first alone where no other can
-need more memory. Three rates: of `price`, which computes memory of these ranks, step time and verdict; of `price` with the time by part assembled for every layout; and with their memory
-by part assembled too. The search assembles parts for the layouts it shows only. Seconds are processor time
-of this process.
+need more memory. Three rates: of `price`, which computes memory of these ranks, step time and verdict; of `price` with
+the time by part assembled for every layout; and with their memory by part assembled too. The search assembles parts for
+the layouts it shows only. Seconds are processor time of this process.
 """
 
 from __future__ import annotations
