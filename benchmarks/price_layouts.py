@@ -1,9 +1,9 @@
 """Layouts per second on one core, priced in full: memory by pipeline rank, time by part, verdict.
 
-Blocks are taken evenly from a large space, as the search makes them. Three rates: of `price`, which computes memory of
-every rank, step time and verdict; of `price` with the time by part assembled for every layout; and with the memory by
-part of every rank assembled too. The search assembles parts for the layouts it shows only. Seconds are processor time
-of this process.
+Blocks are taken evenly from a large space, as the search makes them: of equal ranks the first alone where no other can
+need more memory. Three rates: of `price`, which computes memory of these ranks, step time and verdict; of `price` with
+the time by part assembled for every layout; and with their memory by part assembled too. The search assembles parts for
+the layouts it shows only. Seconds are processor time of this process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Timed:
 
 def sample(scenario: Scenario) -> list[Pricing]:
     """Full blocks, evenly spread over the space."""
-    full = [pricing for pricing in blocks(scenario, SPACE) if len(pricing) == CHUNK]
+    full = [pricing for pricing in blocks(scenario, SPACE, fullest=True) if len(pricing) == CHUNK]
     return list(itertools.islice(full, 0, None, max(len(full) // BLOCKS, 1)))
 
 

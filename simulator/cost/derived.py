@@ -42,6 +42,8 @@ class Pricing(Bare):
 
     Their pipeline and data parallel sizes are not numbers, so no figure of work can depend on one.
     """
+    fullest: bool = False
+    """Whether memory is that of the first rank of each kind alone, where no other can need more."""
     figures: dict[Any, Any] = field(init=False, default_factory=dict, repr=False)
     """Derived figures by formula and arguments."""
 
@@ -51,7 +53,7 @@ class Pricing(Bare):
     @cached_property
     def contents(self) -> StageContents:
         """Contents of the layouts' pipeline ranks."""
-        return stage_contents(self.scenario, self.block)
+        return stage_contents(self.scenario, self.block, fullest=self.fullest)
 
     @cached_property
     def chunks_alike(self) -> bool:
@@ -76,8 +78,8 @@ class Pricing(Bare):
         if lengths is None or lengths.averaged:
             return self
         scenario = replace(self.scenario, lengths=replace(lengths, averaged=True))
-        alike = (each and Alike(each.pricing.by_mean, each.index) for each in (self.sizes, self.work))
-        return Pricing(scenario, self.block, *alike)
+        sizes, work = (each and Alike(each.pricing.by_mean, each.index) for each in (self.sizes, self.work))
+        return Pricing(scenario, self.block, sizes, work, self.fullest)
 
     @property
     def members(self) -> tuple[Pricing, ...]:
@@ -116,7 +118,7 @@ class Pricing(Bare):
         """Return the layouts selected by an index or mask array, with an empty cache."""
         sizes = None if self.sizes is None else self.sizes.take(where)
         work = None if self.work is None else self.work.take(where)
-        return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work))
+        return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work, self.fullest))
 
     def _of_cut(self, pricing: Pricing) -> Pricing:
         """Return layouts of the same cut with what is known of it."""
@@ -128,14 +130,14 @@ class Pricing(Bare):
 
         Figures of sizes, of work and of the `kept` formulas come from these layouts: none reads such a coefficient.
         """
-        copies = self._of_cut(Pricing(scenario, self.block.take(each), Alike(self, each)))
+        copies = self._of_cut(Pricing(scenario, self.block.take(each), Alike(self, each), fullest=self.fullest))
         for formula in kept:
             copies.figures[formula] = selected(formula(self), each, len(self))
         return copies
 
     def changed(self, **columns: Any) -> Pricing:
         """Return the layouts with other recompute, by column."""
-        return self._of_cut(Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work))
+        return self._of_cut(replace(self, block=replace(self.block, **columns)))
 
 
 class Alike(Bare):
@@ -150,6 +152,8 @@ class Alike(Bare):
         """Return a figure of each kind for every layout, shape (..., kinds) to (..., n); a record's fields each."""
         if isinstance(figure, tuple):
             return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
+        if not figure.strides[-1]:  # one number for all kinds
+            return np.broadcast_to(figure[..., :1], (*figure.shape[:-1], len(self.index)))
         return figure.take(self.index, axis=-1)
 
     def take(self, where: Index | Mask) -> Alike:
@@ -221,6 +225,19 @@ def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatena
         return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
 
     return spread
+
+
+def of_sizes_and_coefficients(figure: Callable[[Pricing], T]) -> Callable[[Pricing], T]:
+    """Decorate a formula as `of_sizes` does that reads coefficients of memory: `Pricing.copies` have their own."""
+    shared = of_sizes(figure)
+
+    @derived
+    @wraps(figure)
+    def own(pricing: Pricing, /) -> T:
+        alike = pricing.sizes is not None and pricing.sizes.pricing.scenario is pricing.scenario
+        return shared(pricing) if alike else figure(pricing)
+
+    return own
 
 
 def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:

@@ -32,6 +32,8 @@ class StageContents(Bare):
     """Kinds of layers in the model, in the order of the axis of layer kinds."""
     kind: Index
     """Kind of every pipeline rank, shape (pipeline_parallel,)."""
+    held: Index
+    """Ranks whose memory is priced: all, or the first of each kind, which `Pricing.fullest` asks for."""
     ranks: Array
     """Number of pipeline ranks of each kind."""
     group: Index
@@ -52,9 +54,14 @@ class StageContents(Bare):
     """Multi-token prediction modules trained on the rank."""
 
     def on_ranks(self, by_kind: KindArray) -> StageArray:
-        """Return a figure of each kind for every rank: shape (rank kinds, n) to (pipeline_parallel, n)."""
-        spread: StageArray = by_kind[self.kind]
+        """Return a figure of each kind for every rank that is `held`: shape (rank kinds, n) to (held, n)."""
+        spread: StageArray = by_kind if len(self.held) == len(self.ranks) else by_kind[self.held_kind]
         return spread
+
+    @cached_property
+    def held_kind(self) -> Index:
+        """Kind of every rank that is `held`."""
+        return self.kind[self.held]
 
     @cached_property
     def chunks(self) -> NDArray[np.float64]:
@@ -128,8 +135,8 @@ def over_layers(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
     return result
 
 
-def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
-    """Return the contents of every pipeline rank of a block's layouts."""
+def stage_contents(scenario: Scenario, block: LayoutBlock, *, fullest: bool = False) -> StageContents:
+    """Return the contents of every pipeline rank of a block's layouts; `fullest` as in `Pricing`."""
     virtual_stages = 1 if chunks_alike(scenario, block) else block.first_virtual_stages
     width = scenario.devices // block.pipeline_parallel
     cut = _Cut(
@@ -144,6 +151,7 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
         groups=tuple(scenario.group_of(rank * width) for rank in range(block.pipeline_parallel))
         if scenario.groups
         else (0,) * block.pipeline_parallel,
+        fullest=fullest,
     )
     return _contents(cut)
 
@@ -194,6 +202,7 @@ class _Cut(NamedTuple):
     recompute_list: tuple[int, ...]
     prediction: int
     groups: tuple[int, ...]
+    fullest: bool
 
 
 @lru_cache(maxsize=256)
@@ -238,6 +247,7 @@ def _contents(cut: _Cut) -> StageContents:
     return StageContents(
         layer_kinds=kinds,
         kind=kind,
+        held=np.unique(kind, return_index=True)[1] if cut.fullest else np.arange(len(ranks)),
         ranks=np.bincount(kind).astype(np.float64)[:, None],
         group=np.array([group for *_, group in distinct], dtype=np.intp),
         chunk=np.array([distinct_chunks.index(identity) for identity in identities], dtype=np.intp),
@@ -251,6 +261,6 @@ def _contents(cut: _Cut) -> StageContents:
 
 
 def usable_bytes(scenario: Scenario, contents: StageContents) -> Array:
-    """Return the memory of every pipeline rank's device that a framework can use, shape (pipeline_parallel, 1)."""
+    """Return the memory that a framework can use of the device of every rank that is `held`, shape (held, 1)."""
     by_group = np.array([hardware.usable_memory_bytes for hardware in scenario.kinds_of_device])
-    return np.asarray(by_group[contents.group[contents.kind]])[:, None]
+    return np.asarray(by_group[contents.group[contents.held_kind]])[:, None]

@@ -411,7 +411,7 @@ class JudgedBlock(NamedTuple):
 
 def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
     """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it."""
-    for pricing in blocks(scenario, space, chunk=CHUNK):
+    for pricing in blocks(scenario, space, chunk=CHUNK, fullest=True):
         allowed, broken = lawful(space, pricing)
         sized = size(allowed) if len(allowed) else None
         yield JudgedBlock(pricing, broken, sized, len(pricing))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.operations.sums import inner_context, micro_batches, sequence_split
 from simulator.cost.schedule.orders import schedule_of
 from simulator.files import read_table
@@ -59,6 +59,7 @@ def _devices(pricing: Pricing) -> Mask:
     return _mask(used != scenario.devices)
 
 
+@of_sizes
 def _heads(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     broken = _every(pricing, broken=False)
@@ -89,6 +90,7 @@ def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
     return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
 
 
+@of_sizes
 def _kv_heads(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     t, broken = block.tensor_parallel, _every(pricing, broken=False)
@@ -106,6 +108,7 @@ def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     return dense + ((model.shared_width,) if model.num_shared_experts else ())
 
 
+@of_sizes
 def _ffn(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     broken = _every(pricing, broken=False)
@@ -126,11 +129,13 @@ def _refused_widths(scenario: Scenario, layout: Layout) -> str:
     return ", ".join([*problems, of_experts] if scenario.model.is_moe and width % etp else problems)
 
 
+@of_sizes
 def _batch(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     return _mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
 
 
+@of_sizes
 def _sequence(pricing: Pricing) -> Mask:
     # Causal balancing gives every context-parallel rank two pieces of the sequence; lengths that differ are padded.
     scenario, block = pricing.scenario, pricing.block
@@ -161,6 +166,7 @@ def _unfused_context(pricing: Pricing) -> Mask:
     return _mask((pricing.block.context_parallel > 1) & plain)
 
 
+@of_sizes
 def _experts(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if not scenario.model.is_moe:
@@ -252,6 +258,7 @@ def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     return f"recompute modules {modules}: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts"
 
 
+@of_sizes
 def _vocabulary(pricing: Pricing) -> Mask:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
     scenario, block = pricing.scenario, pricing.block
@@ -298,6 +305,7 @@ def _sharding_groups(scenario: Scenario, _: Layout) -> str:
     return f"{groups} groups" if groups > 1 else f"groups of {scenario.framework.sharding_degree}"
 
 
+@of_sizes
 def tensor_parallel_across_nodes(pricing: Pricing) -> Mask:
     """Return the layouts whose (expert-)tensor-parallel group leaves a node, or nodes joined by links."""
     scenario, block = pricing.scenario, pricing.block

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.cost.derived import Alike, Pricing
 from simulator.cost.pricing.estimate import Estimate, Violation
-from simulator.cost.pricing.price import Priced
+from simulator.cost.pricing.price import Priced, first_needs_most
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
@@ -39,7 +39,7 @@ from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, Recomp
 from simulator.records import NamedTuple, Record, field, replace
 from simulator.tabular import Tabular
 
-CHUNK = 8192
+CHUNK = 16384
 """Layouts priced at once, few enough for their arrays to stay in the processor's cache."""
 MOST_CANDIDATES = 100_000_000
 """Limit on a search: beyond it a search takes minutes."""
@@ -305,11 +305,17 @@ def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ..
 
 
 def blocks(
-    scenario: Scenario, space: Space, *, chunk: int = CHUNK, possible: Callable[[Pricing], Mask] | None = None
+    scenario: Scenario,
+    space: Space,
+    *,
+    chunk: int = CHUNK,
+    possible: Callable[[Pricing], Mask] | None = None,
+    fullest: bool = False,
 ) -> Iterator[Pricing]:
     """Yield every candidate of the space, at most `chunk` at a time, in a fixed order.
 
-    With `possible`, a mask by split, experts and what shards or offloads state, only those that it allows.
+    With `possible`, a mask by split, experts and what shards or offloads state, only those that it allows. With
+    `fullest`, memory is priced of one rank of each kind where that suffices.
     """
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
     work = _kinds_of_work(scenario, space, all_shapes, choices)
@@ -329,6 +335,8 @@ def blocks(
             split, *index = np.unravel_index(every[start : start + chunk], sizes)
             block = _block(space, shape, splits[split], choices, index)
             pricing = Pricing(scenario, block, work=_shared(work, shape, choices, split, index))
+            if fullest and first_needs_most(pricing):
+                pricing = replace(pricing, fullest=True)
             yield _distinct(pricing, choices, split, index)
 
 
@@ -378,7 +386,7 @@ def _block(
 ) -> LayoutBlock:
     """Return the layouts of a shape with these (virtual stages, *split), shape (n, 4), and the choices at an index."""
     columns = {
-        name: axis.values[chosen, at]
+        name: axis.values[:, at].take(chosen)
         for axis, chosen in zip(choices, index, strict=True)
         for at, name in enumerate(axis.names)
     }

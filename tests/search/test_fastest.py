@@ -149,6 +149,24 @@ def test_kinds_of_work_change_no_figure(scenario: Scenario) -> None:
         assert all(np.array_equal(part, parts[name]) for name, part in shared.step.parts(shared.pricing).items())
 
 
+@pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
+def test_the_first_rank_of_each_kind_needs_as_much_as_any(scenario: Scenario) -> None:
+    few = 0
+    for block in blocks(scenario, Space(), fullest=True):
+        found, every = price(block), price(Pricing(scenario, block.block))
+        few += len(found.memory.device) < len(every.memory.device)
+        assert np.array_equal(block.contents.held[found.binding_stage], every.binding_stage)
+        assert np.array_equal(found.need_bytes, every.need_bytes)
+        assert np.array_equal(found.device_bytes, every.device_bytes)
+        assert np.array_equal(found.verdict, every.verdict)
+        assert np.array_equal(found.step.total, every.step.total)
+        at = np.arange(0, len(block), 7)
+        share, of_every = (each.memory.state_share(each.binding_stage[at], at) for each in (found, every))
+        assert np.array_equal(share, of_every)
+    # FSDP2's moments are not of the first rank alone; two layers or three have no ranks between the ends.
+    assert bool(few) is not (scenario.framework.name == "torch" or scenario.devices == 8)
+
+
 def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = QUESTIONS[0]
     whole = search(Query(scenario=scenario, min_fit_probability=LEAST))

@@ -63,6 +63,9 @@ def test_each_chunk_in_flight_is_that_of_the_run(ranks: int, chunks: int, micro_
             alive[one.chunk] += 1 if one.kind == "forward" else -1
         found = [chosen.of_chunk(flight, chunk, ranks, chunks)[rank, 0] for chunk in range(chunks)]
         assert found == alive
+        for chunk in range(chunks):
+            behind = chosen.of_chunk(flight, chunk, ranks, chunks, several=chunks - chunk)[rank, 0]
+            assert behind == sum(alive[chunk:])
 
 
 def test_sends_delay_the_run() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -208,9 +209,10 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 @of_sizes
 def in_flight(pricing: Pricing) -> StageArray:
-    """Return the micro batches that a rank holds at its peak, in fractions for chunks, (pipeline_parallel, n) (M8)."""
+    """Return the micro batches that a rank holds at its peak, in fractions for chunks, shape (held, n) (M8)."""
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.chunks
-    return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
+    every = schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
+    return every[pricing.contents.held] if pricing.fullest else every
 
 
 class RecomputePlan(Bare):
@@ -300,6 +302,8 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     ):
         saved = saved_inputs * boundary
         for kind, size in enumerate(of_kind):
+            if not chunk[kind].any():
+                continue
             saved = saved + (chunk[kind] - full[kind]) * size
             if unlisted:
                 saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
@@ -333,7 +337,7 @@ def _returned(pricing: Pricing, index: int) -> KindArray | Array:
     if not layers:
         return each
     passes = in_flight(pricing)
-    most = np.array([passes[contents.kind == kind].max(axis=0) for kind in range(len(contents.ranks))])
+    most = np.array([passes[contents.held_kind == kind].max(axis=0) for kind in range(len(contents.ranks))])
     at_once: KindArray = np.minimum(layers, contents.with_prediction[index] * most)
     return at_once * each
 
@@ -374,7 +378,8 @@ def overlapped_bytes(pricing: Pricing) -> StageArray | float:
     if not pricing.scenario.framework.overlap_expert_exchange or not pricing.scenario.model.is_moe:
         return 0.0
     saved = pricing.contents.on_ranks(stage_activations(pricing).one_micro_batch)
-    return saved / np.maximum(np.array(pricing.block.stage_layers, dtype=np.float64)[:, None], 1.0)
+    layers = np.array(pricing.block.stage_layers, dtype=np.float64)[pricing.contents.held, None]
+    return saved / np.maximum(layers, 1.0)
 
 
 def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
@@ -389,8 +394,11 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     by_chunk = [contents.on_ranks(saved) for saved in stage_activations(pricing).by_chunk]
     passes = flight * chunks
     held = np.zeros_like(flight)
-    for chunk, distinct in enumerate(contents.chunk):
-        held = held + schedule.of_chunk(passes, chunk, ranks, chunks) * by_chunk[distinct]
+    chunk = 0
+    for distinct, alike in groupby(contents.chunk.tolist()):
+        several = len([*alike])
+        held = held + schedule.of_chunk(passes, chunk, ranks, chunks, several) * by_chunk[distinct]
+        chunk += several
     return held
 
 
@@ -413,18 +421,26 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
     cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(contents.ranks), len(pricing)
     by_chunk = np.array([np.broadcast_to(saved, shape) for saved in stage_activations(pricing).by_chunk])
-    held = np.empty((ranks, len(pricing)))
+    held = np.empty((len(contents.held), len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
-        first, alike = equal_columns(by_chunk[..., of_count].reshape(-1, len(of_count)))
-        for rank, kind in enumerate(contents.kind):
-            saved = by_chunk[:, kind, of_count[first]]
-            alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
+        places = [_Place(rank, ranks, int(count) * ranks) for rank in contents.held.tolist()]
+        moments = [_alive(schedule, place, chunks, chunk) for place in places]
+        first, alike = of_count, np.arange(len(of_count))
+        if sum(map(len, moments)) > _FEW_MOMENTS:
+            first, alike = equal_columns(by_chunk[..., of_count].reshape(-1, len(of_count)))
+            first = of_count[first]
+        for at, (place, alive) in enumerate(zip(places, moments, strict=True)):
+            saved = by_chunk[:, contents.kind[place.rank], first]
             now = alive[:, 0, None] * saved[0]
             for number, size in zip(alive.T[1:], saved[1:], strict=True):
                 now += number[:, None] * size
-            held[rank, of_count] = np.max(now, axis=0)[alike]
+            held[at, of_count] = np.max(now, axis=0)[alike]
     return held
+
+
+_FEW_MOMENTS: Final = 12
+"""Moments of all ranks that are summed for every layout in less time than equal layouts are found."""
 
 
 class _Place(NamedTuple):

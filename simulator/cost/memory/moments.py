@@ -48,9 +48,18 @@ class Moment(Bare):
 
     def total(self, contents: StageContents) -> StageArray:
         """Return the sum of all parts on every rank, shape (pipeline_parallel, n)."""
-        static = self.parameters + self.gradients
-        by_kind = np.asarray(static + self.resident + self.logits + self.temporary - self.released)
-        return contents.on_ranks(by_kind) + self.activations - self.gradients_absent
+        by_kind = np.asarray(self.parameters + self.gradients)
+        for part in (self.resident, self.logits, self.temporary):
+            by_kind = by_kind if _is_nothing(part) else by_kind + part
+        by_kind = by_kind if _is_nothing(self.released) else by_kind - self.released
+        total = contents.on_ranks(by_kind)
+        total = total if _is_nothing(self.activations) else total + self.activations
+        return total if _is_nothing(self.gradients_absent) else total - self.gradients_absent
+
+
+def _is_nothing(part: Array | float) -> bool:
+    """Return whether a part is the number 0, which takes no sum of arrays."""
+    return isinstance(part, float) and part == 0.0
 
 
 _COMPRESSED_MASK = 2048.0

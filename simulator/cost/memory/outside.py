@@ -94,7 +94,7 @@ def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageA
     """
     scenario, block = pricing.scenario, pricing.block
     values, profile = scenario.coefficients.memory, scenario.framework
-    on_last = np.arange(block.pipeline_parallel)[:, None] == block.pipeline_parallel - 1
+    on_last = pricing.contents.held[:, None] == block.pipeline_parallel - 1
     cached = np.where(on_last, stranded_logits(pricing), 0.0) + np.zeros_like(allocated)
     if profile.growing_pool:
         return values.fragmentation_growing * allocated, cached

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, of_work
+from simulator.cost.derived import Pricing, derived, of_sizes, of_sizes_and_coefficients, of_work
 from simulator.cost.dtypes import FP32, element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
@@ -41,11 +41,11 @@ from simulator.cost.operations.sums import extent, micro_batches, tokens_per_dev
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
-from simulator.records import Bare, replace
+from simulator.records import Bare, NamedTuple, replace
 
 
 class MemoryByStage(Bare):
-    """Peak bytes of every pipeline rank, shape (pipeline_parallel, n)."""
+    """Peak bytes of every pipeline rank that is held: shape (pipeline_parallel, n), or of fewer (`Pricing.fullest`)."""
 
     contents: StageContents
     state: TrainingState
@@ -85,10 +85,20 @@ class MemoryByStage(Bare):
 
     def state_share(self, stage: Index, at: Index) -> Array:
         """Return the part of `need` that is parameters, gradients and optimizer state, on a `stage` of layouts `at`."""
-        there = self.take(at)
-        parts = there.parts()
-        state = parts["parameters"] + parts["gradients"] + parts["optimizer"]
-        return np.asarray((state / there.need)[stage, np.arange(len(at))])
+        kind, moment, last = self.contents.held_kind[stage], self.moment[stage, at], self.allocated.shape[-1]
+
+        def held(name: str, ranks: Index, count: int) -> Array:
+            values = [getattr(each, name) for each in self.moments]
+            known = {id(value): value for value in values}
+            there = {each: np.broadcast_to(value, (count, last))[ranks, at] for each, value in known.items()}
+            return np.array([there[id(value)] for value in values])[moment, np.arange(len(at))]
+
+        kinds = len(self.contents.ranks)
+        gradients = held("gradients", kind, kinds) - held("gradients_absent", stage, len(self.contents.held))
+        state = held("parameters", kind, kinds) + gradients + held("resident", kind, kinds)
+        return np.asarray(
+            state / (self.device[stage, at] - np.broadcast_to(self.outside.idle, self.device.shape)[stage, at])
+        )
 
     def parts(self) -> dict[str, StageArray]:
         """Return the named parts at each rank's own peak; they add up to `device`."""
@@ -138,7 +148,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     peak = totals[0]
     moment = np.zeros(peak.shape, dtype=np.int8)
     for index, value in enumerate(totals[1:], start=1):
-        moment[value > peak] = index
+        np.copyto(moment, index, where=value > peak)
         peak = np.maximum(peak, value)
     encoder = encoder_bytes(pricing)
     peak = peak + retained + encoder
@@ -161,14 +171,45 @@ def lasting_bytes(pricing: Pricing) -> KindArray:
 
 def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     """Return the moments of a step where parameters and gradients have buffers for the whole run (M10)."""
-    scenario, contents = pricing.scenario, pricing.contents
-    state, activations = training_state(pricing), stage_activations(pricing)
-    resident, in_step = optimizer_on_device(pricing, state.optimizer)
-    heads, embeddings = contents.heads, contents.embeddings
+    state, activations, other = training_state(pricing), stage_activations(pricing), _other_bytes(pricing)
     held = activations_in_flight(pricing)
     overlapped = held + overlapped_bytes(pricing)
-    # At the loss the last rank also holds the output layer's input; at the embedding's gradient the first rank has
-    # freed the micro batch (the chunk of it) whose backward pass is ending.
+    # At the embedding's gradient the first rank has freed the micro batch (the chunk of it) whose backward pass ends.
+    ending = pricing.contents.embeddings * activations.first_chunk(pricing)
+    backward = other.steady + activations.recompute_working_set + layer_gradient_bytes(pricing)
+    absent = gradients_absent(pricing)
+    state_held = state.parameters, state.gradients, other.resident
+    return (
+        Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, absent.backward),
+        Moment("loss", *state_held, held, 0.0, other.losses, other.at_loss, absent.loss),
+        Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table, absent.embedding),
+        Moment("optimizer step", *state_held[:2], other.in_step, 0.0, 0.0, 0.0, other.at_step),
+    )
+
+
+class _OtherBytes(NamedTuple):
+    """Bytes of a step beside parameters, gradients and activations, whatever is recomputed; shape (kinds, n)."""
+
+    resident: KindArray
+    """Optimizer state on the device in the passes."""
+    in_step: KindArray
+    """The same in the optimizer step."""
+    steady: KindArray
+    """Temporary bytes of all backward passes."""
+    losses: KindArray
+    at_loss: KindArray
+    """Temporary bytes at the loss, where the last rank also holds the output layer's input."""
+    at_table: KindArray
+    """Temporary bytes at the gradient of the input table."""
+    at_step: KindArray
+
+
+@of_sizes_and_coefficients
+def _other_bytes(pricing: Pricing) -> _OtherBytes:
+    """Return what no recompute changes."""
+    scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
+    heads, embeddings = contents.heads, contents.embeddings
+    resident, in_step = optimizer_on_device(pricing, state.optimizer)
     steady = state.gathered + buffer_bytes(pricing)
     deferred = heads * deferred_head_bytes(pricing)
     predicted = contents.prediction_layers
@@ -176,23 +217,14 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     loss_temporary = steady + deferred + heads * head_input_bytes(pricing)
     of_table = embedding_gradient_bytes(pricing)
     embedding_gradient = embeddings * (of_table + table_sums(pricing, of_table / parameter_bytes(scenario)))
-    ending = embeddings * activations.first_chunk(pricing)
-    backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
-    absent = gradients_absent(pricing)
-    parameters, gradients = state.parameters, state.gradients
     # Losses of prediction layers wait for their backward passes with an fp32 softmax each.
     loss, own = loss_bytes(pricing), np.minimum(losses, 1.0)
     saved = loss * FP32 / max(bytes_per_logit(scenario), FP32)
     at_head = (losses - heads) * saved + heads * head_gradient_bytes(pricing)
     losses_held = np.maximum((losses - own) * saved + own * loss, at_head)
     table = steady + embedding_gradient + scenario.framework.step_in_backward * state.step_temporary
-    in_step_alone = state.step_temporary + state.widened
-    return (
-        Moment("backward", parameters, gradients, resident, overlapped, 0.0, 0.0, backward, absent.backward),
-        Moment("loss", parameters, gradients, resident, held, 0.0, losses_held, loss_temporary, absent.loss),
-        Moment("embedding gradient", parameters, gradients, resident, held, ending, 0.0, table, absent.embedding),
-        Moment("optimizer step", parameters, gradients, in_step, 0.0, 0.0, 0.0, in_step_alone),
-    )
+    at_step = state.step_temporary + state.widened
+    return _OtherBytes(resident, in_step, steady + deferred, losses_held, loss_temporary, table, at_step)
 
 
 def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:

@@ -361,16 +361,16 @@ def training_state(pricing: Pricing) -> TrainingState:
             optimizer = optimizer - shard(pricing, routers, 1) * master_bytes(scenario)
     # The optimizer makes fp32 copies of 16-bit gradients for its master weights.
     widens = profile.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
-    on_host = np.zeros_like(parameters)
+    on_host = none = np.broadcast_to(0.0, parameters.shape)
     if profile.offload_parameters:
         on_host = np.where(block.zero_stage >= 3, parameters, 0.0)
     return TrainingState(
-        parameters=parameters - on_host,
+        parameters=parameters - on_host if profile.offload_parameters else parameters,
         gradients=gradients,
         optimizer=optimizer,
         gathered=_gathered(pricing),
         step_temporary=_step_temporary(pricing, trained_shard, gradients),
-        widened=trained_shard * (FP32 if widens else 0.0),
+        widened=trained_shard * FP32 if widens else none,
         parameters_on_host=on_host,
     )
 
@@ -484,7 +484,7 @@ def step_bytes(pricing: Pricing, trained: KindArray, largest: Callable[[], Array
     profile, optimizer = pricing.scenario.framework, OPTIMIZERS[pricing.scenario.framework.optimizer]
     at_once = profile.foreach_optimizer and not (optimizer.by_tensor or profile.step_in_backward)
     if not profile.foreach_optimizer and not profile.largest_tensor_step:
-        return np.zeros_like(trained)
+        return np.broadcast_to(0.0, trained.shape)
     # Adam's root has the type of its moments.
     width = FP32 if optimizer.step_numbers is not None else min(FP32, float(DTYPE_BYTES[profile.optimizer_dtype]))
     return width * step_numbers(pricing.scenario) * (trained if at_once else np.minimum(trained, largest()))
@@ -732,6 +732,7 @@ def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArr
     return resident, np.where(by_tensor, resident + brought, optimizer)
 
 
+@of_sizes
 def largest_state_tensor(pricing: Pricing) -> Array:
     """Return the optimizer state of the largest tensor, which tensor-wise offload brings back, shape (n,).
 

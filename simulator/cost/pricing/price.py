@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.host import beyond_host
+from simulator.cost.memory.fully_shard import shards_by_unit
+from simulator.cost.memory.host import beyond_host, host_capacity_bytes, uses_host
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
 from simulator.question.arrays import Index, selected
@@ -26,7 +28,7 @@ class Sized(Bare):
     pricing: Pricing
     memory: MemoryByStage
     binding_stage: Index
-    """Rank that needs the most of its device."""
+    """Rank that needs the most of its device, among those whose memory is priced."""
     device_bytes: Array
     """Memory in use on that rank."""
     need_bytes: Array
@@ -64,6 +66,17 @@ def size(pricing: Pricing) -> Sized:
     verdict = verdicts(pricing.scenario, share.max(axis=0))
     verdict = np.where(beyond_host(pricing, memory), DOES_NOT_FIT, verdict)
     return Sized(pricing, memory, binding, device, need, verdict)
+
+
+def first_needs_most(pricing: Pricing) -> bool:
+    """Return whether the first of ranks with equal contents needs as much as any, as it has the most in flight.
+
+    Not where gradients come back later on it than on others, nor where the memory of whole nodes is summed.
+    """
+    scenario = pricing.scenario
+    summed = host_capacity_bytes(pricing) is not None and uses_host(pricing)
+    later = scenario.framework.release_grads or shards_by_unit(scenario)
+    return schedule_of(pricing).first_holds_most and not later and not summed
 
 
 def price(pricing: Pricing) -> Priced:

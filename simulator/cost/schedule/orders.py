@@ -12,7 +12,7 @@ from typing import assert_never
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, derived
 from simulator.cost.schedule.schedule import (
     BACKWARD,
     FORWARD,
@@ -32,6 +32,7 @@ from simulator.records import Record
 class OneForwardOneBackward(Schedule, Record):
     """1F1B on ranks with a single chunk."""
 
+    first_holds_most = True
     combined: bool = False
     """Whether passes overlap, with one more ahead (Megatron-LM core_v0.14, pipeline_parallel/combined_1f1b.py)."""
 
@@ -58,6 +59,7 @@ class OneForwardOneBackward(Schedule, Record):
 class Interleaved(Schedule, Record):
     """Chunks take turns, each for as many micro batches as ranks; with one chunk it is 1F1B."""
 
+    first_holds_most = True
     combined: bool = False
     """As for `OneForwardOneBackward`."""
     whole_warm_up: bool = False
@@ -298,6 +300,7 @@ def _listed(rank: int, ranks: int, micro_batches: int, *, splits_at_end: bool) -
     return passes
 
 
+@derived
 def schedule_of(pricing: Pricing) -> Schedule:
     """Return the schedule of a block; passes overlap where the experts' exchange does (T25)."""
     scenario, block = pricing.scenario, pricing.block

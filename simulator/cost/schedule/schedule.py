@@ -42,6 +42,8 @@ class Schedule(ABC):
 
     by_run: ClassVar[bool] = False
     """Whether time and memory come from a run of the passes even for equal stages, not from closed forms."""
+    first_holds_most: ClassVar[bool] = False
+    """Whether of two ranks the first holds at any time at least what the other holds at its most."""
     splits: ClassVar[bool] = False
     """Whether backward passes are split into input and weight gradients."""
 
@@ -88,13 +90,15 @@ class Schedule(ABC):
         """
         return others_seconds / chunks
 
-    def of_chunk(self, in_flight: StageArray, chunk: int, ranks: int, chunks: Array | int) -> StageArray:
-        """Return how many of the first `in_flight` forward passes are of one chunk, shape (ranks, n).
+    def of_chunk(
+        self, in_flight: StageArray, chunk: int, ranks: int, chunks: Array | int, several: int = 1
+    ) -> StageArray:
+        """Return how many of the first `in_flight` forward passes are of `several` chunks from one on, (ranks, n).
 
         Chunks take turns, each for a group of as many micro batches as ranks.
         """
         cycles, rest = np.divmod(in_flight, ranks * np.asarray(chunks, dtype=np.float64))
-        here: StageArray = cycles * ranks + np.clip(rest - chunk * ranks, 0.0, ranks)
+        here: StageArray = cycles * (several * ranks) + np.clip(rest - chunk * ranks, 0.0, several * ranks)
         return here
 
     def sends(self, ranks: int, chunks: Array | int) -> Array | float:
@@ -343,7 +347,11 @@ def _front_numbers(needed: list[int], also: list[int], bounds: list[int]) -> lis
         for rank in range(ranks):
             at, number, end = reached[rank], last[rank], bounds[rank + 1]
             while at < end and (there := numbers[needed[at]]) and (with_it := numbers[also[at]]):
-                number = max(there, with_it, number) + 1
+                if with_it > there:  # noqa: PLR1730  a call of max takes as long as the rest
+                    there = with_it
+                if there > number:  # noqa: PLR1730  likewise
+                    number = there
+                number += 1
                 numbers[at] = number
                 at += 1
             left -= at - reached[rank]

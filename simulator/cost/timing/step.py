@@ -186,7 +186,8 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
             if counts[kind].any():
-                backward = backward + on_group * (full[kind] * again + counts[kind] * inside[kind])
+                more = full[kind] * again + counts[kind] * inside[kind]
+                backward = backward + (more if on_group.all() else on_group * more)
     return passes._replace(backward=backward)
 
 
@@ -195,7 +196,8 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     """Return the seconds of passes through a chunk, or all chunks of a rank, without recompute."""
     contents, counts = pricing.contents, piece_counts(pricing, chunk)
     splits = chunk is not None and schedule_of(pricing).splits
-    total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
+    shape = len(contents.ranks), len(pricing)
+    total = [np.zeros(shape) for _ in range(2 + splits)]
     for group in groups_of(pricing):
         on_group = (contents.group == group)[:, None]
         for count, piece in zip(counts, pieces_of(pricing, group), strict=False):
@@ -203,7 +205,7 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
             for sums, figure in zip(total, figures if count.any() else (), strict=False):
                 spread = pricing.spread_work(np.broadcast_to(figure, piece.forward_seconds.shape))
                 np.add(sums, count * on_group * spread, out=sums)
-    return ChunkSeconds(*total)
+    return ChunkSeconds(*total, *[np.broadcast_to(0.0, shape)] * (1 - splits))
 
 
 class PipelineSeconds(NamedTuple):
@@ -266,7 +268,8 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
     ranks = float(len(kind))
     cycles = np.ceil(np.maximum(micro_batches[at], schedule.min_micro_batches(len(kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
-    figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward, chunk.weights)]
+    distinct = {id(chunk): chunk for chunk in work.by_chunk}.values()
+    figures = [figure for chunk in distinct for figure in (chunk if schedule.splits else chunk[:2])]
     first, alike = equal_columns(np.vstack((cycles, pace, *(figure.take(at, axis=-1) for figure in figures))))
     cycles, pace, at = cycles[first], pace[first], at[first]
     seconds = kinds_of_pass(
