@@ -239,8 +239,8 @@ class Bare:
 
         def __init__(self, /, *unnamed: Any, **values: Any) -> None:
             names, needed, defaults, makers, fixed, count, checked = self._filling
-            given = dict(zip(names, unnamed, strict=False)) | values if unnamed else values
-            held = defaults | given
+            stated = dict(zip(names, unnamed, strict=False)) | values if unnamed else values
+            held = defaults | stated
             for name, make in makers:
                 if name not in held:
                     held[name] = make()
@@ -248,7 +248,7 @@ class Bare:
                 needed(held)
             except KeyError:
                 raise _misfit(self, unnamed, values) from None
-            if len(held) != count or len(given) != len(unnamed) + len(values):
+            if len(held) != count or len(stated) != len(unnamed) + len(values):
                 raise _misfit(self, unnamed, values)
             for name, make in fixed:
                 held[name] = make()

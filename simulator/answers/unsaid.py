@@ -33,7 +33,7 @@ from simulator.records import replace
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
 
-UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.1})
+UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.2})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
 FIRM_NO, FIRM_YES = 0.05, 0.95
 """Probability to fit below which the most favourable end is a firm no, and above which the answer is a firm yes."""

@@ -20,7 +20,7 @@ price_layouts.ROUNDS = 1
 scenario = scenario_of(model="llama3.1-8b")
 chosen = price_layouts.sample(scenario)[:1]
 timed = price_layouts.measure(chosen)
-price_layouts.report("price", price_layouts.rate(timed, [entry.priced for entry in timed]))
+price_layouts.report("price", price_layouts.rate(timed, [entry.priced for entry in timed]), 1)
 """
 START = """
 import sys
