@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from simulator.evidence.calibration.apply import NORMAL_90
-from simulator.evidence.calibration.store import CONTRIBUTIONS, Unit
+from simulator.evidence.calibration.store import Unit
 from simulator.question.arrays import Matrix, Vector
 
 _FIRST: Final[Mapping[str, float]] = {
@@ -40,6 +40,10 @@ def level_of(groups: int) -> float:
     Gammerman and G. Shafer, *Algorithmic Learning in a Random World*, 2005).
     """
     return min(_MOST_HELD, _HELD * (groups + 1) / groups)
+
+
+CONTRIBUTIONS: Final = ("coefficients", "scatter", "sources", "device", "stack", "nodes", "layout")
+"""Names of a unit's contributions."""
 
 
 def fitted_sizes(

@@ -124,7 +124,7 @@ BESIDE = {
     "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
     "deterministic_kernels": {"growing_pool": "false"},
     "deferred_head_gradients": {"fully_shard": "false"},
-    "losses_in_turn": {"fully_shard": "false", "buffers_weights": "false", "loss_bytes_per_logit": "32"},
+    "losses_in_turn": {"fully_shard": "false", "loss_bytes_per_logit": "32", "mtp": "true"},
     "widened_gradients": {
         "fully_shard": "false",
         "parameter_dtype": "bf16",

@@ -13,6 +13,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.memory.state import (
     device_parameters,
+    kept_gathers_bytes,
     lasting_bucket,
     linear_parameters,
     optimizer_on_device,
@@ -321,13 +322,13 @@ def test_live_parameters(options: dict[str, str], live: float, reduced: float) -
 def test_gathered_weights_that_autograd_keeps(adapters: int | None) -> None:
     """Every product's weight, with the head's, from its forward pass to its backward pass (DeepSpeed 617061d)."""
     plain, kept = (scenario_with(lora=adapters, **ENGINE, kept_gathers=word) for word in ("false", "true"))
-    linear = only(linear_parameters(Pricing(kept, block(kept, zero_stage=3, expert_parallel=4))))
-    more = 2 * (linear + V * H) - 2 * (V * H + 20000 + 0.9 * H**2)
-    found = [state(one, zero_stage=3)["gathered"] for one in (plain, kept)]
-    assert found[1] - found[0] == pytest.approx(more)
+    whole = Pricing(kept, block(kept, zero_stage=3, expert_parallel=4))
+    more = 2 * (only(linear_parameters(whole)) + V * H) - 2 * (V * H + 20000 + 0.9 * H**2)
+    assert only(kept_gathers_bytes(whole)) == pytest.approx(more)
+    assert kept_gathers_bytes(Pricing(plain, whole.block)) == 0.0
     others: tuple[dict[str, Any], ...] = ({"zero_stage": 3, "recompute": "full"}, {"zero_stage": 2})
     for sizes in others:
-        assert state(kept, **sizes)["gathered"] == state(plain, **sizes)["gathered"]
+        assert only(kept_gathers_bytes(Pricing(kept, block(kept, **sizes)))) == 0.0
 
 
 @pytest.mark.parametrize(("numbers", "temporaries"), [("0", 0), ("1", 1), ("2", 2)])

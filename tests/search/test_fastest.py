@@ -167,6 +167,17 @@ def test_the_first_rank_of_each_kind_needs_as_much_as_any(scenario: Scenario) ->
     assert bool(few) is not (scenario.framework.name == "torch" or scenario.devices == 8)
 
 
+def test_layouts_of_equal_sizes_share_nothing_that_recompute_changes() -> None:
+    """Weights that DeepSpeed's ZeRO 3 gathered are not kept in layers that are done again."""
+    switched = {"kept_gathers": "true", "live_parameters": "1000000000", "fully_shard": "false"}
+    scenario = question(model="llama-2-13b", devices=8, framework="torch", options=switched)
+    whole = Space(zero_stage=(3,), pipeline_parallel=(1,))
+    for block in blocks(scenario, whole, fullest=True):
+        assert block.sizes is not None
+        shared, alone = size(block), size(Pricing(scenario, block.block))
+        assert np.array_equal(shared.need_bytes, alone.need_bytes)
+
+
 def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = QUESTIONS[0]
     whole = search(Query(scenario=scenario, min_fit_probability=LEAST))

@@ -642,9 +642,8 @@ def _gathered(pricing: Pricing) -> KindArray:
     dtypes/nf4tensor.py, `_INNER_TENSOR_NAMES_FOR_SHARDING`); ZeRO 2 and 3 hold one layer's unsharded gradients. A
     framework with a limit of live parameters gathers up to that limit, and has a gradient buffer.
     """
-    scenario, block, contents, profile = pricing.scenario, pricing.block, pricing.contents, pricing.scenario.framework
-    totals = model_totals(scenario)
-    layer = largest(local_count(pricing, piece) for piece in totals.layers)
+    scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
+    layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
     narrowed = element - _quantised_bytes(scenario) if profile.quantised_base else 0.0
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
@@ -653,8 +652,7 @@ def _gathered(pricing: Pricing) -> KindArray:
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
-    table = local_count(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
-    ends = np.maximum(contents.embeddings, contents.heads) * table
+    ends = _end_table(pricing) * np.where(block.zero_stage >= 3, element, 0.0)
     held: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
@@ -690,20 +688,34 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     """Return the bytes that DeepSpeed's ZeRO 3 holds gathered when forward turns to backward, shape (kinds, n) (M24).
 
     Of those used again within `reuse_parameters`, each passed twice, half stay; `prefetch_parameters` more are fetched,
-    up to `live_parameters` in all (DeepSpeed v0.19.5, runtime/zero/partitioned_param_coordinator.py). With
-    `kept_gathers` autograd holds every product's weight, but in layers done again (617061d, zero/linear.py).
+    up to `live_parameters` in all (DeepSpeed v0.19.5, runtime/zero/partitioned_param_coordinator.py).
     """
-    scenario, contents = pricing.scenario, pricing.contents
-    profile, square = scenario.framework, float(scenario.model.hidden_size) ** 2
-    parts = device_parameters(pricing)
-    table = np.maximum(contents.embeddings, contents.heads) * local_count(pricing, model_totals(scenario).embedding)
-    used = np.maximum(layer, table)
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    parts, square = device_parameters(pricing), float(scenario.model.hidden_size) ** 2
+    used = np.maximum(layer, _end_table(pricing))
     ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
-    live = used + reused
-    if profile.kept_gathers:
-        live = np.maximum(live, np.where(pricing.recomputes("full"), 0.0, linear_parameters(pricing) + table))
-    return np.asarray(element_bytes(scenario) * np.minimum(live, parts.dense + parts.routed))
+    return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed))
+
+
+def _end_table(pricing: Pricing) -> KindArray:
+    """Return the parameters of a vocabulary table on ranks that hold one, shape (kinds, n); 0 elsewhere."""
+    ends = np.maximum(pricing.contents.embeddings, pricing.contents.heads)
+    return np.asarray(ends * local_count(pricing, model_totals(pricing.scenario).embedding))
+
+
+def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
+    """Return the bytes of `kept_gathers` beside those of `_live_bytes`, shape (kinds, n), or 0 (M24).
+
+    Autograd holds every product's weight, but in layers done again (617061d, zero/linear.py).
+    """
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    if not (profile.kept_gathers and profile.live_parameters):
+        return 0.0
+    layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
+    kept = np.minimum(linear_parameters(pricing) + _end_table(pricing), sum(device_parameters(pricing)))
+    more = np.maximum(element_bytes(scenario) * kept - _live_bytes(pricing, layer), 0.0)
+    return np.where((pricing.block.zero_stage >= 3) & ~pricing.recomputes("full"), more, 0.0)
 
 
 _PREFETCHED = 0.9

@@ -39,6 +39,7 @@ from simulator.evidence.calibration.store import (
     FittedPart,
     RangeWords,
     Unit,
+    coefficients_of,
     difference_unit,
     memory_spread,
     places_beside,
@@ -62,11 +63,10 @@ def units_of(kind: CoefficientKind, scenario: Scenario, part: FittedPart) -> Cal
     """Return a function from a layout, its variance of `layout_variances` and its spread to the units."""
     sort = sort_of_prediction(kind, scenario)
     scatter = part.noise_by.get(sort, part.noise)
-    inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
     distance = None if part.coverage is None else part.coverage.distances(scenario)
 
     def unit(layout: Layout, variance: float, spread: float) -> Unit:
-        return Unit(sort, math.sqrt(variance), scatter, distance(layout) if distance else inside, spread=spread)
+        return Unit(sort, math.sqrt(variance), scatter, distance(layout) if distance else Distance(), spread=spread)
 
     return unit
 
@@ -283,11 +283,7 @@ class Applied(NamedTuple):
 
     def coefficients(self) -> Coefficients:
         """Return the set that the formulas take."""
-        result = Coefficients()
-        for kind in KINDS:
-            if (part := self.part(kind)) is not None:
-                result = replaced(result, kind, part.names, part.vector)
-        return replace(result, name=self.name)
+        return coefficients_of(map(self.part, KINDS), self.name)
 
     @property
     def name(self) -> str:

@@ -87,15 +87,15 @@ class StackCoverage(NamedTuple):
 class Distance(NamedTuple):
     """Distance of a question beyond the rows; all zero and empty inside."""
 
-    device: bool
+    device: bool = False
     """Whether no row is of the device family."""
-    share_of_source: float
+    share_of_source: float = 0.0
     """Inverse of the number of sources of the family; 0 without any."""
-    stack: bool
+    stack: bool = False
     """Whether no row of the family ran the framework, or none ran its operations on the same runtime."""
-    doublings: float
+    doublings: float = 0.0
     """Doublings of the devices beyond the rows of the framework."""
-    features: tuple[str, ...]
+    features: tuple[str, ...] = ()
     """Features that no row of the framework on the family has."""
 
 
@@ -181,8 +181,6 @@ def _stacks(stacks: Iterable[tuple[str, StackCoverage]]) -> dict[str, StackCover
     return result
 
 
-CONTRIBUTIONS: Final = ("coefficients", "scatter", "sources", "device", "stack", "nodes", "layout")
-"""Names of the contributions, in the order of a report."""
 BEYOND: Final = ("stack", "nodes", "layout")
 """Contributions that also widen the ranges of a cluster with runs of its own."""
 
@@ -254,8 +252,7 @@ def difference_unit(variance: float, *scatter: float) -> Unit:
 
     `variance` is that of the difference by the coefficients, from draws that both predictions share.
     """
-    inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
-    return Unit(DIFFERENCE, math.sqrt(max(variance, 0.0)), math.hypot(*scatter), inside)
+    return Unit(DIFFERENCE, math.sqrt(max(variance, 0.0)), math.hypot(*scatter), Distance())
 
 
 _SIZES = (
@@ -376,12 +373,8 @@ class CalibratedRange(NamedTuple):
 
     def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:
         """Return why a layout is outside the range, one phrase per feature."""
-        return (phrase for _, phrase in self.outside_by_feature(scenario, layout))
-
-    def outside_by_feature(self, scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]]:
-        """Yield the features in which a layout is outside the range, with a phrase each."""
-        yield from self.beyond(numbers(scenario, layout), _question_words(scenario) | _layout_words(layout))
-        yield from _unseen(self, scenario.framework, layout.tensor_parallel == 1)
+        named = self.beyond(numbers(scenario, layout), _question_words(scenario) | _layout_words(layout))
+        return (phrase for _, phrase in (*named, *_unseen(self, scenario.framework, layout.tensor_parallel == 1)))
 
     def beyond(self, numbers: Mapping[str, float], words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield the features outside the range, with a phrase each."""
@@ -589,11 +582,16 @@ class Calibration(NamedTuple):
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """Return the coefficient set that formulas take; coefficients that were not fitted come from `base`."""
-        result = base or Coefficients()
-        for kind in KINDS:
-            if (part := self.part(kind)) is not None:
-                result = replaced(result, kind, part.names, part.vector)
-        return replace(result, name=self.name)
+        return coefficients_of(map(self.part, KINDS), self.name, base)
+
+
+def coefficients_of(parts: Iterable[FittedPart | None], name: str, base: Coefficients | None = None) -> Coefficients:
+    """Return the set of fitted parts, by kind in the order of KINDS, over `base`."""
+    result = base or Coefficients()
+    for kind, part in zip(KINDS, parts, strict=True):
+        if part is not None:
+            result = replaced(result, kind, part.names, part.vector)
+    return replace(result, name=name)
 
 
 def calibration_text(calibration: Calibration) -> str:
