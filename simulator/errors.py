@@ -108,8 +108,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f", did you mean '{by_folded[near[0]]}'?" if near else ""
 
 
-_MOST_LISTED = 20
-"""Choices that are listed beside the nearest."""
+_MOST_LISTED = 20  # choices that are listed beside the nearest
 
 
 def not_one_of(name: str, choices: Iterable[str], hint: str = "") -> str:

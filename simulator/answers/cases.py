@@ -460,8 +460,7 @@ def _fewest_nodes(layout: Layout | None, model: ModelSpec, per_node: int) -> int
     return next((nodes for nodes in range(1, _MOST_ASSUMED + 1) if filled(nodes)), 1)
 
 
-_MOST_ASSUMED = 1024
-"""Most nodes that are assumed where none are stated."""
+_MOST_ASSUMED = 1024  # most nodes that are assumed where none are stated
 
 
 def _resized(question: Question, recipe: Recipe, like: Case) -> Cluster:

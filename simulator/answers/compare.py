@@ -20,8 +20,7 @@ from simulator.records import Record, replace
 from simulator.search.build import estimate_layout
 from simulator.tabular import Tabular
 
-_FOLLOWS = ("data_parallel", "stage_layers")
-"""Fields of a layout that follow from the others."""
+_FOLLOWS = ("data_parallel", "stage_layers")  # fields of a layout that follow from the others
 _INPUTS = ("model", "hardware", "devices", "seq_length", "lengths", "global_batch_size", "precision", "lora_rank")
 
 
@@ -164,8 +163,7 @@ def _inputs(alone: _Alone, base: Estimate) -> Iterator[InputDifference]:
         )
 
 
-_WORTH_TELLING = 0.01
-"""Least growth of a part, over the whole need of A, that is a cause."""
+_WORTH_TELLING = 0.01  # least growth of a part, over the whole need of A, that is a cause
 
 
 def _causes(

@@ -30,10 +30,8 @@ from simulator.tabular import Tabular
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""
-_MOST_JUDGED = 16
-"""Changes of an open run that are priced over all that is open."""
-_LARGEST_STEP = 4
-"""Number of doublings of a size that are tried, the size itself included."""
+_MOST_JUDGED = 16  # changes of an open run that are priced over all that is open
+_LARGEST_STEP = 4  # number of doublings of a size that are tried, the size itself included
 
 
 class Change(Record, kw_only=True):
@@ -229,8 +227,7 @@ def _with(  # noqa: PLR0913  what an option may change
         yield _Try((*start.options, option), case, start.axes | axes)
 
 
-_TORCH_ALLOCATOR = ("megatron", "torch")
-"""Frameworks that run on PyTorch."""
+_TORCH_ALLOCATOR = ("megatron", "torch")  # frameworks that run on PyTorch
 
 
 def _recompute(start: _Try) -> Iterator[_Try]:
@@ -285,8 +282,7 @@ _OFFLOAD_FLAGS = (
 )
 
 
-_OWN_MEGATRON = ("Huawei", "Iluvatar")
-"""Vendors whose devices run forks of Megatron with flags of their own."""
+_OWN_MEGATRON = ("Huawei", "Iluvatar")  # vendors whose devices run forks of Megatron with flags of their own
 
 
 def _methods(start: _Try) -> Iterator[_Try]:
@@ -405,10 +401,8 @@ def _nodes(start: _Try) -> Iterator[_Try]:
         yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), size)
 
 
-_WORTH_TELLING = 0.05
-"""Least share of a device's need of a part that is a cause."""
-_UNEVEN = 1.15
-"""Least ratio of the fullest rank's need to the emptiest's that is a cause."""
+_WORTH_TELLING = 0.05  # least share of a device's need of a part that is a cause
+_UNEVEN = 1.15  # least ratio of the fullest rank's need to the emptiest's that is a cause
 
 
 class Explanation(Tabular, Record, kw_only=True):

@@ -100,8 +100,7 @@ def measured_lengths(file: str, field: str, characters_per_token: float) -> Meas
 _CHARACTERS: Final = {"letters": 4.4, "digits": 1.6, "marks": 1.8, "wide": 1.4, "others": 2.2}
 """Characters a token of tokenizers with 100,000 to 200,000 entries: Latin letters and spaces, digits, punctuation,
 scripts of East Asia, other scripts."""
-_LEAST_ERROR: Final = 0.15
-"""Least relative error of a length that is told by characters."""
+_LEAST_ERROR: Final = 0.15  # least relative error of a length that is told by characters
 _KINDS: Final = (r"[A-Za-z\s]", r"[0-9]", r"[!-/:-@\[-`{-~]", r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
 
 

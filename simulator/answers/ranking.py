@@ -34,8 +34,7 @@ from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Qu
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
-_NEAR = 3
-"""Number of best layouts to try first in fp8 and on other stacks."""
+_NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 
 
 def estimate_of(case: Case) -> Estimate:

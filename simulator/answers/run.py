@@ -160,10 +160,8 @@ def _scaled(estimate: Estimate, figure: float) -> Interval | None:
 
 MOST_BYTES = 100_000_000
 """Largest file of answers that is read, in bytes."""
-_MOST = 10**15
-"""Largest count in such a file."""
-_SAME = 0.005
-"""Largest relative difference between a file's figures and its layout's for them to be the same question."""
+_MOST = 10**15  # largest count in such a file
+_SAME = 0.005  # largest relative difference between a file's figures and its layout's for them to be the same question
 _GROUPS: Final = ("inputs", "model_fields", "layout", "switches")
 
 

@@ -53,8 +53,7 @@ MOST_QUESTIONS = 100_000_000
 KEYWORDS = (*BY_INPUT, "layout")
 """What a mapping may hold: the arguments of `simulator.rank`, and `layout`, which narrows each search."""
 _MAPPINGS = ("options", "layout")
-_FILES = ("model", "hardware", "calibration")
-"""Inputs whose values are names or paths."""
+_FILES = ("model", "hardware", "calibration")  # inputs whose values are names or paths
 QuestionGrid = Mapping[str, tuple[Any, ...]]
 """Values by keyword; their product are questions."""
 
@@ -242,8 +241,7 @@ COLUMNS: Mapping[str, type] = {
 _HEADER = ",".join(COLUMNS) + "\n"
 WAIT_SECONDS = 120.0
 """How long a scheduler and its first worker are waited for."""
-_LONGEST_TASK = 16
-"""Most questions that a worker is handed at a time."""
+_LONGEST_TASK = 16  # most questions that a worker is handed at a time
 _TASKS_AHEAD = 2048
 """Tasks that are handed out and not yet back: many more than workers, so that none waits for the next."""
 Answers = Sequence[dict[str, Any]]

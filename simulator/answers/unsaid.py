@@ -317,10 +317,8 @@ def _moves(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float
 
 _Kind = Literal["memory", "time"]
 _UNMOVED: Final[Mapping[float, float]] = MappingProxyType({0.0: 1.0})
-_DIGITS: Final = 3
-"""Digits of a logarithm that tell cases apart: a thousandth of the figure."""
-_TAIL: Final = 0.05
-"""Probability on either side of a 90 % range."""
+_DIGITS: Final = 3  # digits of a logarithm that tell cases apart: a thousandth of the figure
+_TAIL: Final = 0.05  # probability on either side of a 90 % range
 
 
 def _below(change: float, moves: Mapping[float, float], deviation: float) -> float:
@@ -342,5 +340,4 @@ def _half_widths(figure: str, own: float, moves: Mapping[float, float]) -> tuple
     return max(half, -ends[0]), max(half, ends[1])
 
 
-_CLOSE: Final = 0.001
-"""Difference of a logarithm that a range leaves undecided."""
+_CLOSE: Final = 0.001  # difference of a logarithm that a range leaves undecided

@@ -169,8 +169,7 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     return _few(scenario, calibration, *layouts)
 
 
-_FEW: Final = 16
-"""Most layouts of a block whose figures are remembered."""
+_FEW: Final = 16  # most layouts of a block whose figures are remembered
 
 
 @lru_cache(maxsize=16)
@@ -197,8 +196,7 @@ def _common_virtual_stages(scenario: Scenario, layout: Layout) -> int:
     return 0 if alike else layout.virtual_stages
 
 
-_UNKNOWN: Any = object()
-"""Marker of a figure not yet computed."""
+_UNKNOWN: Any = object()  # marker of a figure not yet computed
 
 
 def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:

@@ -64,8 +64,7 @@ OFF: Final = ("false", "none", "null", "", "0")
 """Values, in lower case, that mean the same as an absent key."""
 ANY_FLAG: Final = "any_other_flag"
 """Setting that depends on text which may hold any flag."""
-_MOST_SHOWN: Final = 12
-"""Most variables that one remark names."""
+_MOST_SHOWN: Final = 12  # most variables that one remark names
 _BY_ABSENCE: Final = ("full-precision", "no-vocabulary", "no-sequence-parallel")
 """Rules whose remarks rest on the absence of a flag."""
 _BOUND_RULES: Final[Mapping[str, tuple[str, Bound]]] = {

@@ -82,8 +82,7 @@ _PLACEHOLDER: Final = re.compile(r"x{3,}|<[A-Za-z][^<>]{0,200}>|\{\{[^{}]{0,200}
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64
 _MAXIMUM_CHARACTERS: Final = 4096
-_ROUND_WORK: Final = 500
-"""Units of work of one substitution."""
+_ROUND_WORK: Final = 500  # units of work of one substitution
 _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "multiply": math.prod,
     "mul": math.prod,

@@ -26,8 +26,7 @@ from simulator.question.specs.yaml_text import parse_yaml
 
 _MAXIMUM_NAME: Final = 1000
 _MAXIMUM_DEPTH: Final = 32
-_MOST_ENDINGS: Final = 12
-"""Most endings of an absolute path that are looked for."""
+_MOST_ENDINGS: Final = 12  # most endings of an absolute path that are looked for
 _MAXIMUM_KEYS: Final = 20_000
 _TOML_TEXT: Final = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)?|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
@@ -37,14 +36,12 @@ _TOML_TEXT: Final = re.compile(
 _TOML_CHAIN: Final = re.compile(
     rf'(?<![\w"-])(?:[\w-]++|")(?:[ \t]*+\.[ \t]*+(?:[\w-]++|")){{{_MAXIMUM_DEPTH}}}', re.ASCII
 )
-_TOML_WORK: Final = 300
-"""Units of work per character that separates keys, values or tables."""
+_TOML_WORK: Final = 300  # units of work per character that separates keys, values or tables
 _LONG_NUMBER: Final = re.compile(r"(?<![\w-])[\w-]{4097}", re.ASCII)
 _KEY_TEXT: Final = re.compile(r"""(?<![\w.-])([\w.-]++)["']?+\s*+(?=[:=\]]|$)""")
 """Characters of a key, followed by what marks them as one."""
 _KEY_BEFORE: Final = frozenset("{,[\"' \t")
-_LINE_WORK: Final = 5
-"""Units of work per character of the search for keys."""
+_LINE_WORK: Final = 5  # units of work per character of the search for keys
 
 
 @dataclass(frozen=True, slots=True)

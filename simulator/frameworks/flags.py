@@ -33,12 +33,9 @@ _DECISIVE: Final = re.compile(
 _CLOSE: Final = 0.9
 """Smallest similarity at which a name counts as a misspelling; high, since names of flags share many words."""
 
-_OTHER_LETTERS: Final = 3
-"""Most letters that only one of two similar names may have."""
-_LETTERS_WORK: Final = 50
-"""Units of work of comparing the letters of two names."""
-_LIKENESS_WORK: Final = 1500
-"""Units of work of comparing two names."""
+_OTHER_LETTERS: Final = 3  # most letters that only one of two similar names may have
+_LETTERS_WORK: Final = 50  # units of work of comparing the letters of two names
+_LIKENESS_WORK: Final = 1500  # units of work of comparing two names
 
 
 @functools.lru_cache(maxsize=20_000)

@@ -52,16 +52,11 @@ _SPREADS: Final = re.compile(r"--?(?:nnodes|nproc[-_]per[-_]node|num[-_](?:nodes
 """An option of a program that starts others, with a number of nodes or of processes per node."""
 _HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
 """A variable or command among the flags; a script's own parameters are excluded, as most scripts only pass them on."""
-_SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
-"""Programs whose subcommand says what they do."""
-_EVALUATIONS: Final = _words("evaluation")
-"""Tasks that only evaluate."""
-_ENCODERS: Final = _words("encoder")
-"""Tasks that train BERT with another head."""
-_IDLE_STAGES: Final = _words("idle_stage")
-"""Stages of NeMo's launcher that train nothing."""
-_TRAINING_STAGES: Final = _words("training_stage")
-"""The launcher's stages that train."""
+_SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")  # programs whose subcommand says what they do
+_EVALUATIONS: Final = _words("evaluation")  # tasks that only evaluate
+_ENCODERS: Final = _words("encoder")  # tasks that train BERT with another head
+_IDLE_STAGES: Final = _words("idle_stage")  # stages of NeMo's launcher that train nothing
+_TRAINING_STAGES: Final = _words("training_stage")  # the launcher's stages that train
 STAGES: Final = frozenset((*_IDLE_STAGES, *_TRAINING_STAGES))
 """All stages: the groups under which the launcher puts a configuration before it resolves references."""
 _STAGE: Final = re.compile(r"\$\{(?:\w+:\$\{)?(\w+)\.")

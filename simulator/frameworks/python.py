@@ -122,12 +122,10 @@ METHODS: Final[Mapping[type, tuple[str, ...]]] = {
     dict: ("get", "items", "keys", "values", "update", "copy", "pop", "setdefault"),
 }
 """Methods of built-in types that are followed."""
-_READ: Final = 100
-"""Units of work of one node of a file."""
+_READ: Final = 100  # units of work of one node of a file
 STEP: Final = 400
 """Units of work of one expression or statement."""
-_DEEPEST: Final = 40
-"""Most nested calls."""
+_DEEPEST: Final = 40  # most nested calls
 _MOST_ITEMS: Final = 10_000
 _MOST_NESTED: Final = 120
 _BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {

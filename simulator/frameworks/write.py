@@ -17,8 +17,7 @@ from simulator.records import Record
 
 WordPair = tuple[str, str]
 """Name of a flag or key, as in its table, and its text; empty for a switch."""
-_WIDTH: Final = 100
-"""Columns of a line of flags."""
+_WIDTH: Final = 100  # columns of a line of flags
 
 
 class Head(Record, kw_only=True):

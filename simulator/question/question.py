@@ -23,15 +23,13 @@ from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
 from simulator.records import Record, field, replace
 
-_AUTO: Final = late_pattern(r"auto(:[0-9]{1,7})?")
-"""Text of an input that a search chooses, up to a limit."""
+_AUTO: Final = late_pattern(r"auto(:[0-9]{1,7})?")  # text of an input that a search chooses, up to a limit
 _SETS: Final = (list, tuple, range, set, frozenset)
 Inputs = Mapping[str, Input]
 """Values by name, each with who said it."""
 FOLLOWS: Final = Origin("follows")
 SEARCH: Final = Origin("search")
-_SIZES: Final = ("nodes", "devices")
-"""Inputs that state the size of the cluster; one of them replaces the other."""
+_SIZES: Final = ("nodes", "devices")  # inputs that state the size of the cluster; one of them replaces the other
 _OF_LENGTHS: Final = ("lengths", "batching", "cutoff", "survive")
 """Inputs that state lengths as a distribution; a length of all sequences replaces them."""
 _CHUNKS: Final = ("virtual_stages", "layers_per_virtual_stage")

@@ -31,8 +31,7 @@ GIGA: Final = 10**9
 TERA: Final = 10**12
 """Powers of ten of GB, TFLOP and billions of parameters."""
 
-_LIMIT: Final = 10**30
-"""Largest base-unit amount accepted: far above any machine, far below overflow."""
+_LIMIT: Final = 10**30  # largest base-unit amount accepted: far above any machine, far below overflow
 
 _BYTES: Final[Mapping[str, int]] = {
     "B": 1,

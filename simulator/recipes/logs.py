@@ -45,10 +45,8 @@ from simulator.records import Record
 
 _CONVENTION: Final = 0.03
 """Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""
-_SAME_BATCH: Final = 0.05
-"""Share by which a batch that speeds imply may differ from the batch that words give."""
-_UNSEEN: Final = "expandable_segments"
-"""Switch that only the environment sets."""
+_SAME_BATCH: Final = 0.05  # share by which a batch that speeds imply may differ from the batch that words give
+_UNSEEN: Final = "expandable_segments"  # switch that only the environment sets
 _BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound", "device-bound")
 """Rules of warnings on settings that are priced otherwise than they ran."""
 
@@ -170,8 +168,7 @@ def _batch_note(samples: float | None, batch: int) -> str:
     return f"The log's samples per second imply {samples:.0f} sequences a step where its configuration gives {batch}."
 
 
-_PADDED: Final = 128
-"""Vocabularies are padded to a multiple of this, times tensor parallel, in rows."""
+_PADDED: Final = 128  # vocabularies are padded to a multiple of this, times tensor parallel, in rows
 
 
 def _options(run: Recipe, hardware: str) -> dict[str, str]:

@@ -41,8 +41,7 @@ MOST_NODES = 1024
 """Default limit of a search for nodes."""
 _Answer = TypeVar("_Answer")
 _AUTO = late_pattern(r"auto(?::([0-9]{1,7}))?")
-_IN_A_DOUBLING = 32
-"""Numbers of nodes tried in each doubling above 64."""
+_IN_A_DOUBLING = 32  # numbers of nodes tried in each doubling above 64
 
 
 def most_nodes(nodes: object) -> int | None:
@@ -129,8 +128,7 @@ def fewest_nodes(
     return FewestNodes(None, nearest, fitting, most, deadline_days)
 
 
-_SIZES = 5
-"""Numbers of nodes that are shown, the fewest first."""
+_SIZES = 5  # numbers of nodes that are shown, the fewest first
 
 
 def _larger(query: Query, fewest: PricedLayout, most: int) -> Iterator[NodeCount]:
@@ -295,8 +293,7 @@ def _lawful_sizes(query: Query) -> Iterator[tuple[str, Query]]:
         yield f"--global-batch-size {batch}", _with(query, global_batch_size=batch)
 
 
-_RANK = 16
-"""Rank of the adapters that are proposed."""
+_RANK = 16  # rank of the adapters that are proposed
 
 
 class MethodChange(NamedTuple):
@@ -473,8 +470,7 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
     return name != "overlap_expert_exchange" or not value or all(device.expert_kernels for device in kinds)
 
 
-_WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")
-"""Device families with CUDA and a fast link inside a node."""
+_WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")  # device families with CUDA and a fast link inside a node
 _SWITCHES = {field.name: field.metadata for field in switches()}
 _MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
 """Figures that each switch moves."""

@@ -27,14 +27,12 @@ from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, 
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
-_SHARE = 1000
-"""Units in which one share of the work is counted."""
+_SHARE = 1000  # units in which one share of the work is counted
 _OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96
 """Layouts that enter a shortlist together, and that are judged together."""
 MOST_RISKY = 3
 """Number of risky layouts in a result."""
-_FEW = 512
-"""Largest block that is timed whole rather than in part."""
+_FEW = 512  # largest block that is timed whole rather than in part
 
 
 class SearchResult(NamedTuple):
@@ -298,8 +296,7 @@ def _experts_possible(pricing: Pricing) -> Mask:
     return np.asarray(divide)
 
 
-_OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})
-"""Rules of a split and the experts' sizes alone."""
+_OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})  # rules of a split and the experts' sizes alone
 
 
 def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
@@ -436,10 +433,8 @@ def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, M
     return left if alive.all() else left.take(alive), tuple(broken)
 
 
-_PRICED_AT_ONCE = 256
-"""Largest block that takes about as long to price as one layout."""
-_SIZED_AT_ONCE = 1024
-"""Largest block whose memory takes about twice as long as that of one layout."""
+_PRICED_AT_ONCE = 256  # largest block that takes about as long to price as one layout
+_SIZED_AT_ONCE = 1024  # largest block whose memory takes about twice as long as that of one layout
 PassesLimit = Callable[[Sized], Mask]
 """Predicate of a block: which layouts have enough memory. True for more recomputed layers if true for fewer."""
 
@@ -524,8 +519,7 @@ def _with_layers(pricing: Pricing, layers: Array) -> Pricing:
     return pricing.changed(**columns, recompute_layers=np.maximum(layers, 1.0))
 
 
-_SURE = 0.99
-"""Probability to fit above which more room makes no layout surer."""
+_SURE = 0.99  # probability to fit above which more room makes no layout surer
 
 
 def equal_to_first(layouts: Sequence[PricedLayout], beside: Sequence[PricedLayout] = ()) -> tuple[int, ...]:

@@ -433,10 +433,8 @@ def _expert_overlap(pricing: Pricing) -> Mask:
 
 _EXPERTS: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
 _NORMS: Final = ("attn_norm", "mlp_norm")
-_MIXERS: Final = LATENT | {"grouped_query", "sliding"}
-"""Mixers whose saved tensors are known by module."""
-_BY_MODULE: Final = ("none", "selective")
-"""Recompute modes under which layers still save tensors by module."""
+_MIXERS: Final = LATENT | {"grouped_query", "sliding"}  # mixers whose saved tensors are known by module
+_BY_MODULE: Final = ("none", "selective")  # recompute modes under which layers still save tensors by module
 
 
 def _parameters_on_host(pricing: Pricing) -> Mask:

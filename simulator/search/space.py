@@ -216,10 +216,8 @@ class Choices(NamedTuple):
     """One row per choice, shape (choices, names)."""
 
 
-_AS_TENSOR_PARALLEL = 0.0
-"""Marker of an expert tensor parallel size equal to the tensor parallel size."""
-_BESIDE_TENSOR_PARALLEL = -1.0
-"""Marker of sequence parallelism wherever tensor parallel is above 1."""
+_AS_TENSOR_PARALLEL = 0.0  # marker of an expert tensor parallel size equal to the tensor parallel size
+_BESIDE_TENSOR_PARALLEL = -1.0  # marker of sequence parallelism wherever tensor parallel is above 1
 _OF_SHAPE = frozenset({"tensor_parallel", "context_parallel", "data_parallel", "virtual_stages"})
 """Columns that shapes and their splits set."""
 
@@ -558,8 +556,7 @@ class FewestNodes(Record):
         return next((count for count in self.counts if count.tokens_per_second_per_device >= _NEARLY * best), None)
 
 
-_NEARLY: Final = 0.95
-"""Part of the best speed of a device from which more nodes save next to nothing."""
+_NEARLY: Final = 0.95  # part of the best speed of a device from which more nodes save next to nothing
 
 
 class Ranking(Tabular, Record, kw_only=True):

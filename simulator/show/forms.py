@@ -185,8 +185,7 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
     "spec listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING, yaml=lambda: listing.listing_yaml),
 }
 
-_BY_TYPE: Final = {"Checks": "verdicts"}
-"""Names of answers that are not those of their types."""
+_BY_TYPE: Final = {"Checks": "verdicts"}  # names of answers that are not those of their types
 
 
 def answer_json(answer: object) -> str:

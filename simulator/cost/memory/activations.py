@@ -477,8 +477,7 @@ def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: i
     return np.asarray(moments[np.count_nonzero(exceeded, axis=1) == 1])
 
 
-_EXACT: Final = 2.0**53
-"""First whole number above which floats skip some."""
+_EXACT: Final = 2.0**53  # first whole number above which floats skip some
 
 
 def _distinct(counts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -62,24 +62,19 @@ def _is_nothing(part: Array | float) -> bool:
     return isinstance(part, float) and part == 0.0
 
 
-_COMPRESSED_MASK = 2048.0
-"""Side of the mask that torch_npu's fused attention uses for any causal sequence."""
+_COMPRESSED_MASK = 2048.0  # side of the mask that torch_npu's fused attention uses for any causal sequence
 
 
 _CUBLAS_WORKSPACE = 32.0 * MIB
 """Most that PyTorch allocates for a handle of cuBLAS (PyTorch 2.13, aten/src/ATen/cuda/CublasHandlePool.cpp: on Hopper,
 and with CUBLAS_WORKSPACE_CONFIG=:4096:8; on Blackwell NVIDIA's container 26.04 and later, not those before)."""
-_SMALL_WORKSPACE = 8.125 * MIB
-"""The same on NVIDIA's older devices, `:4096:2:16:8`."""
+_SMALL_WORKSPACE = 8.125 * MIB  # the same on NVIDIA's older devices, `:4096:2:16:8`
 _SMALL_FAMILIES = frozenset(("volta", "turing", "ampere", "ampere-rtx", "ada"))
-_HANDLES = 2.0
-"""Handles of cuBLAS: of the forward pass's thread and of autograd's."""
+_HANDLES = 2.0  # handles of cuBLAS: of the forward pass's thread and of autograd's
 
 
-_GROUPED_STREAMS = 4
-"""Streams of experts' grouped products."""
-_OVERLAP_STREAMS = 3
-"""Streams of overlapped tensor-parallel products."""
+_GROUPED_STREAMS = 4  # streams of experts' grouped products
+_OVERLAP_STREAMS = 3  # streams of overlapped tensor-parallel products
 _STREAM_BYTES = {"ampere": 4.0 * MIB, **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), 32.0 * MIB)}
 """Workspace of a stream by family; none where TransformerEngine does not run."""
 

@@ -177,13 +177,13 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     overlapped = held + overlapped_bytes(pricing)
     # At the embedding's gradient the first rank has freed the micro batch (the chunk of it) whose backward pass ends.
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
-    kept, absent = kept_gathers_bytes(pricing), gradients_absent(pricing)
-    backward = other.steady + activations.recompute_working_set + layer_gradient_bytes(pricing) + kept
+    gathers, absent = kept_gathers_bytes(pricing), gradients_absent(pricing)
+    backward = other.steady + activations.recompute_working_set + layer_gradient_bytes(pricing) + gathers
     state_held = state.parameters, state.gradients, other.resident
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, absent.backward),
-        Moment("loss", *state_held, held, 0.0, other.losses, other.at_loss + kept, absent.loss),
-        Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + kept, absent.embedding),
+        Moment("loss", *state_held, held, 0.0, other.losses, other.at_loss + gathers, absent.loss),
+        Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + gathers, absent.embedding),
         Moment("optimizer step", *state_held[:2], other.in_step, 0.0, 0.0, 0.0, other.at_step),
     )
 

@@ -21,6 +21,7 @@ from simulator.cost.dtypes import (
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
+from simulator.cost.memory.activations import recompute_plan
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
@@ -566,8 +567,7 @@ def _quantised_bytes(scenario: Scenario) -> float:
     return 0.5 + scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
 
 
-_SCALED_WEIGHTS = 64.0
-"""Number of weights that share a scale."""
+_SCALED_WEIGHTS = 64.0  # number of weights that share a scale
 
 
 def _routers(pricing: Pricing) -> DeviceParameters:
@@ -713,9 +713,10 @@ def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     if not (profile.kept_gathers and profile.live_parameters):
         return 0.0
     layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
-    kept = np.minimum(linear_parameters(pricing) + _end_table(pricing), sum(device_parameters(pricing)))
-    more = np.maximum(element_bytes(scenario) * kept - _live_bytes(pricing, layer), 0.0)
-    return np.where((pricing.block.zero_stage >= 3) & ~pricing.recomputes("full"), more, 0.0)
+    gathered = np.minimum(linear_parameters(pricing) + _end_table(pricing), sum(device_parameters(pricing)))
+    more = np.maximum(element_bytes(scenario) * gathered - _live_bytes(pricing, layer), 0.0)
+    repeated = recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
+    return np.where(pricing.block.zero_stage >= 3, more * np.maximum(1.0 - repeated, 0.0), 0.0)
 
 
 _PREFETCHED = 0.9

@@ -11,8 +11,7 @@ from simulator.cost.operations.record import Amount, Collective, Conditions, Ope
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
 
-_SLIDING: Final = ("sliding", "reused_sliding")
-"""Mixers over a window with the heads of sliding layers."""
+_SLIDING: Final = ("sliding", "reused_sliding")  # mixers over a window with the heads of sliding layers
 
 
 def shared_spread(mixer: Mixer, tensor: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:

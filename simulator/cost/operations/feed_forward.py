@@ -212,8 +212,7 @@ def _permuted(conditions: Conditions) -> tuple[Amount, ...]:
     return (Amount(5.0 / HALF * element * hidden, "copies"),)
 
 
-_POOLED: tuple[Spread, ...] = ("pooled", "copies")
-"""Gradients alive at once in the all-gather's backward pass."""
+_POOLED: tuple[Spread, ...] = ("pooled", "copies")  # gradients alive at once in the all-gather's backward pass
 
 
 def _dispatch(conditions: Conditions) -> Operation:
@@ -238,8 +237,7 @@ def _dispatch(conditions: Conditions) -> Operation:
     )
 
 
-_PROJECTED = frozenset(("experts_gate_up", "experts_up"))
-"""Outputs of the routed experts' first products."""
+_PROJECTED = frozenset(("experts_gate_up", "experts_up"))  # outputs of the routed experts' first products
 
 
 def _networks(conditions: Conditions) -> tuple[Operation, ...]:

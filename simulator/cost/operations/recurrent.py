@@ -324,8 +324,7 @@ def _flops(model: ModelSpec) -> float:
     return scores + model.mamba_heads * (2.0 * chunk * size + 4.0 * state * size)
 
 
-_CHUNK = 2048
-"""Tokens between two states that the scan saves in fp32, with the product of their decays."""
+_CHUNK = 2048  # tokens between two states that the scan saves in fp32, with the product of their decays
 
 
 def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:

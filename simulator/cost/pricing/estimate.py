@@ -74,8 +74,7 @@ class StageMemory(Record, kw_only=True):
     """Memory of the device that a framework can use."""
 
 
-_TAIL = 0.05
-"""Probability beyond each end of a 90 % interval."""
+_TAIL = 0.05  # probability beyond each end of a 90 % interval
 
 
 @read_late("interval_bytes", "fit_probability")

@@ -233,8 +233,7 @@ def makespan_seconds(schedule: Schedule, seconds: Array, kind: NDArray[np.intp],
     return last
 
 
-_AT_ONCE = 2**20
-"""Ends of passes held at once, to bound memory."""
+_AT_ONCE = 2**20  # ends of passes held at once, to bound memory
 
 
 class _Fronts(NamedTuple):

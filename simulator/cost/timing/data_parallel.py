@@ -24,8 +24,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
 from simulator.records import NamedTuple
 
-_FORWARD_SHARE = 1.0 / 3.0
-"""Share of the forward pass in a micro batch's work: half of the backward pass."""
+_FORWARD_SHARE = 1.0 / 3.0  # share of the forward pass in a micro batch's work: half of the backward pass
 _REDUCES_OFTEN, _GATHERS_ALWAYS = 2, 3
 """ZeRO stages from which every micro batch reduces its gradients, and every pass gathers its parameters."""
 _BUCKET_PARAMETERS = 4e7

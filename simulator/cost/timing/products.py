@@ -32,10 +32,8 @@ from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, AttentionKernel, RecomputeMode
 from simulator.records import NamedTuple
 
-_WIDEST_HEAD = 256
-"""Widest head for which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""
-_LOADED_BYTES = 16
-"""Alignment of the operand rows that tensor cores load."""
+_WIDEST_HEAD = 256  # widest head for which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)
+_LOADED_BYTES = 16  # alignment of the operand rows that tensor cores load
 
 
 def attention_kernel(scenario: Scenario) -> AttentionKernel:
@@ -310,8 +308,7 @@ def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -
     return cast("Array", longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness))
 
 
-_NO_TIME = 1e-30
-"""Divisor in place of 0 seconds."""
+_NO_TIME = 1e-30  # divisor in place of 0 seconds
 
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:

@@ -344,12 +344,9 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
     return parts
 
 
-_POINTS = 2**12
-"""Points on which the work of a rank in a step is spread."""
-_SUMMED = 128
-"""Micro batches from which the work of a rank counts as normally distributed."""
-_SHARES = 32
-"""Steps in which the share of attention in a micro batch is told apart."""
+_POINTS = 2**12  # points on which the work of a rank in a step is spread
+_SUMMED = 128  # micro batches from which the work of a rank counts as normally distributed
+_SHARES = 32  # steps in which the share of attention in a micro batch is told apart
 
 
 def length_waits(pricing: Pricing, parts: Parts, pipeline: PipelineSeconds) -> Array:

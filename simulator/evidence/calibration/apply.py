@@ -201,8 +201,7 @@ def least_deviations(probability: float) -> float:
     return high
 
 
-_FAR = 40.0
-"""Standard deviations beyond which a float tells nothing apart."""
+_FAR = 40.0  # standard deviations beyond which a float tells nothing apart
 
 
 def _interval(value: float, relative: float) -> Interval:
@@ -210,10 +209,8 @@ def _interval(value: float, relative: float) -> Interval:
     return Interval(value * math.exp(-NORMAL_90 * relative), value * math.exp(NORMAL_90 * relative))
 
 
-_NEARLY: Final = 1.1
-"""Ratio to the narrowest range up to which a smaller run is preferred."""
-_SHOWN: Final = 0.0005
-"""Half-width below which a contribution is not listed."""
+_NEARLY: Final = 1.1  # ratio to the narrowest range up to which a smaller run is preferred
+_SHOWN: Final = 0.0005  # half-width below which a contribution is not listed
 
 
 def contributed(

@@ -163,8 +163,7 @@ Of time, chance reaches it one time in 25. Memory is the same in every run of a 
 OFFSET = 0.05
 """Least spread of one factor on all runs of a cluster, however well it is known: its software may have changed."""
 _LEAST_OWN = 2
-_STEP = 0.01
-"""Change of a coefficient's logarithm by which slopes are taken."""
+_STEP = 0.01  # change of a coefficient's logarithm by which slopes are taken
 
 
 class Design(Record):
@@ -327,10 +326,8 @@ FULL = 0.95
 _PASSES = 6
 _ROUNDS = 8
 _NAMED = 4
-_SHARE = 0.05
-"""Smallest share of the information on a coefficient for which a row is named."""
-_MAD = 1.4826
-"""Standard deviation over median absolute deviation, of a normal distribution."""
+_SHARE = 0.05  # smallest share of the information on a coefficient for which a row is named
+_MAD = 1.4826  # standard deviation over median absolute deviation, of a normal distribution
 
 
 class Known(Record):

@@ -33,8 +33,7 @@ from simulator.records import Record, replace
 
 MOST_SCATTER = 0.20
 """Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""
-_OTHER_UNIT = 5.0
-"""Ratio of predicted to measured figure from which a message asks about the unit."""
+_OTHER_UNIT = 5.0  # ratio of predicted to measured figure from which a message asks about the unit
 TEMPLATE = (
     "model,hardware,devices,seq_length,global_batch_size,micro_batch_size,tensor_parallel,pipeline_parallel,"
     "step_time_s,memory_gib\n"

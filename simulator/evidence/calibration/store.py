@@ -192,8 +192,7 @@ DIFFERENCE: Final = "difference"
 STATE_SPREAD: Final = 0.2
 """Relative error of parameters, gradients and optimizer state over that of the rest of the memory, far from measured
 runs: of the values tried, one at which ranges hold rows left out with the narrowest mean (0.133 of 0.141 without)."""
-_OF_ROWS: Final = ("coefficients", "scatter")
-"""Contributions that the rows give for the whole figure."""
+_OF_ROWS: Final = ("coefficients", "scatter")  # contributions that the rows give for the whole figure
 
 
 def memory_spread(state_share: float | Vector) -> Vector:
@@ -316,8 +315,7 @@ def _switched(profile: FrameworkProfile, alone: bool) -> dict[str, str]:  # noqa
     return {f"{_SWITCH}{name}": str(getattr(profile, name)) for name in measured if name not in without}
 
 
-_SWITCH = "option "
-"""Prefix of a switch's name as a feature."""
+_SWITCH = "option "  # prefix of a switch's name as a feature
 
 
 @lru_cache(maxsize=256)

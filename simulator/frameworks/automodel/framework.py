@@ -30,8 +30,7 @@ _NODES: Final = ("slurm.nodes", "benchmark.num_nodes")
 """Nodes of the job, else those that a benchmark's rates are told for."""
 _OTHERWISE: Final = ("ci.local_batch_size", "ci.global_batch_size", "ci.cluster_tag", "ci.nproc_per_node")
 """Keys by which the repository's own tests run a file with other sizes, or on other devices."""
-_NODE: Final = 8
-"""Devices of a node of the examples."""
+_NODE: Final = 8  # devices of a node of the examples
 _NAMES: Final = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config")
 _LENGTHS: Final = ("packed_sequence.packed_sequence_size", "packed_sequence.pack_size", "dataset.seq_len")
 """Lengths that every sample has: packs, and the benchmark's made-up data."""

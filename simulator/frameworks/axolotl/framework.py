@@ -19,8 +19,7 @@ from simulator.question.recipe import Recipe
 
 _MODULE: Final = "axolotl.cli.train"
 _DEFAULTS: Final = ("per_device_train_batch_size=1", "disable_gradient_checkpointing=true")
-_LOSSES: Final = {"ipo": "dpo"}
-"""Losses that need the same memory as another one, by that one's name."""
+_LOSSES: Final = {"ipo": "dpo"}  # losses that need the same memory as another one, by that one's name
 _PLUGINS: Final = ("liger", "cut_cross_entropy", "swanlab")
 """Modules of `axolotl.integrations` whose effects all have keys of their own."""
 _FLASH: Final = frozenset(["flash_attention", "cut_cross_entropy"])

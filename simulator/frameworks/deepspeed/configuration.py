@@ -83,8 +83,7 @@ UNDER_MEGATRON: Final = {
 """Switches of DeepSpeed's ZeRO and its own FusedAdam under Megatron's layers (v0.19.5, runtime/engine.py,
 `_configure_basic_optimizer`; runtime/zero/config.py)."""
 
-_ALL: Final = 10**12 - 1
-"""More parameters than any model has."""
+_ALL: Final = 10**12 - 1  # more parameters than any model has
 
 
 def _count(text: str) -> str:

@@ -73,8 +73,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     return special.with_encoder(arguments, run)
 
 
-_DEFAULT: Final = "gpt2bpetokenizer"
-"""Default tokenizer of pretrain_gpt.py."""
+_DEFAULT: Final = "gpt2bpetokenizer"  # default tokenizer of pretrain_gpt.py
 _WHOLE: Final = ("padded-vocab-size", "pad-vocab-size-to")
 
 
@@ -179,8 +178,7 @@ _PLACES: Final = ("linear-attention-freq", "full-attention-interval")
 _DECIDING: Final = (_PATTERN, *_RATIOS, _VARIANT, *_PLACES)
 """Flags that change the kind of layers; sizes of mixers that no layer has change nothing."""
 _OFF: Final = re.compile(r"0*\.?0*|none|null|false", re.ASCII | re.IGNORECASE)
-_CHUNK: Final = 64
-"""Tokens per chunk of the gated delta rule's kernels (fla.ops.gated_delta_rule, which both call)."""
+_CHUNK: Final = 64  # tokens per chunk of the gated delta rule's kernels (fla.ops.gated_delta_rule, which both call)
 _MOST_LAYERS: Final = 10_000
 MixerFields = dict[str, Any]
 """Fields of a model's spec that concern mixers."""
@@ -547,8 +545,7 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
     return model, models.differing(model, shape)
 
 
-_SPARE_ENTRIES: Final = 600
-"""Most rows by which a model's vocabulary exceeds its tokenizer's entries, padding included."""
+_SPARE_ENTRIES: Final = 600  # most rows by which a model's vocabulary exceeds its tokenizer's entries, padding included
 
 
 def _has_other_parts(model: str, fields: Mapping[str, object]) -> bool:
@@ -574,8 +571,7 @@ def _architecture(shape: Mapping[str, object]) -> str:
 
 _CORE: Final = re.compile(r"(?<![A-Za-z0-9])core[-_]([rv])0\.([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9])", re.ASCII)
 """Names of Megatron-LM's branches and tags: core_r0.8.0, core_v0.12.1."""
-_TIP: Final = 99
-"""PATCH of a branch, which is at least its last release."""
+_TIP: Final = 99  # PATCH of a branch, which is at least its last release
 _SNAPSHOT: Final = re.compile(r"/(?:PAI-)?Megatron-LM-(23\.04|[0-9]{6})(?![\w.-])", re.ASCII)
 _MINORS: Final = (
     *((1, "23.04 230512"), (4, "231007 231221 240126"), (6, "240322 240405"), (8, "240612"), (9, "240718")),
@@ -592,8 +588,7 @@ _WHOLE_BATCH_UNTIL: Final = 9
 (NVIDIA/Megatron-LM 4295be1)."""
 _PROBABILITIES_SINCE: Final = (12, 1)
 """First core with `permuted_probs` in transformer/moe/experts.py: core_v0.12.1, not core_v0.12.0."""
-_CONNECTIONS_SINCE: Final = 12
-"""First core that refuses one connection to a device, see `_remark_connections`."""
+_CONNECTIONS_SINCE: Final = 12  # first core that refuses one connection to a device, see `_remark_connections`
 
 
 def core_of(launch: LaunchCommand) -> tuple[int, int] | None:

@@ -36,8 +36,7 @@ _WHOLE_LAYER: Final = frozenset(("full", "none", "null", "layer", "full_iteratio
 _IMPLEMENTATIONS: Final = ("local", "transformer_engine", _WHOLE)
 CAPTURED_SWITCHES: Final = ("cuda_graphs", "expert_capacity", "expert_stash")
 _PARTS: Final = {"attention": "attn", "attention_router": "attn moe_router", "network": "mlp"}
-_USUAL_STASH: Final = "1.1"
-"""Default of Megatron's own arguments (core_v0.18.2, megatron/training/arguments.py)."""
+_USUAL_STASH: Final = "1.1"  # default of Megatron's own arguments (core_v0.18.2, megatron/training/arguments.py)
 
 
 def set_captured(arguments: Arguments, targets: Targets) -> None:
@@ -171,14 +170,12 @@ _FSDP_TYPES: Final = (
 )
 _POST_TRAINING: Final = "megatron/post_training/arguments.py"
 _CORE: Final = re.compile(r"core_v(\d+\.\d+\.\d+)", re.ASCII)
-_SWITCHED: Final = [0, 15, 3]
-"""First core in which post-training has a switch of its own."""
+_SWITCHED: Final = [0, 15, 3]  # first core in which post-training has a switch of its own
 _QUEUE: Final = 1e9
 _LARGEST_TABLE: Final = 262_144
 _LARGEST_HIDDEN: Final = 16_384
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
-_ALL: Final = 2**31
-"""Limit of deferred micro batches where none is stated."""
+_ALL: Final = 2**31  # limit of deferred micro batches where none is stated
 _LORA_TARGETS: Final = (
     frozenset(("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
     frozenset(("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),

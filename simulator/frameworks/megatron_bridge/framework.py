@@ -51,8 +51,7 @@ _RECOMPUTE: Final = ("recompute", "recompute_modules", "recompute_method", "reco
 _WHOLE: Final = {"optimizer_dtype": "fp32", "master_weight_dtype": "fp32"}
 """Types of the optimizer's state under Megatron FSDP, which takes no narrower ones (`_set_megatron_fsdp_overrides`)."""
 _SHAPES: Final = ("hidden_size", "num_layers", "first_k_dense_replace", "pipeline_model_parallel_layout")
-_RANK: Final = 16
-"""Rank of the recipes' adapters (`llama3_llm_finetune.py`)."""
+_RANK: Final = 16  # rank of the recipes' adapters (`llama3_llm_finetune.py`)
 _LONG: Final = ("llama", "nemotron")
 """Models whose recipes train from scratch on 8,192 tokens; others on 4,096 (`configs/*/*_pretrain.py`)."""
 
@@ -288,8 +287,7 @@ def _key(word: str, line: int, file: str) -> Key:
 
 
 _RECIPES: Final = "megatron.bridge.recipes."
-_ASIDE: Final = ("recipe.", "run.")
-"""Sections of the function that makes a recipe, and of the job that starts it."""
+_ASIDE: Final = ("recipe.", "run.")  # sections of the function that makes a recipe, and of the job that starts it
 
 
 def is_file(names: Collection[str]) -> bool:

@@ -15,10 +15,8 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.specs.stacks import releases
 from simulator.records import Record
 
-_PREFERENCES: Final = ("dpo",)
-"""Stages that compare a chosen with a rejected answer, under a frozen copy of the model."""
-_SCORES: Final = ("rm", "orm")
-"""Stages that train a score in place of the logits."""
+_PREFERENCES: Final = ("dpo",)  # stages that compare a chosen with a rejected answer, under a frozen copy of the model
+_SCORES: Final = ("rm", "orm")  # stages that train a score in place of the logits
 _STAGES: Final = frozenset(("sft", "pt", "simpo", "orpo", *_PREFERENCES, *_SCORES))
 _RELEASE: Final = re.compile(r"MindSpeed(?:-LLM)?-v(\d+)\.(\d+)")
 _CORE: Final = re.compile(r"core_v0\.(\d+)")

@@ -39,8 +39,7 @@ _KEYS: Final = {
 _NAMES: Final = (("name",), ("run", "name"), ("exp_manager", "name"))
 _GENERATES: Final = re.compile(r"(?<![a-z])(?:ppo|grpo|rloo|ilql|reinforce)(?![a-z])")
 """Names of runs whose scripts, such as those of trlX, add a value head, a frozen copy or a generation."""
-_PAIR: Final = {("model", "vision"), ("model", "text")}
-"""Sections of CLIP: an image encoder and a text encoder."""
+_PAIR: Final = {("model", "vision"), ("model", "text")}  # sections of CLIP: an image encoder and a text encoder
 _TWO: Final = "an encoder of images and one of text are not modelled"
 _REWARD: Final = ("trainer", "rm")
 _KIND: Final = "reward_model_type"

@@ -380,8 +380,7 @@ def _plain_value(value: Any, place: Place, path: tuple[str, ...]) -> PlainValue:
     return known_value(str(text), place.line)
 
 
-_DTYPES: Final = ("params_dtype", "pipeline_dtype", "autocast_dtype")
-"""Fields that follow from the precision."""
+_DTYPES: Final = ("params_dtype", "pipeline_dtype", "autocast_dtype")  # fields that follow from the precision
 _HALVES: Final = ("torch.bfloat16", "torch.float16", "torch.half")
 _TYPES: Final = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float": "fp32", "torch.half": "fp16"} | {
     "torch.float16": "fp16",

@@ -28,11 +28,9 @@ _NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 _OWN: Final = frozenset(
     ["pipe_parallel_size", "model_parallel_size", "attention_config", "no_weight_tying", "gpt_j_residual", "pos_emb"]
 )
-_TOKENIZER: Final = "GPT2BPETokenizer"
-"""Tokenizer where no key names one."""
+_TOKENIZER: Final = "GPT2BPETokenizer"  # tokenizer where no key names one
 _BATCH: Final = frozenset(["train_batch_size", "train_micro_batch_size_per_gpu"])
-_TRAINS: Final = frozenset([*_PRECISION_KEYS, "optimizer.type"])
-"""Keys of which every run has at least one."""
+_TRAINS: Final = frozenset([*_PRECISION_KEYS, "optimizer.type"])  # keys of which every run has at least one
 
 
 def is_neox(names: Collection[str]) -> bool:

@@ -23,14 +23,11 @@ from simulator.question.recipe import Recipe
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
 _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
 """The configuration file in a job's training command, with continued lines joined."""
-_REPLACED: Final = re.compile(r"--[a-z]+(?:\.\w+)+", re.ASCII)
-"""A key of the configuration on a job's command line."""
-_HOLE: Final = re.compile(r"\$\{?(\w+)\}?", re.ASCII)
-"""A variable that is a whole value."""
+_REPLACED: Final = re.compile(r"--[a-z]+(?:\.\w+)+", re.ASCII)  # a key of the configuration on a job's command line
+_HOLE: Final = re.compile(r"\$\{?(\w+)\}?", re.ASCII)  # a variable that is a whole value
 _LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
 _FILE_FLAGS: Final = ("-c", "--config")
-_COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
-"""Devices per node: `A100:4`."""
+_COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)  # devices per node: `A100:4`
 _DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
 _SHARDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}

@@ -41,8 +41,7 @@ _REFERENCE: Final = ("dpo", "kto")
 """Preference losses that are priced: answers are packed into a sequence of `max_seq_len`, scored by a frozen copy of
 the model, or under adapters by the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3,
 kto/run_kto.py; 136516b, paddlenlp/trl/dpo_trainer.py (`_wrap_ref_model`: 16-bit weights, cut as the model is)."""
-_NO_REFERENCE: Final = ("or", "orpo", "simpo")
-"""Losses of DPO's trainer without a frozen copy: the same file."""
+_NO_REFERENCE: Final = ("or", "orpo", "simpo")  # losses of DPO's trainer without a frozen copy: the same file
 _REWARD: Final = ("reward", "rm")
 """Reward models: one score per token in place of logits, on pairs packed into one sequence. PaddleNLP ee302b6,
 llm/alignment/rm/flashmask/reward_model.py."""
@@ -239,8 +238,7 @@ def _note_contradictions(arguments: Arguments, layout: Layout, *, whole_sends: b
 
 
 _MICRO_BATCH_SIZE: Final = 8
-_CHUNK_TOKENS: Final = 8192
-"""Tokens per chunk of ERNIE's fused head and loss, by default."""
+_CHUNK_TOKENS: Final = 8192  # tokens per chunk of ERNIE's fused head and loss, by default
 _DEGREE: Final = "sharding_parallel_degree"
 _PADDLEFORMERS_DEGREES: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "sharding_parallel_size")
 """Degrees as PaddleFormers spells them; it shards as stage 1 by default (trainer/training_args.py of 1.2.0)."""

@@ -49,8 +49,7 @@ _TABLE: Final = FlagTable(
         for name, flag in table_of("megatron", "primus").items()
     }
 )
-_HEAD: Final = re.compile(r"modules\.[^.]+\.(\w+)")
-"""A key directly below a module's name."""
+_HEAD: Final = re.compile(r"modules\.[^.]+\.(\w+)")  # a key directly below a module's name
 _DEPTH: Final = "model.n_layers"
 _TURBO_LINEAR: Final = ("enable_primus_turbo", "use_turbo_float8_linear")
 """Keys of `primus_turbo` that are on in `modules/torchtitan/pre_trainer.yaml`."""

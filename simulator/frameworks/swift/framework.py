@@ -38,8 +38,7 @@ _DEFAULTS: Final = (
 _TRAINER_DEFAULTS: Final = (
     *("tuner_type=lora", "per_device_train_batch_size=1", "gradient_checkpointing=true", "torch_dtype=bfloat16"),
 )
-_STEP: Final = 16
-"""Sequences per step that ms-swift aims at where accumulation is not stated."""
+_STEP: Final = 16  # sequences per step that ms-swift aims at where accumulation is not stated
 _LORA_RANK: Final = 8
 
 

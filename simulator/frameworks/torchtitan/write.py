@@ -159,8 +159,7 @@ def _compile(case: Writing) -> Iterator[WordPair]:
         yield "components", "[" + ", ".join(f'"{part}"' for part in parts) + "]"
 
 
-_COMPILED_LOSS_BYTES = 4
-"""Bytes per logit: the logit and its gradient, in 16 bits each."""
+_COMPILED_LOSS_BYTES = 4  # bytes per logit: the logit and its gradient, in 16 bits each
 
 
 def _optimizer(case: Writing) -> Iterator[WordPair]:

@@ -33,12 +33,10 @@ from simulator.question.units import GIGA, MEGA, MIB, TERA
 from simulator.records import Record, replace
 
 SOURCE = "probe"
-_ADD_TENSORS = 3
-"""Tensors that an addition reads and writes."""
+_ADD_TENSORS = 3  # tensors that an addition reads and writes
 _SWIGLU_BYTES = 10.0
 """Bytes per element of a 16-bit forward SwiGLU in two kernels, as the formulas count it; twice that backward."""
-_MOST_ATTENTION = 0.8
-"""Largest share of the matrix products' peak for attention on sizes that were not timed."""
+_MOST_ATTENTION = 0.8  # largest share of the matrix products' peak for attention on sizes that were not timed
 _ATTENTION_SIZES = ("batch", "heads", "tokens", "head_dim")
 _ELEMENT = {"bf16": 2.0, "fp32": 4.0}
 LAYER_CALLS = 40

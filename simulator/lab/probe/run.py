@@ -58,8 +58,7 @@ MOST_CANDIDATES = 800
 """Largest number of candidates that are priced: more are thinned out evenly."""
 _PROCESSOR_WIDTHS = (256, 512, 1024)
 _ACCELERATOR_WIDTHS = (2048, 4096, 8192)
-_DEEPEST = 8
-"""Most layers that a probe trains."""
+_DEEPEST = 8  # most layers that a probe trains
 NOISE: dict[CoefficientKind, float] = {"time": 0.04, "memory": 0.01}
 """Expected relative scatter of a short launch."""
 KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
@@ -331,15 +330,12 @@ def _updated(covariance: Matrix, slopes: Vector, noise: float) -> Matrix:
 
 
 FOLDER: Final = "simulate-probe"
-_BUSY = 0.3
-"""Load of a processor, per rank, from which timings are off."""
+_BUSY = 0.3  # load of a processor, per rank, from which timings are off
 SPREAD: Final = 3.0
 """Factor on the priors' spreads in the fit: rates of single operations determine a step only roughly."""
 TIMED_STEPS, WARM_UP_STEPS, COUNTED_STEPS = 8, 2, 1
-_START_SECONDS: Final = (8.0, 25.0)
-"""Time to start a launch on a processor and on an accelerator."""
-_LONGEST_SECONDS: Final = (30.0, 120.0)
-"""Longest launch on a processor and on an accelerator."""
+_START_SECONDS: Final = (8.0, 25.0)  # time to start a launch on a processor and on an accelerator
+_LONGEST_SECONDS: Final = (30.0, 120.0)  # longest launch on a processor and on an accelerator
 UNDETERMINED: Final = 0.95
 """Smallest share of its prior's standard deviation with which a coefficient counts as undetermined."""
 

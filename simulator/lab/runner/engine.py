@@ -243,8 +243,7 @@ _SIGNS: Final = {
     "killed": _KILLED.search,
 }
 """Signs in lines that are not the trainer's; the first that matches counts."""
-_REASONS: Final = ("trainer", "raised", "followed", "refused", "launcher")
-"""Signs of an error, the most telling first."""
+_REASONS: Final = ("trainer", "raised", "followed", "refused", "launcher")  # signs of an error, the most telling first
 _KILLED_CODE: Final = 137
 _KILLED_TEXT: Final = "killed, perhaps out of the host's memory"
 """Not memory that ran out for sure: a person, a scheduler and a container's limit kill alike."""

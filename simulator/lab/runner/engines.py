@@ -282,8 +282,7 @@ _INTERVAL: Final = 2
 """Iterations per line of the log. Some versions report memory at the first line only, and in the first iteration the
 optimizer has no state yet: at an interval of 1 they would report a peak that is too low."""
 _USER_DATA: Final = ("DATA_ARGS", "DATA_PATH", "TOKENIZER")
-_MOCK_TOKENS: Final = 4096
-"""Token ids that Megatron-LM's mock data may hold."""
+_MOCK_TOKENS: Final = 4096  # token ids that Megatron-LM's mock data may hold
 _NEEDED: Final = {
     "MODEL_PATH": "folder or name of the model, with its config.json",
     "DATA_PATH": "training data in the trainer's own format",

@@ -27,13 +27,10 @@ from simulator.records import Record
 
 GRACE_SECONDS = 3.0
 """Time for processes to end, once asked to, before they are killed."""
-_KILL_SECONDS = 10.0
-"""Time for killed processes to disappear; a driver can hold one for good."""
-_GUARD_SECONDS = GRACE_SECONDS + _KILL_SECONDS + 2.0
-"""Time for the guard to end everything."""
+_KILL_SECONDS = 10.0  # time for killed processes to disappear; a driver can hold one for good
+_GUARD_SECONDS = GRACE_SECONDS + _KILL_SECONDS + 2.0  # time for the guard to end everything
 _TICK_SECONDS = 0.1
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a process to end."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask a process to end
 
 
 class Ended(Record, kw_only=True):

@@ -22,8 +22,7 @@ from simulator.question.units import MIB
 
 _EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}
 """Packages that add a kind of device to torch when they are imported."""
-_STALLED: Final = timedelta(minutes=10)
-"""Time for which a rank waits for another one before it gives up."""
+_STALLED: Final = timedelta(minutes=10)  # time for which a rank waits for another one before it gives up
 
 BESIDE_TENSORS_BYTES: Final = 32 * MIB
 """Memory that a rank on a processor maps beside its tensors: stacks and heaps of its compute threads."""

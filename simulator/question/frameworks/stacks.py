@@ -204,8 +204,7 @@ def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> Framework
 
 _SWITCHES: Final = {field.name: field for field in switches()}
 _RECIPE: Final = "fp8_recipe"
-_BLOCKS: Final = ("blackwell",)
-"""Families whose own fp8 scales blocks of 32 numbers."""
+_BLOCKS: Final = ("blackwell",)  # families whose own fp8 scales blocks of 32 numbers
 
 
 class ReleaseCase(NamedTuple):
@@ -397,8 +396,7 @@ class Practice(NamedTuple):
     """Further switches, with their values, that the same runs set: one choice."""
 
 
-_LEAST_SHARE: Final = 0.05
-"""Part of repositories below which a value is not counted as practice."""
+_LEAST_SHARE: Final = 0.05  # part of repositories below which a value is not counted as practice
 
 
 @lru_cache(maxsize=16)

@@ -255,8 +255,7 @@ def _cut(
     return {"stage_layers": cut, "chunk_layers": listed}
 
 
-_MOST_CHUNKS = 512
-"""Largest number of chunks of a pipeline that has unequal chunks by default."""
+_MOST_CHUNKS = 512  # largest number of chunks of a pipeline that has unequal chunks by default
 
 
 def default_chunks(model: ModelSpec, framework: FrameworkProfile, pipeline: int, chunks: int) -> tuple[int, ...]:

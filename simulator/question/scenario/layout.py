@@ -339,8 +339,7 @@ def pipeline_shape(schedule: ScheduleName, pipeline_parallel: int, virtual_stage
     return "round"
 
 
-_THERE_AND_BACK = 2
-"""Chunks of a rank in a pipeline that goes there and back."""
+_THERE_AND_BACK = 2  # chunks of a rank in a pipeline that goes there and back
 ROUND: tuple[ScheduleName, ...] = ("1f1b", "zb_h1")
 """Schedules of pipelines that go round and round."""
 

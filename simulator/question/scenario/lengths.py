@@ -20,8 +20,7 @@ from simulator.question.vocabulary import Batching
 from simulator.records import NamedTuple, Record, field, replace
 
 _MOST_BINS: Final = 1024
-_STEPS: Final = 64
-"""Points of a distribution between two percentiles."""
+_STEPS: Final = 64  # points of a distribution between two percentiles
 _POINT: Final = late_pattern(r"(p[0-9]{1,2}(?:\.[0-9]{1,4})?|min|max)=(.+)", re.IGNORECASE)
 _LIKE_A_POINT: Final = late_pattern(r"[A-Za-z][\w.]*=[0-9.]+[A-Za-z]?")
 

@@ -81,8 +81,7 @@ class Taken:
         return made(self.taken, handler(kind))
 
 
-_KINDS: Final[dict[str, Any]] = {}
-"""Classes of specs by their names where specs are remembered."""
+_KINDS: Final[dict[str, Any]] = {}  # classes of specs by their names where specs are remembered
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -236,8 +235,7 @@ def _message(kind: type[Frozen], problem: Any) -> str:
 
 UNKNOWN_KEY: Final = "unexpected_keyword_argument"
 """Kind of pydantic's error on a key that there is not."""
-_MOST_LISTED: Final = 16
-"""Keys that a message on an unknown one lists."""
+_MOST_LISTED: Final = 16  # keys that a message on an unknown one lists
 _FORMS: Final = {
     "string_type": "text",
     "string_too_short": "text",
@@ -349,8 +347,7 @@ _INSTEAD: Final[ContextVar[tuple[Path, bytes] | None]] = ContextVar("instead", d
 _READING: Final = ("yaml_text.py", "documents.py", "hardware.py", "model.py", "vision.py", "configuration.py")
 _BESIDE: Final = ("../units.py", "../vocabulary.py", "families/encoders.yaml")
 _READERS: Final = tuple(Path(__file__).parent / name for name in (*_READING, *_BESIDE))
-_SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))
-"""Folders of what ships."""
+_SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))  # folders of what ships
 
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:

@@ -86,16 +86,13 @@ _ENDINGS: Final = late_pattern(
 )
 """Endings of a model's name that leave its shape: what it was tuned for, its format, the year and month of a release
 (2507), or its month and day (0905)."""
-_LLAMA: Final = late_pattern(r"^(?:meta-)?llama-?(?=\d)")
-"""Beginning of a name of the Llama family."""
-_POINT: Final = late_pattern(r"(?<=\d)p(?=\d)")
-"""Letter in place of a decimal point in a name: `4p5`."""
+_LLAMA: Final = late_pattern(r"^(?:meta-)?llama-?(?=\d)")  # beginning of a name of the Llama family
+_POINT: Final = late_pattern(r"(?<=\d)p(?=\d)")  # letter in place of a decimal point in a name: `4p5`
 _GIGABYTES: Final = late_pattern(r"-?\b(\d+)-?gi?b?$")
 """Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
 _VERSION_APART: Final = late_pattern(r"(?<=[a-z])-(?=\d)")
 """Dash between a word and a number, which people write or leave out: `qwen-3-8b`, `gemma2-9b`, `rtx4090`."""
-_DASHED_POINT: Final = late_pattern(r"(?<=\d)-(?=\d-\d+b)")
-"""Dash in place of a decimal point: `llama-3-1-8b`."""
+_DASHED_POINT: Final = late_pattern(r"(?<=\d)-(?=\d-\d+b)")  # dash in place of a decimal point: `llama-3-1-8b`
 _BEGINNINGS: Final = late_pattern(
     r"^(nvidia|geforce|tesla|amd|instinct|huawei|ascend|iluvatar|standard|英伟达|华为|昇腾|天数智芯|天数)-?"
 )
@@ -111,8 +108,7 @@ _QUOTED: Final = late_pattern(r"'([^']*)'")
 _LETTERS: Final = late_pattern(r"[a-z]*")
 _SAME_MAKER: Final = 0.66
 """Smallest likeness of the letters before two names' numbers for which both count as one maker's."""
-_PARAMETERS: Final = late_pattern(r"(?<!\d)\d{1,6}(?:\.\d{1,6})?b(?![a-z])")
-"""Number of parameters in a model's name."""
+_PARAMETERS: Final = late_pattern(r"(?<!\d)\d{1,6}(?:\.\d{1,6})?b(?![a-z])")  # number of parameters in a model's name
 
 
 @_until_files_come

@@ -203,8 +203,7 @@ class Images(NamedTuple):
         return own + encoder.projector_parameters * (not self.trains_projector)
 
 
-_SIDES: Final = (256, 448, 1024, 2048)
-"""Sides of square images that may fill a sequence, in pixels."""
+_SIDES: Final = (256, 448, 1024, 2048)  # sides of square images that may fill a sequence, in pixels
 _IMAGES: Final = late_pattern(
     r"([1-9][0-9]{0,5})x([1-9][0-9]{0,7})x([1-9][0-9]{0,7})(?:x([1-9][0-9]{0,4}))?(?:@(frozen|projector|trained|lora[1-9][0-9]{0,3}))?"
 )

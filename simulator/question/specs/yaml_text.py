@@ -12,12 +12,9 @@ from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError
 
 _MAXIMUM_DEPTH: Final = 32
-_MAXIMUM_VALUES: Final = 200_000
-"""Most values of a document once its aliases are written out."""
-_EVENT_WORK: Final = 600
-"""Units of work of one event of the YAML parser."""
-_MAXIMUM_DIRECTIVES: Final = 100
-"""Most lines that begin with %: the parser compares each directive with all others."""
+_MAXIMUM_VALUES: Final = 200_000  # most values of a document once its aliases are written out
+_EVENT_WORK: Final = 600  # units of work of one event of the YAML parser
+_MAXIMUM_DIRECTIVES: Final = 100  # most lines that begin with %: the parser compares each directive with all others
 _WHOLE: Final = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
 _TAG: Final = "tag:yaml.org,2002:"
 _TRUE: Final = ("true", "yes", "on")

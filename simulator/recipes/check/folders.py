@@ -21,8 +21,7 @@ from simulator.records import replace
 
 SUFFIXES: Final = (*(f".{end}" for end in SCRIPTS), ".yaml", ".yml", ".toml", ".json")
 """Suffixes of files that may be recipes."""
-_MOST_BYTES: Final = 1 << 20
-"""Size above which a file is no recipe but data, such as a tokenizer."""
+_MOST_BYTES: Final = 1 << 20  # size above which a file is no recipe but data, such as a tokenizer
 _MOST_FILES: Final = 100_000
 _OTHERS: Final = frozenset(["node_modules", "site-packages", "__pycache__"])
 """Folders of content from elsewhere, skipped like hidden ones."""
@@ -87,8 +86,7 @@ def require_size(file: str) -> None:
 NOTICED = 0.001
 """Relative change of memory or step time that counts as drift."""
 _LARGEST_BASELINE = 100_000_000
-_LARGEST = 1e15
-"""Upper limit of a stored figure, in MiB or seconds."""
+_LARGEST = 1e15  # upper limit of a stored figure, in MiB or seconds
 
 
 LaunchKey = tuple[str, str, int]

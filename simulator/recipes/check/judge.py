@@ -510,8 +510,7 @@ def _that_matter(case: Case, estimate: Estimate, bounds: tuple[Remark, ...], lea
     return tuple(matter) or bounds
 
 
-_MORE: Final = 1.001
-"""Ratio of two needs that are not the same."""
+_MORE: Final = 1.001  # ratio of two needs that are not the same
 
 
 def with_bounds(explanation: Explanation, case: Case) -> Explanation:

@@ -24,10 +24,8 @@ from simulator.records import Record, field, replace
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
-_STAGES: Final = ("z0", "z1", "z2", "z3")
-"""Presets of DeepSpeed's configuration without offload, by name."""
-_WIDE: Final = {"gradient_dtype": "fp32"}
-"""The most that a configuration's `grad_accum_dtype` asks for."""
+_STAGES: Final = ("z0", "z1", "z2", "z3")  # presets of DeepSpeed's configuration without offload, by name
+_WIDE: Final = {"gradient_dtype": "fp32"}  # the most that a configuration's `grad_accum_dtype` asks for
 
 
 def of_any_vocabulary(question: Question, judge: Callable[[Case], Checked]) -> Checked | None:
@@ -83,8 +81,7 @@ def of_any_stage(
     return replace(judged[0], remarks=(*judged[0].remarks, assumed))
 
 
-_NUMBER = re.compile(r"[0-9]{1,3}")
-"""Positional parameters that `--set` takes."""
+_NUMBER = re.compile(r"[0-9]{1,3}")  # positional parameters that `--set` takes
 
 
 def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:

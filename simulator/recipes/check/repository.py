@@ -44,8 +44,7 @@ from simulator.search.rules import RULES
 
 NAME: Final = ".simulate.yaml"
 _MOST_BYTES: Final = 1 << 18
-_MOST: Final = 500
-"""Most entries of a mapping."""
+_MOST: Final = 500  # most entries of a mapping
 _LONGEST_VALUE: Final = 4000
 _INPUTS: Final = ("hardware", "nodes", "devices", "model", "seq_length", "images", "stack")
 _OF_A_FILE: Final = (*_INPUTS, "lengths", "batching")
@@ -53,8 +52,7 @@ IGNORED: Final = "ignored"
 """Rule of the note on a finding that the repository ignores."""
 CHANGED: Final = "settings-changed"
 """Rule of the warning on settings or comments that a change brings, which do not count before it is merged."""
-_MOST_MATCHED: Final = 500_000
-"""Most pairs of a pattern and a file that are looked at for it."""
+_MOST_MATCHED: Final = 500_000  # most pairs of a pattern and a file that are looked at for it
 SettingText = Annotated[str, Limits(min_length=1, max_length=200)]
 SettingCount = Annotated[int, Limits(ge=1, le=2**27, strict=True)]
 

@@ -33,8 +33,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.records import Record, field, replace
 from simulator.tabular import Tabular
 
-_TOKENS = 128
-"""Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""
+_TOKENS = 128  # sequence lengths are tried in multiples of this, and of the parts that the layout splits them into
 _LONGEST = 2**21
 
 
@@ -167,8 +166,7 @@ _PATTERNS: dict[Mark, re.Pattern[str]] = {
     # Snapshots are named by date; 0.12 dates from spring 2025.
     "megatron-before-0.12": re.compile(r"^[^#\n]*Megatron-LM-2([34]\d{4}|50[12]\d\d)\b", re.MULTILINE),
 }
-_NAMES = ("pretrain_llama.py", "Megatron-LM-2")
-"""Texts without which no pattern matches."""
+_NAMES = ("pretrain_llama.py", "Megatron-LM-2")  # texts without which no pattern matches
 
 
 def marks_of(file: str) -> frozenset[Mark]:

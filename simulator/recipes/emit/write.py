@@ -27,8 +27,7 @@ from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.readers.read import read_recipe
 from simulator.search.space import Space
 
-_WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
-"""Workload fields that writers support."""
+_WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")  # workload fields that writers support
 
 
 def emit(case: Case, target: str | None) -> str:

@@ -27,13 +27,10 @@ _COMMANDS: Final = frozenset(["run", "command", "commands", "script", "args", "a
 COMPOSED: Final = "services"
 """Section of a compose file, whose commands have `$$` for a `$` of the shell."""
 _SET: Final = "environment"
-_VISIT_WORK: Final = 20
-"""Units of work per value of a document."""
-_HEAD: Final = "setup"
-"""Key of preceding commands, which may hold a scheduler's own lines."""
+_VISIT_WORK: Final = 20  # units of work per value of a document
+_HEAD: Final = "setup"  # key of preceding commands, which may hold a scheduler's own lines
 _ENVIRONMENT: Final = frozenset(["envs", "env", "env_variables"])
-_DEVICES: Final = re.compile(r"[\w-]+:([1-9]\d{0,3})", re.ASCII)
-"""Devices per node: `H100:8`."""
+_DEVICES: Final = re.compile(r"[\w-]+:([1-9]\d{0,3})", re.ASCII)  # devices per node: `H100:8`
 
 
 def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
@@ -183,13 +180,11 @@ def _variables(keys: Sequence[Key]) -> dict[str, str]:
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
-_BY_ENVIRONMENT = ("erniekit", "paddleformers-cli")
-"""Programs that take the number of nodes from the environment."""
+_BY_ENVIRONMENT = ("erniekit", "paddleformers-cli")  # programs that take the number of nodes from the environment
 _MOST = 1 << 20
 _ONE_OF_MANY = frozenset(["rank", "world_size", "use_mpi"])
 """Flags of programs that join processes started elsewhere: Hygon's and llm-jp's Megatron."""
-_WORKERS = 8
-"""Default processes of MindSpore 2.7's `msrun`, both in total and per node."""
+_WORKERS = 8  # default processes of MindSpore 2.7's `msrun`, both in total and per node
 
 
 def cluster_of(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
@@ -372,8 +367,7 @@ _MANY: Final = re.compile(r"(data_path|data|paths|files|dirs|datasets?|modules|t
 """Flags in no table that take several values."""
 _BAG: Final = re.compile(r"[$]?\{?\w*(arg|opt|flag|extra|param|conf)\w*(\[[@*]\])?\}?", re.IGNORECASE)
 """Names of variables that hold flags, not a value."""
-_BARE: Final = re.compile(r"(no|use|do|enable|disable|skip|overwrite)_")
-"""Flags in no table that take no value."""
+_BARE: Final = re.compile(r"(no|use|do|enable|disable|skip|overwrite)_")  # flags in no table that take no value
 
 
 def add_words(arguments: Arguments, words: Sequence[Value]) -> list[Value]:

@@ -33,8 +33,7 @@ from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.shell.launch import DocumentedStart, TrainingCommand, find_launch, start_of
 from simulator.recipes.shell.values import text_value
 
-_STAGES: Final = ("training", "fine_tuning", "peft")
-"""Sections in which NeMo 1's launcher holds one configuration each."""
+_STAGES: Final = ("training", "fine_tuning", "peft")  # sections in which NeMo 1's launcher holds one configuration each
 _OVERRIDE: Final = re.compile(
     r"(?:~|\+{0,2})(?:(?:training|fine_tuning|peft)\.)?"
     r"(?P<path>(?:trainer|model|optim|optimizer|strategy|data|dataset|train|ddp)(?:\.\w+)+)(?P<equals>=|$)",
@@ -212,8 +211,7 @@ def _naming() -> re.Pattern[str]:
     return re.compile("|".join(_networks()["naming"]))
 
 
-_LONGEST: Final = 100
-"""Most characters examined at the end of a key."""
+_LONGEST: Final = 100  # most characters examined at the end of a key
 _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
 """Dialects whose flags describe the whole network, so that a program of another name may build another one."""
 

@@ -284,8 +284,7 @@ _OTHER_KIND: Final = re.compile(
 """Errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates."""
 
 
-_LAUNCH_WORK: Final = 1_000_000
-"""Units of work charged for the verdict on a launch."""
+_LAUNCH_WORK: Final = 1_000_000  # units of work charged for the verdict on a launch
 
 
 def _read_shell(
@@ -344,8 +343,7 @@ def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator
             yield Recipe(file=file, title=title, dialect=UNREAD, framework="torch", remarks=(remark,))
 
 
-_ENTRY: Final = re.compile(r"pretrain_\w+[.]py")
-"""Megatron's own programs, whose flags may all be in a variable."""
+_ENTRY: Final = re.compile(r"pretrain_\w+[.]py")  # megatron's own programs, whose flags may all be in a variable
 
 
 def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:

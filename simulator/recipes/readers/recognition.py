@@ -23,11 +23,9 @@ a dotted path; `name=text` is a key whose value begins so, `/name` a section at 
 _ENTRIES: Final = "entries"
 """Patterns of the programs, modules and scripts that start recognised trainers which are not read."""
 _FARTHEST: Final = 16
-_LONGEST: Final = 4000
-"""Most words, and characters of them, that are searched for a program's name."""
+_LONGEST: Final = 4000  # most words, and characters of them, that are searched for a program's name
 _KEY: Final = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?([A-Za-z_][\w.-]{0,80})["']?[ \t]*[:=]""", re.MULTILINE | re.ASCII)
-_LINE_WORK: Final = 10
-"""Units of work per searched character."""
+_LINE_WORK: Final = 10  # units of work per searched character
 _BATCH: Final = re.compile(
     r"(?:\w*_)?(?:batch_?sizes?|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
 )

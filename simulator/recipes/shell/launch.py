@@ -94,13 +94,11 @@ def _starts() -> Mapping[str, Sequence[DocumentedStart]]:
 _LINE: Final = re.compile(
     r"^#+[ \t]*(?:(?:sh|bash|sbatch)[ \t]+)?([\w./-]{1,200}\.(?:sh|bash|slurm))[ \t]+(\S[^\n]{0,4000})$", re.MULTILINE
 )
-_READ: Final = re.compile(r"\$(?:([1-9])|\{([1-9][0-9]?)\b)")
-"""A positional parameter that the script reads."""
+_READ: Final = re.compile(r"\$(?:([1-9])|\{([1-9][0-9]?)\b)")  # a positional parameter that the script reads
 _COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _ASSIGNED: Final = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?([1-9][0-9]?)\b", re.MULTILINE)
 """`NAME=$1`, `export NAME="${1:-x}"`."""
-_OPEN: Final = re.compile(r"[$<`\\]")
-"""A placeholder that only the reader of the comment can fill in."""
+_OPEN: Final = re.compile(r"[$<`\\]")  # a placeholder that only the reader of the comment can fill in
 _SIZES: Final = re.compile(r"\w*(?:SEQ|BATCH|SIZE)\w*|[MG]BS|(?:[A-Z]+_)?(?:TP|PP|CP|EP|ETP|VPP)")
 """Variables whose arguments the remark shows: sequence, batch, sizes."""
 
@@ -205,8 +203,7 @@ _UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_\w+|verl\.trainer\.(m
 """Programs, and modules of `python -m`, that train by themselves and whose flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])
 _PYTHON: Final = re.compile(r"python[0-9.]*")
-_WITHOUT_VALUE: Final = frozenset(_commands("flag"))
-"""Options of launchers that take no value."""
+_WITHOUT_VALUE: Final = frozenset(_commands("flag"))  # options of launchers that take no value
 
 
 @dataclass(frozen=True)
@@ -389,8 +386,7 @@ QUEUES: Final = frozenset(["sbatch", "qsub", "bsub"])
 SHELLS: Final = frozenset(["bash", "sh", "zsh"])
 SCRIPTS: Final = ("sh", "bash", "slurm", "sbatch", "pbs", "qsub", "lsf", "job", "sub")
 """Ends of the names of shell scripts and jobs."""
-_VALUED: Final = re.compile(r"-[pilFJwo]")
-"""Options of `ssh` and similar commands that take a value."""
+_VALUED: Final = re.compile(r"-[pilFJwo]")  # options of `ssh` and similar commands that take a value
 _SRUN: Final = {option: row["counts"] for option, row in _commands("srun").items()}
 _MPIRUN: Final = {option: row["counts"] for option, row in _commands("mpirun").items()}
 """Options that state how many processes are started."""
@@ -527,8 +523,7 @@ def _counted_hosts(text: str) -> dict[str, Value]:
 
 _APART: Final = _REMOTE | frozenset(["docker", "podman", "nerdctl", "kubectl", "ray", "sudo", "qsub"])
 """Commands whose program may see no variable of the shell that starts it, unless one is passed by name."""
-_REMOVES: Final = re.compile(r"-i|-|-u|--unset(=.*)?|--ignore-environment")
-"""Options of `env`."""
+_REMOVES: Final = re.compile(r"-i|-|-u|--unset(=.*)?|--ignore-environment")  # options of `env`
 VARIABLE_FILES: Final = frozenset(["--env-file", "--runtime-env", "--runtime-env-json"])
 """Options whose file or text sets variables."""
 _PROGRAM: Final = re.compile(rf"python[0-9.]*|torchrun|deepspeed|accelerate|.*\.(?:py|{'|'.join(SCRIPTS)})")

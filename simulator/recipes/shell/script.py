@@ -93,12 +93,10 @@ def run_command(walk: Walk, argv: list[Value], line: int) -> Truth:
 
 # Launches and other scripts.
 
-_SCRIPT_NAME: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(SCRIPTS)})")
-"""The name of a script or job."""
+_SCRIPT_NAME: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(SCRIPTS)})")  # the name of a script or job
 _VARIABLE: Final = re.compile(r"\A[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
 """The first variable of an unknown text: N in `$((N / 8))`."""
-_LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
-"""Names of scripts that launch when included."""
+_LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")  # names of scripts that launch when included
 _OTHER_STARTERS: Final = frozenset(["aprun", "flux", "ibrun", "jsrun", "lrun", "parallel", "prun", "xargs", "yhrun"])
 """Commands that start what stands behind their options and whose options are not read."""
 _SILENT: Final = frozenset(["mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "shopt", "trap", ":", "true"])
@@ -357,8 +355,7 @@ def _read(walk: Walk, argv: list[Value], line: int) -> Truth:
     return causes
 
 
-_ALL_OF_IT: Final = (["", "-d", "-r"], ["", "-rd"], ["", "-d"])
-"""Options, sorted, with which `read` ends at no line."""
+_ALL_OF_IT: Final = (["", "-d", "-r"], ["", "-rd"], ["", "-d"])  # options, sorted, with which `read` ends at no line
 
 
 def _read_known(walk: Walk, argv: list[Value], line: int) -> bool | None:
@@ -535,8 +532,7 @@ def _tee(walk: Walk, argv: list[Value], line: int) -> Truth:
 
 # Edits by `sed`.
 
-_PRIVATE: Final = HOLES.pattern[2:-2]
-"""A hole stands in a text that is searched as one private character."""
+_PRIVATE: Final = HOLES.pattern[2:-2]  # a hole stands in a text that is searched as one private character
 _SUBSTITUTION: Final = re.compile(
     rf"""[;\s]*s([/#|,:@!%~+=])                               # s, and the mark between its parts
     ((?:(?!\1)(?:[^\\.*^$\[\]\n{_PRIVATE}]|\\[./$*^"\[\]]))+)  # text to look for, without signs of a pattern

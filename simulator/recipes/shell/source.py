@@ -26,14 +26,10 @@ _MAXIMUM_REREADS: Final = 30_000
 _MOST_MARKS: Final = {b"|": 2000, b"`": 400, b")": 4000}
 """Most occurrences of a mark: the parser's time grows with the square of a pipeline's length, and of the number of
 commands that the other marks cut short, without reading anything that could be counted."""
-_READ_WORK: Final = 300
-"""Units of work of one piece that the parser requests."""
-_NODE_WORK: Final = 60
-"""Units of work of one node of the tree."""
-_RESPELLING_WORK: Final = 30
-"""Units of work of one byte that is spelled anew."""
-_HOLE_BASE: Final = 0xF0000
-"""First of the private characters that stand for holes in a text that is parsed again."""
+_READ_WORK: Final = 300  # units of work of one piece that the parser requests
+_NODE_WORK: Final = 60  # units of work of one node of the tree
+_RESPELLING_WORK: Final = 30  # units of work of one byte that is spelled anew
+_HOLE_BASE: Final = 0xF0000  # first of the private characters that stand for holes in a text that is parsed again
 _HOLE_LIMIT: Final = 0xFFFFD
 _WIDE: Final = re.compile(r"[^\x00-\xff]")
 _LINE_END: Final = re.compile(rb"[ \t]*(?:#[^\n]*)?\n")
@@ -46,8 +42,7 @@ _JOINS: Final = re.compile(rb"\\\n(?<=[^\s\\#]\\\n)(?=\S)")
 """The same, wherever it stands: most texts have none, and this is found ten times as fast."""
 _CONTINUED: Final = re.compile(rb"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
 """A continued line at the end of the text, which bash accepts."""
-_MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}
-"""Replacement of a character, by its number of bytes."""
+_MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}  # replacement of a character, by its number of bytes
 HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
 """The characters that stand for holes."""
 _REMARK: Final = re.compile(rb"(?<=[ \t])`#[^`\n]*`(?=[ \t\\\n]|\Z)")
@@ -59,10 +54,8 @@ _BASE: Final = re.compile(rb"(?<=[\s(+*/%-])(\d{1,2})#(?=\$)")
 _BRACED: Final = re.compile(rb"\$\{(?:[A-Za-z_]\w*(?:\[[@*]\])?|[@*])(:?[-=+]|:)")
 _HARD: Final = {True: re.compile(rb"\$"), False: re.compile(rb"\$\(\(|[][]|(?<!\$)\{")}
 """Signs that the grammar may not know in an expansion: variable bounds of a slice; arithmetic or JSON as a default."""
-_PRIVATE: Final = re.compile(rb"[\xf3\xf4][\x80-\xbf]{3}")
-"""The bytes of a character that stands for a hole."""
-_LONGEST: Final = 4000
-"""Most bytes of such an expansion."""
+_PRIVATE: Final = re.compile(rb"[\xf3\xf4][\x80-\xbf]{3}")  # the bytes of a character that stands for a hole
+_LONGEST: Final = 4000  # most bytes of such an expansion
 
 
 class Source:

@@ -49,16 +49,13 @@ MAXIMUM_STEPS: Final = 50_000
 """Most statements and expansions of one script."""
 MAXIMUM_CALLS: Final = 12
 """Greatest depth of function calls and `eval`."""
-_STEP_WORK: Final = 1000
-"""Units of work of one step, beside its results."""
+_STEP_WORK: Final = 1000  # units of work of one step, beside its results
 ENTRY_WORK: Final = 50
 """Units of work per variable of a state that is compared."""
 _FORK_WORK: Final = 500
-_COPY_WORK: Final = 10
-"""Units of work per variable that is copied."""
+_COPY_WORK: Final = 10  # units of work per variable that is copied
 _MAXIMUM_REMARKS: Final = 100
-_MOST_DIGITS: Final = 4
-"""Most digits in the number of a parameter."""
+_MOST_DIGITS: Final = 4  # most digits in the number of a parameter
 _FROM_OUTSIDE: Final = re.compile(
     r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
 )

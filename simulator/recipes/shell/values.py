@@ -212,12 +212,9 @@ _SCRIPT_FOLDER: Final = re.compile(
     r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse"
 )
 """Commands and variables that yield the script's own folder, or one above it."""
-_ENTRY_WORK: Final = 50
-"""Units of work per file that is copied or compared."""
-_LONGEST: Final = 1000
-"""Most characters of a path."""
-_ANY: Final = "**"
-"""As a folder of a path: that folder and all below it."""
+_ENTRY_WORK: Final = 50  # units of work per file that is copied or compared
+_LONGEST: Final = 1000  # most characters of a path
+_ANY: Final = "**"  # as a folder of a path: that folder and all below it
 _EVERYTHING: Final = f"{_ANY}/*"
 
 
@@ -383,10 +380,8 @@ def spelled(target: Value) -> str:
 # Files that commands may change.
 
 
-_READ: Final = re.compile(r"\.(?:json|ya?ml|toml|sh|bash|env|conf|cfg|ini|txt)")
-"""Suffixes of files that recipes read."""
-_NAME: Final = re.compile(r"[^\s\"'=,;:()]+")
-"""The names of files in a program or a word."""
+_READ: Final = re.compile(r"\.(?:json|ya?ml|toml|sh|bash|env|conf|cfg|ini|txt)")  # suffixes of files that recipes read
+_NAME: Final = re.compile(r"[^\s\"'=,;:()]+")  # the names of files in a program or a word
 _LOG: Final = re.compile(r"log|out|res|err|stat|hist|trace|report|metric|te?mp|dev", re.IGNORECASE)
 """Names of variables that hold the path of what a command prints."""
 _WRITES: Final = re.compile(

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MAXIMUM_ROUNDS: Final = 256
-_VARIABLE_WORK: Final = 10
-"""Units of work per variable that is looked at."""
+_VARIABLE_WORK: Final = 10  # units of work per variable that is looked at
 _ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)")
 """Conditions of loops that only their body ends."""
 _LAUNCHES: Final = re.compile(
@@ -48,17 +47,14 @@ _LAUNCHES: Final = re.compile(
     r"|\.(?:py|sh|slurm|sbatch)(?!\w)"
 )
 """Parts of a command's text that start a training."""
-_SCRIPT: Final = re.compile(r"\.py(?!\w)|(?<!\S)-m(?!\S)")
-"""The end of a launcher's own words."""
-_DEEPEST_CHOICE: Final = 4
-"""Most nested choices within one text."""
+_SCRIPT: Final = re.compile(r"\.py(?!\w)|(?<!\S)-m(?!\S)")  # the end of a launcher's own words
+_DEEPEST_CHOICE: Final = 4  # most nested choices within one text
 _FAILING: Final = frozenset(["command", "test_command", "subshell", "pipeline", "variable_assignment"])
 """Statements whose failure ends a script under `set -e`; in other ones a statement within does."""
 _REDIRECTS: Final = ("file_redirect", "heredoc_redirect", "herestring_redirect")
 _OUTPUTS: Final = frozenset([">", ">|", ">>", "&>", "&>>", ">&"])
 _STREAM: Final = re.compile(r"\d+\Z|-\Z")
-_SPEAKING: Final = frozenset(["echo", "cat", "expr", "pwd"])
-"""Commands whose output in `$( )` is read."""
+_SPEAKING: Final = frozenset(["echo", "cat", "expr", "pwd"])  # commands whose output in `$( )` is read
 RunCommand = Callable[["Walk", list[Value], int], Truth]
 """Follows the words of a command on a line; returns whether it would succeed."""
 

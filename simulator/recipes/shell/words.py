@@ -52,10 +52,8 @@ _BRACED: Final = re.compile(
 """The expansions in braces that are read, up to their operator's operand."""
 _SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 """A variable that an arithmetic expression sets."""
-_ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")
-"""An item of a list in arithmetic, which is not read."""
-_BRACES: Final = re.compile(r"\{[^{}]*(?:,|\.\.)")
-"""The beginning of braces that make several words of one."""
+_ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")  # an item of a list in arithmetic, which is not read
+_BRACES: Final = re.compile(r"\{[^{}]*(?:,|\.\.)")  # the beginning of braces that make several words of one
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
 _PLAIN: Final = re.compile(r"[$`\"']")
 _JOINED: Final = re.compile(rb"(?:\\\n)*")
@@ -64,11 +62,9 @@ _ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
 _IN_QUOTES: Final = frozenset('$`"\\')
 _ANSI: Final = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|([abeEfnrtv\\'\"?]))")
 _ESCAPES: Final = {"a": "\a", "b": "\b", "e": "\33", "E": "\33", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_NODE_WORK: Final = 40
-"""Units of work of one syntax node."""
+_NODE_WORK: Final = 40  # units of work of one syntax node
 _MAXIMUM_NAME: Final = 80
-_MAXIMUM_REFERENCES: Final = 8
-"""Most names that the value of a number may pass through."""
+_MAXIMUM_REFERENCES: Final = 8  # most names that the value of a number may pass through
 
 
 class _UnknownError(Exception):
@@ -456,8 +452,7 @@ def _sign(match: re.Match[str]) -> str:
 
 # Patterns: `*`, `?` and `[...]` in `case` and `[[ ]]`. Quoted parts are literal.
 
-_PATTERN_WORK: Final = 500
-"""Units of work of compiling one character of a pattern."""
+_PATTERN_WORK: Final = 500  # units of work of compiling one character of a pattern
 _MAXIMUM_PATTERN: Final = 200
 
 
@@ -483,8 +478,7 @@ def matches(text: str, pattern: Value, file: str) -> bool | None:
 _INNER: Final = frozenset({"binary_expression", "unary_expression", "parenthesized_expression", "negated_expression"})
 _UNARY: Final = frozenset(f"-{letter}" for letter in "abcdefghknoprstuvwxzGLNOS")
 _NUMERIC: Final = {"-eq": eq, "-ne": ne, "-gt": gt, "-ge": ge, "-lt": lt, "-le": le}
-_SIGNS: Final = ("--", "-", "++", "+", "~")
-"""Signs that the parser takes for operators at the start of a word."""
+_SIGNS: Final = ("--", "-", "++", "+", "~")  # signs that the parser takes for operators at the start of a word
 _BINARY: Final = frozenset({"=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef", *_NUMERIC})
 
 

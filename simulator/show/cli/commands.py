@@ -21,8 +21,7 @@ from simulator.show.report.presentation import Presentation
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
 """Inputs of every question that have a default."""
-_FOR_PEOPLE = ("table", "markdown", "html")
-"""Formats that explain why a layout does not fit."""
+_FOR_PEOPLE = ("table", "markdown", "html")  # formats that explain why a layout does not fit
 
 
 def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:

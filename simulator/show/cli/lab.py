@@ -115,8 +115,7 @@ _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
 _LARGE = {name: DEFAULTS[name] for name in _SMALL}
 """Default sizes: `_SMALL` on processors, so that a launch takes seconds, else the usual ones."""
-_MOST_RANKED = 256
-"""Most layouts of the ranking from which launches are chosen."""
+_MOST_RANKED = 256  # most layouts of the ranking from which launches are chosen
 
 
 def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:

@@ -51,8 +51,7 @@ COLLECTED_AT = 50_000
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
 """Errors of writing to a full or broken disk, or to a closed stream."""
 
-_COMPLETION = "_SIMULATE_COMPLETE"
-"""Environment variable that asks click for a shell's completions."""
+_COMPLETION = "_SIMULATE_COMPLETE"  # environment variable that asks click for a shell's completions
 
 _LISTS = (
     "LIST is a number (4), several (1,2,4) or a range that includes both ends (1:8); "
@@ -227,8 +226,7 @@ def _usage_text(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
-_EXTRA = late_pattern(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
-"""Message of click on a word too many."""
+_EXTRA = late_pattern(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)  # message of click on a word too many
 _IN_OFFERS = frozenset(("--nodes", "--devices", "--hardware", "--price-per-device-hour"))
 """Options whose values stand in the offers of a plan."""
 

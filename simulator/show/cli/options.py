@@ -323,8 +323,7 @@ CONTEXT_SETTINGS: dict[str, Any] = {
 }
 """The same for all commands, so that SIMULATE_MODEL means `--model` in each."""
 
-_FOLLOWED = f"{__name__}.followed"
-"""Key of the context of a group whose options a command follows."""
+_FOLLOWED = f"{__name__}.followed"  # key of the context of a group whose options a command follows
 
 
 Handler = Callable[[click.Context, Mapping[str, Any]], None]

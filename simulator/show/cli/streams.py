@@ -218,10 +218,8 @@ def write(text: str | Iterable[str], output: str | None, option: str = "--output
     write_file(Path(str(output)), whole, option)
 
 
-_WRITTEN = ("output", "timeline")
-"""Options that name a file to write."""
-_BEHIND_A_NAME = late_pattern(r"[,@]|:\d")
-"""Separator after the name of a kind of hardware."""
+_WRITTEN = ("output", "timeline")  # options that name a file to write
+_BEHIND_A_NAME = late_pattern(r"[,@]|:\d")  # separator after the name of a kind of hardware
 
 
 def refuse_inputs(ctx: click.Context) -> None:

@@ -428,10 +428,8 @@ def _sliders(knobs: Sequence[Knob]) -> Iterator[str]:
             yield f"<span>{escape(knob.label)} <output>{escape(texts[0])}</output></span>"
 
 
-_MOST_FIGURES = 24
-"""Most recipes whose memory a page shows by stage and part, failed ones first."""
-_LONG = 20
-"""Most rows of a table that is not folded away."""
+_MOST_FIGURES = 24  # most recipes whose memory a page shows by stage and part, failed ones first
+_LONG = 20  # most rows of a table that is not folded away
 
 
 def plan_page(plan: Plan, shown: Presentation) -> str:
@@ -497,8 +495,7 @@ def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Seque
     return PageSection(title, figure=figure, about=about, table=Table(compare.PARTS, rows), folded=True)
 
 
-_MOST_DRAWN = 12
-"""Most recipes of a page with figures: the library that draws them takes 5 MB of it."""
+_MOST_DRAWN = 12  # most recipes of a page with figures: the library that draws them takes 5 MB of it
 
 
 def check_page(checks: Checks, shown: Presentation) -> str:

@@ -41,8 +41,7 @@ MOST_PARTS = 12
 """Most parts that a comparison draws; further ones, and those below a thousandth of the whole, are joined."""
 MOST_RANKS = 8
 """Most pipeline ranks whose memory over a step is drawn, the first ones: they hold most passes."""
-_MOST_SHAPES = 2000
-"""Most dots drawn as shapes; more are drawn on one canvas."""
+_MOST_SHAPES = 2000  # most dots drawn as shapes; more are drawn on one canvas
 LONGEST_LABEL = 28
 """Most characters of a recipe's name on an axis."""
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
@@ -484,7 +483,5 @@ _FIGURES: Final[Mapping[type, Figures]] = {
     Explanation: {"memory": lambda explanation: memory_figure(explanation.estimate)},
     Checks: {"verdicts": _verdicts},
 }
-_HEIGHT = 420
-"""Default height of a figure in pixels."""
-_MICRO_BATCHES = 16
-"""Most micro batches in a figure over time."""
+_HEIGHT = 420  # default height of a figure in pixels
+_MICRO_BATCHES = 16  # most micro batches in a figure over time

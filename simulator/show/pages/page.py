@@ -125,8 +125,7 @@ def figure_box(name: str, about: str, *, drawn: bool = True) -> str:
     return f'<div class="figure" {which} role="img" aria-label="{escape(about)}"></div>'
 
 
-_LONG = 20
-"""Most characters of a cell that a phone may break at every word."""
+_LONG = 20  # most characters of a cell that a phone may break at every word
 
 
 def _table(table: Table, caption: str, wide: frozenset[int]) -> str:

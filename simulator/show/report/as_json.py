@@ -382,8 +382,7 @@ def estimates_csv(answer: Estimate | Ranking, presentation: Presentation) -> str
     return table_csv(columns or _EMPTY_COLUMNS, ([row.get(name) for name in columns] for row in rows))
 
 
-_EMPTY_COLUMNS = ("rank", "model", "hardware", "devices", "precision", "verdict")
-"""Header of a table without rows."""
+_EMPTY_COLUMNS = ("rank", "model", "hardware", "devices", "precision", "verdict")  # header of a table without rows
 
 
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -254,8 +254,7 @@ def _in_unit(value: float, unit: str) -> str:
     return f"{amount(value * 1e3)} ms" if unit.startswith("seconds") else amount(value)
 
 
-_SMALL_BYTES: Final = 1024.0
-"""Bytes below which a coefficient is one of an element, not of a device."""
+_SMALL_BYTES: Final = 1024.0  # bytes below which a coefficient is one of an element, not of a device
 
 
 def _part_object(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:

@@ -34,14 +34,11 @@ from simulator.show.report import text as say
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, heading, joined, narrow_line
 
-_MANY = 12
-"""Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""
-_MOST_REASONS = 20
-"""Most reasons shown, those of most files first."""
+_MANY = 12  # most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only
+_MOST_REASONS = 20  # most reasons shown, those of most files first
 _SHORTEST, _READABLE = 24, 44
 """Fewest characters of a file's name, and of a reason."""
-_BESIDE_REASONS = 30
-"""Characters of the columns beside reasons and files."""
+_BESIDE_REASONS = 30  # characters of the columns beside reasons and files
 
 
 def check_table(checks: Checks, shown: Presentation) -> str:
@@ -239,7 +236,7 @@ def range_line(result: Checked) -> Iterator[str]:
     ranges = "no interval: priced without a calibration"
     if memory is not None and step is not None:
         seconds = f"{say.amount(step.low)} to {say.amount(step.high)} s a step"
-        ranges = f"90 % intervals: {say.interval_text(estimate)}, {seconds}"
+        ranges = f"90 % intervals: {say.interval_text(estimate)}; {seconds}"
     yield f"{ranges}; known: {known_text(estimate)}"
 
 

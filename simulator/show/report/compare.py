@@ -25,8 +25,7 @@ FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), 
 """Headers of the tables."""
 _MOST_INPUTS, _MOST_PARTS, _MOST_CAUSES = 4, 2, 2
 """Rows of a first screen: inputs, parts of memory and of the step each, and causes of what grew."""
-_MATTERS = 0.25
-"""Growth of parts over what others shrink by, from which a first screen has its causes."""
+_MATTERS = 0.25  # growth of parts over what others shrink by, from which a first screen has its causes
 
 
 def compare_table(comparison: Comparison, shown: Presentation) -> str:

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from simulator.answers.explain import Explanation
     from simulator.answers.timeline import Timeline
 
-_MOST_STAGES = 6
-"""Most stages of a first screen."""
-_SMALL = 0.005
-"""Share of a step below which a part is shown with -v only."""
+_MOST_STAGES = 6  # most stages of a first screen
+_SMALL = 0.005  # share of a step below which a part is shown with -v only
 _NEXT_OF_ESTIMATE = "-v: all stages, defaults, assumptions. Next: simulate explain, emit, compare."
 _NEXT_OF_EXPLANATION = "-v: all ranks and changes, why the ranges. Next: simulate compare, emit."
 
@@ -160,16 +158,12 @@ def estimate_footer(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     yield from provenance_lines(estimate, shown)
 
 
-_BAR = 40
-"""Characters of a bar for the usable memory; fewer where a line has no room for twice as many."""
+_BAR = 40  # characters of a bar for the usable memory; fewer where a line has no room for twice as many
 _SHORTEST_BAR = 10
-_BESIDE_BARS = 32
-"""Characters of the columns beside the bars."""
-_BESIDE_CHANGES = 40
-"""Characters of the columns beside the changes."""
+_BESIDE_BARS = 32  # characters of the columns beside the bars
+_BESIDE_CHANGES = 40  # characters of the columns beside the changes
 _NARROWEST_CHANGE = 30
-_WIDE = 160
-"""Characters of a line where nothing limits it."""
+_WIDE = 160  # characters of a line where nothing limits it
 _MOST_RANKS, _CAUSES_AND_CHANGES, _FEWEST_CHANGES = 4, 6, 2
 """Most stages of a first screen of an explanation; causes and changes together, and changes beside many causes."""
 
@@ -206,8 +200,7 @@ def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterato
     yield shown.sentences([longest_text(explanation)])
 
 
-_MOST_CONTRIBUTIONS = 3
-"""Contributions to a range that a first screen names."""
+_MOST_CONTRIBUTIONS = 3  # contributions to a range that a first screen names
 
 
 def _contributions(estimate: Estimate, *, full: bool) -> Iterator[str]:
@@ -368,15 +361,11 @@ def switch_rows(estimate: Estimate) -> list[list[str]]:
     return rows
 
 
-_MOST_SWITCHES = 3
-"""Most switches of a first screen: those that change speed and memory most."""
-_NOTE_WIDTH = 20
-"""Characters of the note beside a switch."""
-_NARROWEST = 12
-"""Fewest characters of a column of sentences."""
+_MOST_SWITCHES = 3  # most switches of a first screen: those that change speed and memory most
+_NOTE_WIDTH = 20  # characters of the note beside a switch
+_NARROWEST = 12  # fewest characters of a column of sentences
 _VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
-_LEAST_SHOWN_BYTES = 0.005 * GIB
-"""Smallest memory that does not round to 0, in bytes."""
+_LEAST_SHOWN_BYTES = 0.005 * GIB  # smallest memory that does not round to 0, in bytes
 _SWITCHED = {"true": "on", "false": "off"}
 
 

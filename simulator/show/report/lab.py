@@ -34,12 +34,9 @@ from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.text import amount, counted, gib, in_colour, milliseconds, percent, sharded_layout_text
 
 _LONGEST_OUTCOME = 48
-_WIDE = 0.2
-"""Smallest distance of the quartiles over the median with which a step time is called uncertain."""
-_TAIL_LINES = 8
-"""Lines of a failed rank's log that are shown without `-v`."""
-_FEW_PINS = 3
-"""Most coefficients named beside a launch."""
+_WIDE = 0.2  # smallest distance of the quartiles over the median with which a step time is called uncertain
+_TAIL_LINES = 8  # lines of a failed rank's log that are shown without `-v`
+_FEW_PINS = 3  # most coefficients named beside a launch
 
 
 class Validation(Record, kw_only=True):

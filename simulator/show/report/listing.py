@@ -54,8 +54,7 @@ _UNITS = {
 }
 _PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "type", "versions"})
 """Columns of sentences; they are broken into lines on a terminal."""
-_LEAST_PROSE = 24
-"""Fewest characters with which sentences stand beside the other columns."""
+_LEAST_PROSE = 24  # fewest characters with which sentences stand beside the other columns
 _NEVER_SPARED = frozenset(
     {"model", "hardware", "flag", "table", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"}
     | {f"{method}_{figure}" for method in get_args(TuningMethod) for figure in ("devices", "days")}
@@ -63,8 +62,7 @@ _NEVER_SPARED = frozenset(
 """Columns that are never left out."""
 _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
 """Order of leaving out other columns, the highest first; 1 by default."""
-_IMAGE = (1024, 1024)
-"""Pixels of the image whose tokens a listing of models has."""
+_IMAGE = (1024, 1024)  # pixels of the image whose tokens a listing of models has
 _WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published", "encoder"})
 
 
@@ -379,5 +377,4 @@ def _enough(spec: HardwareSpec, by_method: Mapping[str, Enough]) -> ListingRow:
     return row
 
 
-_SAMPLES = 10**6
-"""Samples whose time stands beside the fewest devices."""
+_SAMPLES = 10**6  # samples whose time stands beside the fewest devices

@@ -123,8 +123,7 @@ def _html(
 
 _LEFT: Final = "text-align:left;padding:2px 8px"
 _RIGHT: Final = "text-align:right;padding:2px 8px"
-_WHOLE: Final = 40
-"""Characters of a cell that stays on one line of a notebook."""
+_WHOLE: Final = 40  # characters of a cell that stays on one line of a notebook
 
 
 def _bar(fraction: float) -> str:
@@ -158,8 +157,7 @@ def filled(text: str, width: int | None) -> str:
     return lines.replace("\0", " ")
 
 
-_FIGURE: Final = late_pattern(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
-"""Blank inside a figure with its unit."""
+_FIGURE: Final = late_pattern(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")  # blank inside a figure with its unit
 
 
 def _cell(text: str, style: Style) -> str:
@@ -284,8 +282,7 @@ def _text(section: Section, style: Style, width: int | None) -> str:
     return "\n\n".join(blocks)
 
 
-_NARROWEST = 16
-"""Fewest characters of a column that is broken into lines."""
+_NARROWEST = 16  # fewest characters of a column that is broken into lines
 
 
 def _table(section: Section, style: Style, width: int | None) -> str:

@@ -27,8 +27,7 @@ from simulator.show.report.presentation import Column, Presentation
 _NEXT = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
 _NEXT_OF_NOTHING = "-v: defaults, search, assumptions. Next: simulate explain, plan."
 _STARVED_SHOWN = 3
-_LEAST_GAIN = 0.01
-"""Smallest relative gain of speed for which a layout that may not fit is named."""
+_LEAST_GAIN = 0.01  # smallest relative gain of speed for which a layout that may not fit is named
 
 
 def ranking_table(ranking: Ranking, shown: Presentation) -> str:
@@ -119,10 +118,8 @@ def _needed(columns: Sequence[Column]) -> int:
 
 _NARROWER = ((10, False), (5, False), (10, True), (5, True))
 """Ways to leave room for figures, the first that does: characters of a text beyond which it is a code, sizes close."""
-_NEEDED = 50
-"""Order of leaving out a column that every ranking should show."""
-_PLAIN = 75
-"""Order of leaving out a column with one value for all layouts: after figures that follow from others."""
+_NEEDED = 50  # order of leaving out a column that every ranking should show
+_PLAIN = 75  # order of leaving out a column with one value for all layouts: after figures that follow from others
 _ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"})
 """Sizes whose column is never left out."""
 

@@ -260,8 +260,7 @@ def need_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
         yield host
 
 
-_MOST_NAMED = 2
-"""Open switches that a screen names."""
+_MOST_NAMED = 2  # open switches that a screen names
 
 
 def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
@@ -373,8 +372,7 @@ def length_lines(estimate: Estimate) -> Iterator[str]:
 
 
 _LEAST_PADDING = 0.0005
-_FEW_STEPS = 10.0
-"""Steps to a failing one, up to which their share is shown instead."""
+_FEW_STEPS = 10.0  # steps to a failing one, up to which their share is shown instead
 
 
 def cluster_speed(estimate: Estimate) -> float:

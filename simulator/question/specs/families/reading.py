@@ -31,8 +31,7 @@ from simulator.question.specs.names import CONFIG_FILE
 from simulator.question.specs.vision import encoder_of
 from simulator.records import Record, field
 
-_REFUSED: Final = "_refused"
-"""Entry of refused families, each with the nearest priced one and its difference."""
+_REFUSED: Final = "_refused"  # entry of refused families, each with the nearest priced one and its difference
 _OF_A_FIELD: Final = ("read", "set")
 """Sections keyed by a field of a model spec; a field in one replaces that in the other."""
 
