@@ -330,4 +330,4 @@ def test_an_interval_over_the_capacity_of_what_fits_says_what_goes_back() -> Non
         replace(result, estimate=replace(result.estimate, memory=replace(memory, interval_bytes=wide)))
     )
     cached_bytes = memory.device_bytes - memory.need_bytes
-    assert f" GiB, {cached_bytes / GIB:.2f} of them cached blocks that are given back, " in line
+    assert f" GiB, {cached_bytes / GIB:.2f} of them cached blocks that are given back; " in line
