@@ -89,7 +89,7 @@ def report_page() -> None:
             run([*question, *form], check=True, stdout=DEVNULL, stderr=DEVNULL)  # noqa: S603  this package
             times.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
     ranking, page = map(statistics.median, taken)
-    say(f"page of a mixture: {page:.2f} s, its ranking {ranking:.2f} s{share(page / ranking, PAGE_TARGET)}")
+    say(f"page of a mixture: {page / ranking:.1f} of its ranking's {ranking:.2f} s{share(page / ranking, PAGE_TARGET)}")
 
 
 def report_sweep() -> None:

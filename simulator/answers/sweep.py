@@ -1,4 +1,4 @@
-"""Sweeps: lists of inputs multiplied into questions, priced by many processes and appended as rows of a table."""
+"""Sweeps: lists of inputs multiplied into questions, priced by many processes; a stopped one goes on at its rows."""
 
 from __future__ import annotations
 

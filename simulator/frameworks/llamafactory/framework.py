@@ -1,4 +1,4 @@
-"""Reader of LLaMA-Factory's files as ff6d4d1 reads them (`src/llamafactory/hparams`), in the Trainer's words."""
+"""Reader of LLaMA-Factory's files (ff6d4d1, `src/llamafactory/hparams`) in the Trainer's words; no mcore_adapter."""
 
 from __future__ import annotations
 
