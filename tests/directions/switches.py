@@ -214,6 +214,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "quantised_base": on("state- device-"),
     "quantised_scale_bytes": along("1.016 2 4", STATE, "quantised_base=true"),
     "quantised_experts": on("state- device-", "quantised_base=true"),
+    "loads_unquantised": on("device?", "quantised_base=true", because="only more than a step where little is saved"),
     "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
     "adapter_copies": on(LAVISH),
     "adapter_dropout": each("none", ("before", "after"), LAVISH),

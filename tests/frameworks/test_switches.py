@@ -53,7 +53,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
     ({"model": "llama3.1-8b", "devices": 8}, {"zero_stage": 1, "offload": "optimizer_tensorwise"}),
-    ({"model": "llama3.1-8b", "devices": 8, "lora_rank": 8}, {"zero_stage": 1}),
+    ({"model": "llama3.1-8b", "devices": 8, "lora_rank": 8, "seq_length": 256}, {"zero_stage": 1}),
     ({"model": "llama3.1-8b", "devices": 16}, {"context_parallel": 16}),
     ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
     ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
@@ -94,6 +94,7 @@ BESIDE = {
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "quantised_scale_bytes": {"quantised_base": "true"},
     "quantised_experts": {"quantised_base": "true"},
+    "loads_unquantised": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
     "reference_gradients": {"fully_shard": "false"},
     "delayed_weight_gradients": {"fully_shard": "false"},

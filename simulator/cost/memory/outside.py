@@ -54,8 +54,7 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
     if scenario.hardware.communicator_buffer_bytes is not None:
         return _documented(pricing, allocated, scenario.hardware.communicator_buffer_bytes)
     per_width = element_bytes(scenario) * tokens_per_device(pricing)
-    # PyTorch's async tensor parallelism registers none.
-    registers = profile.tp_comm_overlap and not profile.functional_collectives
+    registers = profile.tp_comm_overlap and not profile.functional_collectives  # PyTorch's async ones register none
     overlapped = (block.tensor_parallel > 1.0) & registers
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
@@ -154,8 +153,7 @@ def stranded_logits(pricing: Pricing) -> Array:
 
     PyTorch's loss casts the logits to fp32, frees the cast, puts the gradient of the picked tokens in its place, and
     then needs a third fp32 tensor: larger than the block that the 16-bit logits left. `unfused_loss_bytes_per_logit` is
-    what runs of Megatron-LM and MindSpeed-LLM show in addition; none of it lies in tensors. Runs on one device show
-    none of either.
+    what runs of Megatron-LM and MindSpeed-LLM show in addition; none of it lies in tensors. One device shows neither.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens

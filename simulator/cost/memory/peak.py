@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_sizes_and_coefficients, of_work
-from simulator.cost.dtypes import FP32, element_bytes, gradient_bytes, parameter_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
@@ -234,14 +234,15 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
     them; built in fp32 they stay with the pool, and ZeRO 2 copies the 16-bit ones. With `buffers_weights` buffers of
     weights and gradients stand beside the weights that move into them; frozen ones stay, and 8-bit ones share the
-    gradients' buffer.
+    gradients' buffer. With `loads_unquantised` a base of 4 bits is read whole in 16 before it is quantised.
     """
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
     elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
     buffers = (stage >= 1) & (stage < 3) & (profile.buffers_weights and not elsewhere)
     element = element_bytes(scenario)
     in_fp32 = profile.builds_in_fp32 * (FP32 + (stage == 2) * element)
-    built = np.maximum((stage >= 3) * profile.builds_whole_layers * element, in_fp32)
+    read = (stage < 3) * (profile.quantised_base and profile.loads_unquantised) * HALF
+    built = np.maximum(np.maximum((stage >= 3) * profile.builds_whole_layers * element, in_fp32), read)
     if not (buffers | (built > 0.0)).any():
         return ()
     whole = sum(device_parameters(pricing))

@@ -266,6 +266,7 @@ class FrameworkProfile(Switches, kw_only=True):
     quantised_base: bool = switch(default=False)
     quantised_scale_bytes: float = switch(default=2.0, high=8.0)
     quantised_experts: bool = switch(default=True, concerns="experts")
+    loads_unquantised: bool = switch(default=False, moves=("memory",))
     widened_rest: bool = switch(default=False)
     frozen_reference: bool = switch(default=False)
     reference_gradients: bool = switch(default=False)
