@@ -15,7 +15,7 @@ from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.timing.step import ROUNDING, min_step_seconds
+from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -165,7 +165,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     while len(left := shortlist.entering(priced, left)):
         lot, left = left[:_OFFERED_AT_ONCE], left[_OFFERED_AT_ONCE:]
         if not judged[lot].all():
-            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)]))
+            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)])) if shortlist.limit > 1 else lot
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
@@ -272,7 +272,9 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         if not len(allowed):
             continue
         # Until a layout is known no bound spares one.
-        below = _may_fit(allowed) & ((min_step_seconds(allowed) < bar()) if bar() < np.inf else True)
+        below = np.ones(len(allowed), np.bool_) if bar() == np.inf else min_step_seconds(allowed) < bar()
+        if len(allowed) > _FEW or bar() == np.inf:
+            below &= _may_fit(allowed)
         if not below.any():
             continue
         sized = size(allowed if below.all() else allowed.take(below))
@@ -460,8 +462,22 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
         kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
         wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
     pricing = pricing.take(wanted)
+    if below < np.inf and len(pricing):
+        pricing = _fitting_below(pricing, below)
     low = np.full(len(pricing), -1.0)
     return _fewest(pricing, low, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
+
+
+def _fitting_below(pricing: Pricing, below: float) -> Pricing:
+    """Return the layouts that fit with as many recomputed layers as may leave them under `below` seconds."""
+    most = _largest_chunk(pricing.block) - 1.0
+    rows = max(min(_SIZED_AT_ONCE // len(pricing), int(most.max())), 1)
+    tried = np.ceil(np.outer(np.arange(1, rows + 1), most) / rows)  # shape (rows, n)
+    each = np.tile(np.arange(len(pricing), dtype=np.intp), rows)
+    seconds = least_step_seconds(_with_layers(pricing.take(each), tried.ravel())).reshape(tried.shape)
+    layers = np.min(np.where(seconds < below, most, tried - 1.0), axis=0)
+    pricing, layers = pricing.take(layers > 0.0), layers[layers > 0.0]
+    return pricing.take(size(_with_layers(pricing, layers)).verdict == FITS) if len(pricing) else pricing
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
