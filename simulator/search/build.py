@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +32,7 @@ from simulator.cost.timing.products import (
     shared_flops_per_token,
 )
 from simulator.late import deferred
-from simulator.question.arrays import NDArray
+from simulator.question.arrays import Index, NDArray
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -176,16 +177,46 @@ def _by_layout(figures: NDArray[Any]) -> list[Any]:
 
 
 def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
-    """Yield the memory of each layout of a block."""
+    """Yield the memory of each layout of a block; its parts and ranks are put together when they are read."""
+    memory, binding = priced.memory, priced.binding_stage
+    kinds, group = priced.pricing.scenario.kinds_of_device, memory.contents.group[memory.contents.kind]
+    figures = (memory.device, memory.reserved, memory.allocated, memory.moment)
+    of_worst = (each[binding, np.arange(len(binding))].tolist() for each in figures)
+    parts, outside = cache(lambda: _on_worst(memory.parts(), binding)), cache(lambda: _on_worst(_outside(priced), binding))
+    stages = cache(lambda: [*_stages(priced)])
+    for at, (rank, device, reserved, allocated, moment) in enumerate(zip(binding.tolist(), *of_worst, strict=True)):
+        yield MemoryEstimate(
+            device_bytes=device,
+            reserved_bytes=reserved,
+            allocated_bytes=allocated,
+            capacity_bytes=kinds[group[rank]].usable_memory_bytes,
+            interval_bytes=None,
+            fit_probability=None,
+            binding_stage=rank,
+            moment=memory.moments[moment].name,
+            parts_bytes=deferred(lambda at=at: parts()[at]),
+            outside_parts_bytes=deferred(lambda at=at: outside()[at]),
+            stages=deferred(lambda at=at: stages()[at]),
+            host_capacity_bytes=host_capacity_bytes(priced.pricing),
+            **_on_host(priced, at),
+        )
+
+
+def _on_worst(figures: Mapping[str, Array], binding: Index) -> list[dict[str, float]]:
+    """Return figures of shape (pipeline_parallel, n) by name on each layout's worst rank."""
+    columns = (figure[binding, np.arange(len(binding))].tolist() for figure in figures.values())
+    return [dict(zip(figures, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _stages(priced: Sized) -> Iterator[tuple[StageMemory, ...]]:
+    """Yield the memory of every rank of each layout of a block."""
     memory, kinds = priced.memory, priced.pricing.scenario.kinds_of_device
     of_kind = [(kind.name, kind.usable_memory_bytes) for kind in kinds]
     hardware = [of_kind[group] for group in memory.contents.group[memory.contents.kind]]
     parts, moments = memory.parts(), [moment.name for moment in memory.moments]
     figures = (memory.device, memory.reserved, memory.allocated, memory.after_step, memory.moment)
-    by_layout = zip(*(_by_layout(figure) for figure in (*figures, np.array([*parts.values()]))), strict=True)
-    outside = _outside(priced)
-    for at, by_stage in enumerate(by_layout):
-        stages = tuple(
+    for by_stage in zip(*(_by_layout(figure) for figure in (*figures, np.array([*parts.values()]))), strict=True):
+        yield tuple(
             StageMemory(
                 stage=stage,
                 layers=layers,
@@ -201,23 +232,6 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
             for stage, (layers, (name, capacity), device, reserved, allocated, state, moment, sizes) in enumerate(
                 zip(priced.block.stage_layers, hardware, *by_stage, strict=True)
             )
-        )
-        binding = int(priced.binding_stage[at])
-        worst = stages[binding]
-        yield MemoryEstimate(
-            device_bytes=worst.device_bytes,
-            reserved_bytes=worst.reserved_bytes,
-            allocated_bytes=worst.allocated_bytes,
-            capacity_bytes=worst.capacity_bytes,
-            interval_bytes=None,
-            fit_probability=None,
-            binding_stage=binding,
-            moment=worst.moment,
-            parts_bytes=worst.parts_bytes,
-            outside_parts_bytes={name: float(size[binding, at]) for name, size in outside.items()},
-            stages=stages,
-            host_capacity_bytes=host_capacity_bytes(priced.pricing),
-            **_on_host(priced, at),
         )
 
 
@@ -242,17 +256,13 @@ def _outside(priced: Sized) -> Mapping[str, Array]:
 
 
 def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[ThroughputEstimate]:
-    """Yield the speed of each layout of a block."""
+    """Yield the speed of each layout of a block; its parts and ranks are put together when they are read."""
     scenario, step = priced.pricing.scenario, priced.step
     flops, peak, masked = model_flops_per_token(scenario), _mean_peak(scenario), masked_flops_per_token(scenario)
-    again, kinds = _recomputed_flops(priced, layouts).tolist(), priced.memory.contents.kind.tolist()
+    again = _recomputed_flops(priced, layouts).tolist()
     fill = step.pipeline.fill.tolist()
     pace = (step.pipeline.micro_batches * step.pipeline.pace_seconds).tolist()
-    parts, schedule = step.parts(priced.pricing), schedule_of(priced.pricing)
-    passes = [_by_layout(figure) for figure in (step.work.forward, step.work.backward)]
-    chunks = [
-        [_by_layout(figure) for figure in (each.forward, each.backward, each.weights)] for each in step.work.by_chunk
-    ]
+    parts, stages = cache(lambda: step.parts(priced.pricing)), cache(lambda: [*_stage_times(priced)])
     for at, seconds in enumerate(step.total.tolist()):
         tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
         yield ThroughputEstimate(
@@ -264,18 +274,27 @@ def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[Throughpu
             causal_mfu=(flops - masked) * tokens_rate / peak,
             bubble_fraction=fill[at] / (pace[at] + fill[at]),
             interval_seconds=None,
-            parts_seconds={name: float(value[at]) for name, value in parts.items()},
+            parts_seconds=deferred(lambda at=at: {name: float(value[at]) for name, value in parts().items()}),
             model_flops_per_token=flops,
-            schedule=schedule,
-            stages=tuple(
-                StageTime(
-                    stage=stage,
-                    forward_seconds=passes[0][at][kind],
-                    backward_seconds=passes[1][at][kind],
-                    chunk_seconds=tuple(ChunkTime(*(figure[at][kind] for figure in chunk)) for chunk in chunks),
-                )
-                for stage, kind in enumerate(kinds)
-            ),
+            schedule=schedule_of(priced.pricing),
+            stages=deferred(lambda at=at: stages()[at]),
+        )
+
+
+def _stage_times(priced: Priced) -> Iterator[tuple[StageTime, ...]]:
+    """Yield the work of every rank of each layout of a block."""
+    work, kinds = priced.step.work, priced.memory.contents.kind.tolist()
+    passes = [_by_layout(figure) for figure in (work.forward, work.backward)]
+    chunks = [[_by_layout(figure) for figure in (each.forward, each.backward, each.weights)] for each in work.by_chunk]
+    for at in range(len(priced.pricing)):
+        yield tuple(
+            StageTime(
+                stage=stage,
+                forward_seconds=passes[0][at][kind],
+                backward_seconds=passes[1][at][kind],
+                chunk_seconds=tuple(ChunkTime(*(figure[at][kind] for figure in chunk)) for chunk in chunks),
+            )
+            for stage, kind in enumerate(kinds)
         )
 
 

@@ -573,9 +573,12 @@ def surer_than_first(
         best = max(fits, key=lambda position: fits[position])
         if fits[best] > room:
             return best
-    ends = [*map(_slowest, estimates)] if upper_ends is None else upper_ends
-    best = min(equal, key=ends.__getitem__)
-    return best if ends[best] < ends[0] else None
+
+    def end(position: int) -> float:
+        return _slowest(estimates[position]) if upper_ends is None else upper_ends[position]
+
+    best = min(equal, key=end)
+    return best if end(best) < end(0) else None
 
 
 def _slowest(estimate: Estimate) -> float:
