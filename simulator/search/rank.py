@@ -450,12 +450,10 @@ def searches_partial(scenario: Scenario, space: Space) -> bool:
 def solved(sized: Sized, below: float = np.inf) -> Sized | None:
     """Return layouts that fit only with recompute, with the fewest recomputed layers that fit; None if none.
 
-    Layouts that need all layers of the largest chunk, or take `below` seconds without any, are left out.
+    Layouts that need all layers of the largest chunk, or take `below` seconds, are left out.
     """
     pricing, fitting = sized.pricing, sized.verdict == FITS
     wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
-    if wanted.any() and below < np.inf:
-        wanted &= min_step_seconds(pricing) < below
     if not wanted.any():
         return None
     if pricing.sizes is not None:  # the same layouts without recompute are often in the block

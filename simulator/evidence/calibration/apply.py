@@ -477,7 +477,7 @@ def with_calibration(
 
     `variance` is that of `layout_variances`.
     """
-    result, notes = estimate, list(estimate.provenance.notes)
+    result, notes = estimate, list[Callable[[], list[str]]]()
     words: list[RangeWords] = []
     ranges: dict[CoefficientKind, _Range] = {}
     for kind in KINDS:
@@ -493,12 +493,9 @@ def with_calibration(
             result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
             result = replace(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))
-        if part.known:
-            # Nothing was fitted, so there is no range of memory; the words are those of the speed.
-            notes.append(f"{kind}: {part.known}")
-            continue
-        words.append(where)
-        notes += _notes(_FIGURES[kind], scenario, estimate, calibration, where)
+        notes.append(partial(_notes, kind, scenario, estimate, calibration, where))
+        if not part.known:  # else nothing was fitted, and there is no range of memory; the words are those of the speed
+            words.append(where)
     if not words:
         return replace(result, provenance=replace(result.provenance, calibration=used.name))
     worst = RangeWords(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
@@ -515,7 +512,7 @@ def with_calibration(
         result.provenance,
         calibration=used.name,
         status=worst.worst,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=deferred(lambda: tuple(dict.fromkeys(chain(estimate.provenance.notes, *(each() for each in notes))))),
         **worst._asdict(),
         contributions=deferred(contributions),
         next_measurement=deferred(measurement),
@@ -543,9 +540,6 @@ class _Range(Bare):
     def deviation(self) -> float:
         """Return the relative deviation."""
         return self.unit.deviation(self.serving.sizes)
-
-
-_FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
 @lru_cache(maxsize=64)
@@ -586,11 +580,16 @@ def _words_of(calibration: Calibration, kind: CoefficientKind, scenario: Scenari
     return places_beside(calibration.range, part.coverage, calibration.family, scenario)
 
 
-def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords) -> list[str]:
-    """Return a note on a family without rows or a layout outside the range; none where it is covered."""
+def _notes(
+    kind: CoefficientKind, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords
+) -> list[str]:
+    """Return a note on known figures, a family without rows or a layout outside the range; none where it is covered."""
+    if (part := calibration.part(kind)) is not None and part.known:
+        return [f"{kind}: {part.known}"]
     if where.device == "never":
         family = scenario.hardware.family
-        text = f"{kind}: no measured run of family {family}; coefficients as shares of this device's peaks"
+        figure = "speed" if kind == "time" else kind
+        text = f"{figure}: no measured run of family {family}; coefficients as shares of this device's peaks"
         return [f"{text} from the families that have some, and the range as wide as families left out are missed"]
     if where.worst not in _COVERED:
         reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))
