@@ -182,7 +182,10 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
     kinds, group = priced.pricing.scenario.kinds_of_device, memory.contents.group[memory.contents.kind]
     figures = (memory.device, memory.reserved, memory.allocated, memory.moment)
     of_worst = (each[binding, np.arange(len(binding))].tolist() for each in figures)
-    parts, outside = cache(lambda: _on_worst(memory.parts(), binding)), cache(lambda: _on_worst(_outside(priced), binding))
+    parts, outside = (
+        cache(lambda: _on_worst(memory.parts(), binding)),
+        cache(lambda: _on_worst(_outside(priced), binding)),
+    )
     stages = cache(lambda: [*_stages(priced)])
     for at, (rank, device, reserved, allocated, moment) in enumerate(zip(binding.tolist(), *of_worst, strict=True)):
         yield MemoryEstimate(

@@ -424,8 +424,8 @@ def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, M
     broken: list[tuple[Rule, Mask]] = []
     left, at, alive = pricing, np.arange(len(pricing)), np.ones(len(pricing), dtype=np.bool_)
     for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
-        hit = alive & rule.broken(left)
-        if hit.any():
+        hit = rule.broken(left)
+        if np.count_nonzero(hit) and (hit := alive & hit).any():
             whole = np.zeros(len(pricing), dtype=np.bool_)
             whole[at[hit]] = True
             broken.append((rule, whole))
