@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from simulator.cost.timing.products import (
     shared_flops_per_token,
 )
 from simulator.late import deferred
-from simulator.question.arrays import Index, NDArray
+from simulator.question.arrays import NDArray
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -43,6 +43,8 @@ from simulator.question.vocabulary import NARROW
 from simulator.records import replace
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout
+
+T = TypeVar("T")
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
@@ -180,14 +182,15 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
     """Yield the memory of each layout of a block; its parts and ranks are put together when they are read."""
     memory, binding = priced.memory, priced.binding_stage
     kinds, group = priced.pricing.scenario.kinds_of_device, memory.contents.group[memory.contents.kind]
-    figures = (memory.device, memory.reserved, memory.allocated, memory.moment)
-    of_worst = (each[binding, np.arange(len(binding))].tolist() for each in figures)
-    parts, outside = (
-        cache(lambda: _on_worst(memory.parts(), binding)),
-        cache(lambda: _on_worst(_outside(priced), binding)),
-    )
+
+    def on_worst(figure: Any) -> NDArray[Any]:
+        return np.broadcast_to(figure, memory.device.shape)[binding, np.arange(len(binding))]
+
+    of_worst = map(on_worst, (memory.device, memory.reserved, memory.allocated, memory.moment))
+    parts = cache(lambda: _named({name: on_worst(size) for name, size in memory.parts().items()}))
+    outside = cache(lambda: _named({name: on_worst(getattr(memory.outside, name)) for name in _OUTSIDE}))
     stages = cache(lambda: [*_stages(priced)])
-    for at, (rank, device, reserved, allocated, moment) in enumerate(zip(binding.tolist(), *of_worst, strict=True)):
+    for at, (rank, device, reserved, allocated, moment) in enumerate(_numbers(binding, *of_worst)):
         yield MemoryEstimate(
             device_bytes=device,
             reserved_bytes=reserved,
@@ -197,18 +200,27 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
             fit_probability=None,
             binding_stage=rank,
             moment=memory.moments[moment].name,
-            parts_bytes=deferred(lambda at=at: parts()[at]),
-            outside_parts_bytes=deferred(lambda at=at: outside()[at]),
-            stages=deferred(lambda at=at: stages()[at]),
+            parts_bytes=_late(parts, at),
+            outside_parts_bytes=_late(outside, at),
+            stages=_late(stages, at),
             host_capacity_bytes=host_capacity_bytes(priced.pricing),
             **_on_host(priced, at),
         )
 
 
-def _on_worst(figures: Mapping[str, Array], binding: Index) -> list[dict[str, float]]:
-    """Return figures of shape (pipeline_parallel, n) by name on each layout's worst rank."""
-    columns = (figure[binding, np.arange(len(binding))].tolist() for figure in figures.values())
-    return [dict(zip(figures, values, strict=True)) for values in zip(*columns, strict=True)]
+def _named(figures: Mapping[str, Array]) -> list[dict[str, float]]:
+    """Return figures by name, each of shape (n,), for each layout."""
+    return [dict(zip(figures, values, strict=True)) for values in _numbers(*figures.values())]
+
+
+def _numbers(*figures: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    """Return figures of shape (n,) as numbers by layout."""
+    return zip(*(figure.tolist() for figure in figures), strict=True)
+
+
+def _late(of_each: Callable[[], Sequence[T]], at: int) -> T:
+    """Return what stands for a figure of one layout until it is read."""
+    return deferred(lambda: of_each()[at])
 
 
 def _stages(priced: Sized) -> Iterator[tuple[StageMemory, ...]]:
@@ -251,11 +263,8 @@ def _on_host(priced: Sized, at: int) -> dict[str, Any]:
     }
 
 
-def _outside(priced: Sized) -> Mapping[str, Array]:
-    """Return what stands outside the allocator by part, shape (pipeline_parallel, n)."""
-    outside, shape = priced.memory.outside, priced.memory.device.shape
-    names = ("context", "communicators", "user_buffers", "ring_buffers", "fragmentation", "cached", "streams")
-    return {name: np.broadcast_to(getattr(outside, name), shape) for name in names}
+_OUTSIDE: Final = ("context", "communicators", "user_buffers", "ring_buffers", "fragmentation", "cached", "streams")
+"""What stands outside the allocator, by part."""
 
 
 def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[ThroughputEstimate]:
@@ -265,7 +274,7 @@ def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[Throughpu
     again = _recomputed_flops(priced, layouts).tolist()
     fill = step.pipeline.fill.tolist()
     pace = (step.pipeline.micro_batches * step.pipeline.pace_seconds).tolist()
-    parts, stages = cache(lambda: step.parts(priced.pricing)), cache(lambda: [*_stage_times(priced)])
+    parts, stages = cache(lambda: _named(step.parts(priced.pricing))), cache(lambda: [*_stage_times(priced)])
     for at, seconds in enumerate(step.total.tolist()):
         tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
         yield ThroughputEstimate(
@@ -277,10 +286,10 @@ def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[Throughpu
             causal_mfu=(flops - masked) * tokens_rate / peak,
             bubble_fraction=fill[at] / (pace[at] + fill[at]),
             interval_seconds=None,
-            parts_seconds=deferred(lambda at=at: {name: float(value[at]) for name, value in parts().items()}),
+            parts_seconds=_late(parts, at),
             model_flops_per_token=flops,
             schedule=schedule_of(priced.pricing),
-            stages=deferred(lambda at=at: stages()[at]),
+            stages=_late(stages, at),
         )
 
 
