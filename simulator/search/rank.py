@@ -555,11 +555,11 @@ def equal_to_first(layouts: Sequence[PricedLayout], beside: Sequence[PricedLayou
 
 
 def surer_than_first(
-    estimates: Sequence[Estimate], equal: Sequence[int], upper_ends: Sequence[float] | None = None
+    estimates: Sequence[Estimate], equal: Sequence[int], upper_end: Callable[[int], float] | None = None
 ) -> int | None:
     """Return the position, among those equal to the first, of the surer one; None where the first is.
 
-    Surer is the smallest of `upper_ends`, by default of the step time, or, where the first may not fit, the largest
+    Surer is the smallest `upper_end`, by default of the step time, or, where the first may not fit, the largest
     probability to fit.
     """
     if not equal:
@@ -572,9 +572,7 @@ def surer_than_first(
         if fits[best] > room:
             return best
 
-    def end(position: int) -> float:
-        return _slowest(estimates[position]) if upper_ends is None else upper_ends[position]
-
+    end = upper_end or (lambda position: _slowest(estimates[position]))
     best = min(equal, key=end)
     return best if end(best) < end(0) else None
 

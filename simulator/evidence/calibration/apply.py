@@ -82,14 +82,6 @@ def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart
     return np.asarray(variance if outside is None else variance + (UNMEASURED_OUTSIDE * outside) ** 2)
 
 
-def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart) -> Matrix:
-    """Return the slopes of each layout's logarithmic step time by the coefficients, shape (layouts, coefficients)."""
-    slopes = np.zeros((len(layouts), len(part.names)))
-    for positions, pricing in pricings_of(scenario, layouts):
-        slopes[positions] = _time_slopes(pricing, tuple(part.values.items()))
-    return slopes
-
-
 @derived
 def _time_slopes(pricing: Pricing, fitted: tuple[tuple[str, float], ...]) -> Matrix:
     """Return the slopes of each logarithmic step time by the coefficients."""
@@ -315,8 +307,9 @@ class Applied(NamedTuple):
         part = _serving(self.time, part, "time", covered=True)
         slopes = np.zeros((len(alternatives), len(part.names)))
         for scenario in {id(distinct): distinct for distinct, _ in alternatives}.values():
-            positions = [at for at, (other, _) in enumerate(alternatives) if other is scenario]
-            slopes[positions] = time_slopes(scenario, [alternatives[at][1] for at in positions], part)
+            of_scenario = np.array([at for at, (other, _) in enumerate(alternatives) if other is scenario])
+            for positions, pricing in pricings_of(scenario, (alternatives[at][1] for at in of_scenario)):
+                slopes[of_scenario[positions]] = _time_slopes(pricing, tuple(part.values.items()))
         apart = slopes - slopes[0]
         variances = np.einsum("ni,ij,nj->n", apart, part.covariance, apart)
         sort = sort_of_prediction("time", alternatives[0][0])
