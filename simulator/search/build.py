@@ -110,12 +110,11 @@ def fitting_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> dict[int
 
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:
     """Price layouts in their order, without intervals; unless `ruled`, they are known to break no rule."""
-    estimates: list[Estimate | None] = [None] * len(layouts)
+    estimates: dict[int, Estimate] = {}
     for positions, pricing in pricings_of(scenario, layouts):
         of_block = _estimates_of(price(pricing), [layouts[at] for at in positions], ruled=ruled)
-        for position, estimate in zip(positions, of_block, strict=True):
-            estimates[position] = estimate
-    return [estimate for estimate in estimates if estimate is not None]
+        estimates |= zip(positions, of_block, strict=True)
+    return [estimates[at] for at in range(len(layouts))]
 
 
 def _estimates_of(priced: Sized, layouts: Sequence[Layout], *, ruled: bool) -> list[Estimate]:
