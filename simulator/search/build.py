@@ -172,11 +172,6 @@ def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
     return "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
 
 
-def _by_layout(figures: NDArray[Any]) -> list[Any]:
-    """Return figures of shape (..., n) as numbers by layout, then by the other axes, the last first."""
-    return list(figures.T.tolist())
-
-
 def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
     """Yield the memory of each layout of a block; its parts and ranks are put together when they are read."""
     memory, binding = priced.memory, priced.binding_stage
@@ -185,11 +180,12 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
     def on_worst(figure: Any) -> NDArray[Any]:
         return np.broadcast_to(figure, memory.device.shape)[binding, np.arange(len(binding))]
 
-    of_worst = map(on_worst, (memory.device, memory.reserved, memory.allocated, memory.moment))
+    figures = (memory.device, memory.reserved, memory.allocated, memory.moment)
+    of_worst = zip(binding.tolist(), *(on_worst(figure).tolist() for figure in figures), strict=True)
     parts = cache(lambda: _named({name: on_worst(size) for name, size in memory.parts().items()}))
     outside = cache(lambda: _named({name: on_worst(getattr(memory.outside, name)) for name in _OUTSIDE}))
     stages = cache(lambda: [*_stages(priced)])
-    for at, (rank, device, reserved, allocated, moment) in enumerate(_numbers(binding, *of_worst)):
+    for at, (rank, device, reserved, allocated, moment) in enumerate(of_worst):
         yield MemoryEstimate(
             device_bytes=device,
             reserved_bytes=reserved,
@@ -209,12 +205,8 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
 
 def _named(figures: Mapping[str, Array]) -> list[dict[str, float]]:
     """Return figures by name, each of shape (n,), for each layout."""
-    return [dict(zip(figures, values, strict=True)) for values in _numbers(*figures.values())]
-
-
-def _numbers(*figures: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return figures of shape (n,) as numbers by layout."""
-    return zip(*(figure.tolist() for figure in figures), strict=True)
+    columns = (figure.tolist() for figure in figures.values())
+    return [dict(zip(figures, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _late(of_each: Callable[[], Sequence[T]], at: int) -> T:
@@ -229,7 +221,7 @@ def _stages(priced: Sized) -> Iterator[tuple[StageMemory, ...]]:
     hardware = [of_kind[group] for group in memory.contents.group[memory.contents.kind]]
     parts, moments = memory.parts(), [moment.name for moment in memory.moments]
     figures = (memory.device, memory.reserved, memory.allocated, memory.after_step, memory.moment)
-    for by_stage in zip(*(_by_layout(figure) for figure in (*figures, np.array([*parts.values()]))), strict=True):
+    for by_stage in zip(*(figure.T.tolist() for figure in (*figures, np.array([*parts.values()]))), strict=True):
         yield tuple(
             StageMemory(
                 stage=stage,
@@ -295,8 +287,8 @@ def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[Throughpu
 def _stage_times(priced: Priced) -> Iterator[tuple[StageTime, ...]]:
     """Yield the work of every rank of each layout of a block."""
     work, kinds = priced.step.work, priced.memory.contents.kind.tolist()
-    passes = [_by_layout(figure) for figure in (work.forward, work.backward)]
-    chunks = [[_by_layout(figure) for figure in (each.forward, each.backward, each.weights)] for each in work.by_chunk]
+    passes = [figure.T.tolist() for figure in (work.forward, work.backward)]
+    chunks = [[figure.T.tolist() for figure in (each.forward, each.backward, each.weights)] for each in work.by_chunk]
     for at in range(len(priced.pricing)):
         yield tuple(
             StageTime(
