@@ -12,7 +12,7 @@ from simulator.cost.pricing import price
 from simulator.late import deferred, read_late
 from simulator.recipes.check import judge
 from simulator.records import Record, replace
-from simulator.search import alternatives
+from simulator.search import alternatives, build
 from tests.runner.fakes import HARDWARE, TINY
 
 
@@ -123,3 +123,31 @@ def test_advice_on_a_recipe_is_computed_when_it_is_read_and_its_defects_hide_not
         warnings.simplefilter("error")
         assert result.peaks is None  # said once
     assert len(asked) == 1
+
+
+def test_an_estimate_puts_its_parts_and_ranks_together_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a ranking shows of its layouts needs none of their ranks."""
+    read: list[str] = []
+
+    def counted(name: str) -> Any:
+        function = getattr(build, name)
+
+        def call(*args: Any) -> Any:
+            read.append(name)
+            return function(*args)
+
+        return call
+
+    for name in ("_stages", "_stage_times"):
+        monkeypatch.setattr(build, name, counted(name))
+    ranking = simulator.rank(model=str(TINY), hardware=str(HARDWARE), devices=2)
+    best = ranking.estimates[0]
+    assert best.memory.parts_bytes
+    assert best.throughput.parts_seconds
+    assert read == []
+    assert sum(best.memory.stages[best.memory.binding_stage].parts_bytes.values()) == pytest.approx(
+        best.memory.device_bytes
+    )
+    assert len(best.throughput.stages) == best.layout.pipeline_parallel
+    assert read == ["_stages", "_stage_times"]
+    assert pickle.loads(pickle.dumps(best)) == best  # noqa: S301  just made

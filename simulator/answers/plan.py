@@ -360,7 +360,7 @@ class Plan(Tabular, Record, kw_only=True):
         choices = [choice for choice in (self.best, *self.equal) if choice is not None]
         estimates = [choice.estimate for choice in choices if choice.estimate is not None]
         ends = [interval.high for choice in choices if (interval := _figure_interval(choice)) is not None]
-        position = surer_than_first(estimates, range(1, len(choices)), ends)
+        position = surer_than_first(estimates, range(1, len(choices)), ends.__getitem__)
         return None if position is None else choices[position]
 
     def _whole_range_better(self, choice: Choice, other: Choice) -> bool:

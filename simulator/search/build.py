@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -42,6 +43,8 @@ from simulator.question.vocabulary import NARROW
 from simulator.records import replace
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout
+
+T = TypeVar("T")
 
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
@@ -107,12 +110,11 @@ def fitting_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> dict[int
 
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:
     """Price layouts in their order, without intervals; unless `ruled`, they are known to break no rule."""
-    estimates: list[Estimate | None] = [None] * len(layouts)
+    estimates: dict[int, Estimate] = {}
     for positions, pricing in pricings_of(scenario, layouts):
         of_block = _estimates_of(price(pricing), [layouts[at] for at in positions], ruled=ruled)
-        for position, estimate in zip(positions, of_block, strict=True):
-            estimates[position] = estimate
-    return [estimate for estimate in estimates if estimate is not None]
+        estimates |= zip(positions, of_block, strict=True)
+    return [estimates[at] for at in range(len(layouts))]
 
 
 def _estimates_of(priced: Sized, layouts: Sequence[Layout], *, ruled: bool) -> list[Estimate]:
@@ -170,22 +172,57 @@ def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
     return "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
 
 
-def _by_layout(figures: NDArray[Any]) -> list[Any]:
-    """Return figures of shape (..., n) as numbers by layout, then by the other axes, the last first."""
-    return list(figures.T.tolist())
-
-
 def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
-    """Yield the memory of each layout of a block."""
+    """Yield the memory of each layout of a block; its parts and ranks are put together when they are read."""
+    memory, binding = priced.memory, priced.binding_stage
+    kinds, group = priced.pricing.scenario.kinds_of_device, memory.contents.group[memory.contents.kind]
+
+    def on_worst(figure: Any) -> NDArray[Any]:
+        return np.broadcast_to(figure, memory.device.shape)[binding, np.arange(len(binding))]
+
+    figures = (memory.device, memory.reserved, memory.allocated, memory.moment)
+    of_worst = zip(binding.tolist(), *(on_worst(figure).tolist() for figure in figures), strict=True)
+    parts = cache(lambda: _named({name: on_worst(size) for name, size in memory.parts().items()}))
+    outside = cache(lambda: _named({name: on_worst(getattr(memory.outside, name)) for name in _OUTSIDE}))
+    stages = cache(lambda: [*_stages(priced)])
+    for at, (rank, device, reserved, allocated, moment) in enumerate(of_worst):
+        yield MemoryEstimate(
+            device_bytes=device,
+            reserved_bytes=reserved,
+            allocated_bytes=allocated,
+            capacity_bytes=kinds[group[rank]].usable_memory_bytes,
+            interval_bytes=None,
+            fit_probability=None,
+            binding_stage=rank,
+            moment=memory.moments[moment].name,
+            parts_bytes=_late(parts, at),
+            outside_parts_bytes=_late(outside, at),
+            stages=_late(stages, at),
+            host_capacity_bytes=host_capacity_bytes(priced.pricing),
+            **_on_host(priced, at),
+        )
+
+
+def _named(figures: Mapping[str, Array]) -> list[dict[str, float]]:
+    """Return figures by name, each of shape (n,), for each layout."""
+    columns = (figure.tolist() for figure in figures.values())
+    return [dict(zip(figures, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _late(of_each: Callable[[], Sequence[T]], at: int) -> T:
+    """Return what stands for a figure of one layout until it is read."""
+    return deferred(lambda: of_each()[at])
+
+
+def _stages(priced: Sized) -> Iterator[tuple[StageMemory, ...]]:
+    """Yield the memory of every rank of each layout of a block."""
     memory, kinds = priced.memory, priced.pricing.scenario.kinds_of_device
     of_kind = [(kind.name, kind.usable_memory_bytes) for kind in kinds]
     hardware = [of_kind[group] for group in memory.contents.group[memory.contents.kind]]
     parts, moments = memory.parts(), [moment.name for moment in memory.moments]
     figures = (memory.device, memory.reserved, memory.allocated, memory.after_step, memory.moment)
-    by_layout = zip(*(_by_layout(figure) for figure in (*figures, np.array([*parts.values()]))), strict=True)
-    outside = _outside(priced)
-    for at, by_stage in enumerate(by_layout):
-        stages = tuple(
+    for by_stage in zip(*(figure.T.tolist() for figure in (*figures, np.array([*parts.values()]))), strict=True):
+        yield tuple(
             StageMemory(
                 stage=stage,
                 layers=layers,
@@ -202,23 +239,6 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
                 zip(priced.block.stage_layers, hardware, *by_stage, strict=True)
             )
         )
-        binding = int(priced.binding_stage[at])
-        worst = stages[binding]
-        yield MemoryEstimate(
-            device_bytes=worst.device_bytes,
-            reserved_bytes=worst.reserved_bytes,
-            allocated_bytes=worst.allocated_bytes,
-            capacity_bytes=worst.capacity_bytes,
-            interval_bytes=None,
-            fit_probability=None,
-            binding_stage=binding,
-            moment=worst.moment,
-            parts_bytes=worst.parts_bytes,
-            outside_parts_bytes={name: float(size[binding, at]) for name, size in outside.items()},
-            stages=stages,
-            host_capacity_bytes=host_capacity_bytes(priced.pricing),
-            **_on_host(priced, at),
-        )
 
 
 def _on_host(priced: Sized, at: int) -> dict[str, Any]:
@@ -234,25 +254,18 @@ def _on_host(priced: Sized, at: int) -> dict[str, Any]:
     }
 
 
-def _outside(priced: Sized) -> Mapping[str, Array]:
-    """Return what stands outside the allocator by part, shape (pipeline_parallel, n)."""
-    outside, shape = priced.memory.outside, priced.memory.device.shape
-    names = ("context", "communicators", "user_buffers", "ring_buffers", "fragmentation", "cached", "streams")
-    return {name: np.broadcast_to(getattr(outside, name), shape) for name in names}
+_OUTSIDE: Final = ("context", "communicators", "user_buffers", "ring_buffers", "fragmentation", "cached", "streams")
+"""What stands outside the allocator, by part."""
 
 
 def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[ThroughputEstimate]:
-    """Yield the speed of each layout of a block."""
+    """Yield the speed of each layout of a block; its parts and ranks are put together when they are read."""
     scenario, step = priced.pricing.scenario, priced.step
     flops, peak, masked = model_flops_per_token(scenario), _mean_peak(scenario), masked_flops_per_token(scenario)
-    again, kinds = _recomputed_flops(priced, layouts).tolist(), priced.memory.contents.kind.tolist()
+    again = _recomputed_flops(priced, layouts).tolist()
     fill = step.pipeline.fill.tolist()
     pace = (step.pipeline.micro_batches * step.pipeline.pace_seconds).tolist()
-    parts, schedule = step.parts(priced.pricing), schedule_of(priced.pricing)
-    passes = [_by_layout(figure) for figure in (step.work.forward, step.work.backward)]
-    chunks = [
-        [_by_layout(figure) for figure in (each.forward, each.backward, each.weights)] for each in step.work.by_chunk
-    ]
+    parts, stages = cache(lambda: _named(step.parts(priced.pricing))), cache(lambda: [*_stage_times(priced)])
     for at, seconds in enumerate(step.total.tolist()):
         tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
         yield ThroughputEstimate(
@@ -264,18 +277,27 @@ def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[Throughpu
             causal_mfu=(flops - masked) * tokens_rate / peak,
             bubble_fraction=fill[at] / (pace[at] + fill[at]),
             interval_seconds=None,
-            parts_seconds={name: float(value[at]) for name, value in parts.items()},
+            parts_seconds=_late(parts, at),
             model_flops_per_token=flops,
-            schedule=schedule,
-            stages=tuple(
-                StageTime(
-                    stage=stage,
-                    forward_seconds=passes[0][at][kind],
-                    backward_seconds=passes[1][at][kind],
-                    chunk_seconds=tuple(ChunkTime(*(figure[at][kind] for figure in chunk)) for chunk in chunks),
-                )
-                for stage, kind in enumerate(kinds)
-            ),
+            schedule=schedule_of(priced.pricing),
+            stages=_late(stages, at),
+        )
+
+
+def _stage_times(priced: Priced) -> Iterator[tuple[StageTime, ...]]:
+    """Yield the work of every rank of each layout of a block."""
+    work, kinds = priced.step.work, priced.memory.contents.kind.tolist()
+    passes = [figure.T.tolist() for figure in (work.forward, work.backward)]
+    chunks = [[figure.T.tolist() for figure in (each.forward, each.backward, each.weights)] for each in work.by_chunk]
+    for at in range(len(priced.pricing)):
+        yield tuple(
+            StageTime(
+                stage=stage,
+                forward_seconds=passes[0][at][kind],
+                backward_seconds=passes[1][at][kind],
+                chunk_seconds=tuple(ChunkTime(*(figure[at][kind] for figure in chunk)) for chunk in chunks),
+            )
+            for stage, kind in enumerate(kinds)
         )
 
 

@@ -15,7 +15,7 @@ from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.timing.step import ROUNDING, min_step_seconds
+from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -165,7 +165,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     while len(left := shortlist.entering(priced, left)):
         lot, left = left[:_OFFERED_AT_ONCE], left[_OFFERED_AT_ONCE:]
         if not judged[lot].all():
-            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)]))
+            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)])) if shortlist.limit > 1 else lot
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
@@ -272,7 +272,9 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
         if not len(allowed):
             continue
         # Until a layout is known no bound spares one.
-        below = _may_fit(allowed) & ((min_step_seconds(allowed) < bar()) if bar() < np.inf else True)
+        below = np.ones(len(allowed), np.bool_) if bar() == np.inf else min_step_seconds(allowed) < bar()
+        if len(allowed) > _FEW or bar() == np.inf:
+            below &= _may_fit(allowed)
         if not below.any():
             continue
         sized = size(allowed if below.all() else allowed.take(below))
@@ -422,8 +424,8 @@ def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, M
     broken: list[tuple[Rule, Mask]] = []
     left, at, alive = pricing, np.arange(len(pricing)), np.ones(len(pricing), dtype=np.bool_)
     for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
-        hit = alive & rule.broken(left)
-        if hit.any():
+        hit = rule.broken(left)
+        if np.count_nonzero(hit) and (hit := alive & hit).any():
             whole = np.zeros(len(pricing), dtype=np.bool_)
             whole[at[hit]] = True
             broken.append((rule, whole))
@@ -448,20 +450,32 @@ def searches_partial(scenario: Scenario, space: Space) -> bool:
 def solved(sized: Sized, below: float = np.inf) -> Sized | None:
     """Return layouts that fit only with recompute, with the fewest recomputed layers that fit; None if none.
 
-    Layouts that need all layers of the largest chunk, or take `below` seconds without any, are left out.
+    Layouts that need all layers of the largest chunk, or take `below` seconds, are left out.
     """
     pricing, fitting = sized.pricing, sized.verdict == FITS
     wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
-    if wanted.any() and below < np.inf:
-        wanted &= min_step_seconds(pricing) < below
     if not wanted.any():
         return None
     if pricing.sizes is not None:  # the same layouts without recompute are often in the block
         kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
         wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
     pricing = pricing.take(wanted)
+    if below < np.inf and len(pricing):
+        pricing = _fitting_below(pricing, below)
     low = np.full(len(pricing), -1.0)
     return _fewest(pricing, low, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
+
+
+def _fitting_below(pricing: Pricing, below: float) -> Pricing:
+    """Return the layouts that fit with as many recomputed layers as may leave them under `below` seconds."""
+    most = _largest_chunk(pricing.block) - 1.0
+    rows = max(min(_SIZED_AT_ONCE // len(pricing), int(most.max())), 1)
+    tried = np.ceil(np.outer(np.arange(1, rows + 1), most) / rows)  # shape (rows, n)
+    each = np.tile(np.arange(len(pricing), dtype=np.intp), rows)
+    seconds = least_step_seconds(_with_layers(pricing.take(each), tried.ravel())).reshape(tried.shape)
+    layers = np.min(np.where(seconds < below, most, tried - 1.0), axis=0)
+    pricing, layers = pricing.take(layers > 0.0), layers[layers > 0.0]
+    return pricing.take(size(_with_layers(pricing, layers)).verdict == FITS) if len(pricing) else pricing
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
@@ -541,11 +555,11 @@ def equal_to_first(layouts: Sequence[PricedLayout], beside: Sequence[PricedLayou
 
 
 def surer_than_first(
-    estimates: Sequence[Estimate], equal: Sequence[int], upper_ends: Sequence[float] | None = None
+    estimates: Sequence[Estimate], equal: Sequence[int], upper_end: Callable[[int], float] | None = None
 ) -> int | None:
     """Return the position, among those equal to the first, of the surer one; None where the first is.
 
-    Surer is the smallest of `upper_ends`, by default of the step time, or, where the first may not fit, the largest
+    Surer is the smallest `upper_end`, by default of the step time, or, where the first may not fit, the largest
     probability to fit.
     """
     if not equal:
@@ -557,9 +571,10 @@ def surer_than_first(
         best = max(fits, key=lambda position: fits[position])
         if fits[best] > room:
             return best
-    ends = [*map(_slowest, estimates)] if upper_ends is None else upper_ends
-    best = min(equal, key=ends.__getitem__)
-    return best if ends[best] < ends[0] else None
+
+    end = upper_end or (lambda position: _slowest(estimates[position]))
+    best = min(equal, key=end)
+    return best if end(best) < end(0) else None
 
 
 def _slowest(estimate: Estimate) -> float:

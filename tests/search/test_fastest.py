@@ -8,8 +8,9 @@ import pytest
 
 from simulator.api import scenario_of as question
 from simulator.cost.derived import Pricing
-from simulator.cost.pricing.price import FITS, price, size
-from simulator.cost.timing.step import min_step_seconds
+from simulator.cost.pricing.price import FITS, Sized, price, size, timed
+from simulator.cost.timing.step import least_step_seconds, min_step_seconds
+from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import Offload
 from simulator.search import space as space_module
@@ -25,6 +26,7 @@ from simulator.search.rank import (
     lawful,
     least_devices,
     search,
+    solved,
 )
 from simulator.search.rules import RULES
 from simulator.search.space import Query, Space, blocks
@@ -73,6 +75,29 @@ def test_a_rule_is_said_to_drop_what_no_earlier_one_did(scenario: Scenario) -> N
         left, broken = lawful(Space(tensor_parallel_across_nodes=True), block)
         assert {rule.id: mask.tolist() for rule, mask in broken} == expected
         assert np.array_equal(left.block.tensor_parallel, block.block.tensor_parallel[alive])
+
+
+@pytest.mark.parametrize("scenario", [QUESTIONS[0], QUESTIONS[2]], ids=named)
+def test_no_partly_recomputed_layout_under_a_bound_is_left_out(scenario: Scenario) -> None:
+    """And some beyond it are."""
+    left_out = 0
+    for block in blocks(scenario, Space()):
+        sized = size(lawful(Space(), block)[0])
+        if (every := solved(sized)) is None:
+            continue
+        seconds = timed(every).step.total
+        for below in (*np.quantile(seconds, (0.1, 0.5, 0.9)), np.nextafter(seconds.min(), 0.0)):
+            found = solved(sized, float(below))
+            assert faster(found, below) == faster(every, below)
+            left_out += len(every.pricing) - (0 if found is None else len(found.pricing))
+    assert left_out
+
+
+def faster(sized: Sized | None, below: float) -> list[Layout]:
+    """Layouts that take less than a bound."""
+    if sized is None:
+        return []
+    return [sized.block.layout(int(at)) for at in np.flatnonzero(timed(sized).step.total < below)]
 
 
 def test_where_nothing_fits_nothing_is_found() -> None:
@@ -134,8 +159,9 @@ def fitting(pricings: Iterable[Pricing]) -> int:
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
 def test_no_step_is_faster_than_its_bound(scenario: Scenario) -> None:
     for block in blocks(scenario, Space(offload=("none", "optimizer", "activations"))):
-        least, step = min_step_seconds(block), price(block).step.total
-        assert (least <= step * (1.0 + 1e-9)).all()
+        least, own, step = min_step_seconds(block), least_step_seconds(block), price(block).step.total
+        assert (least <= own * (1.0 + 1e-9)).all()
+        assert (own <= step * (1.0 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)

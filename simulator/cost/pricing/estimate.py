@@ -77,7 +77,7 @@ class StageMemory(Record, kw_only=True):
 _TAIL = 0.05  # probability beyond each end of a 90 % interval
 
 
-@read_late("interval_bytes", "fit_probability")
+@read_late("interval_bytes", "fit_probability", "parts_bytes", "outside_parts_bytes", "stages")
 class MemoryEstimate(Record, kw_only=True):
     """Memory of a layout on its worst rank and on all ranks."""
 
@@ -181,7 +181,7 @@ class StageTime(Record, kw_only=True):
     """Times of each model chunk where passes were run one by one; else chunks have equal shares."""
 
 
-@read_late("interval_seconds")
+@read_late("interval_seconds", "parts_seconds", "stages")
 class ThroughputEstimate(Record, kw_only=True):
     """Speed of one optimizer step."""
 
@@ -233,7 +233,7 @@ class NextMeasurement(Record):
     """Half of the 90 % interval after it, in the logarithm; the result of the run itself is unknown."""
 
 
-@read_late("contributions", "next_measurement")
+@read_late("contributions", "next_measurement", "notes")
 class Provenance(Record):
     """Basis of the numbers."""
 

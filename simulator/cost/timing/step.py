@@ -508,8 +508,14 @@ def step_seconds(
 @of_sizes
 def min_step_seconds(pricing: Pricing) -> Array:
     """Return a cheap lower bound on a step's seconds with any recompute, shape (n,): its passes without."""
-    bare = pricing.by_mean.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
-    return _least_seconds(pricing.scenario, pipeline_seconds(bare, stage_work(bare)))
+    without = np.full(len(pricing), BY_NAME["recompute"].encoded("none"))
+    return least_step_seconds(pricing.by_mean.changed(recompute=without))
+
+
+def least_step_seconds(pricing: Pricing) -> Array:
+    """Return a lower bound on a step's seconds, shape (n,): its passes."""
+    pricing = pricing.by_mean
+    return _least_seconds(pricing.scenario, pipeline_seconds(pricing, stage_work(pricing)))
 
 
 ROUNDING = 1.0 - 1e-9

@@ -82,14 +82,6 @@ def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart
     return np.asarray(variance if outside is None else variance + (UNMEASURED_OUTSIDE * outside) ** 2)
 
 
-def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart) -> Matrix:
-    """Return the slopes of each layout's logarithmic step time by the coefficients, shape (layouts, coefficients)."""
-    slopes = np.zeros((len(layouts), len(part.names)))
-    for positions, pricing in pricings_of(scenario, layouts):
-        slopes[positions] = _time_slopes(pricing, tuple(part.values.items()))
-    return slopes
-
-
 @derived
 def _time_slopes(pricing: Pricing, fitted: tuple[tuple[str, float], ...]) -> Matrix:
     """Return the slopes of each logarithmic step time by the coefficients."""
@@ -315,8 +307,9 @@ class Applied(NamedTuple):
         part = _serving(self.time, part, "time", covered=True)
         slopes = np.zeros((len(alternatives), len(part.names)))
         for scenario in {id(distinct): distinct for distinct, _ in alternatives}.values():
-            positions = [at for at, (other, _) in enumerate(alternatives) if other is scenario]
-            slopes[positions] = time_slopes(scenario, [alternatives[at][1] for at in positions], part)
+            of_scenario = np.array([at for at, (other, _) in enumerate(alternatives) if other is scenario])
+            for positions, pricing in pricings_of(scenario, (alternatives[at][1] for at in of_scenario)):
+                slopes[of_scenario[positions]] = _time_slopes(pricing, tuple(part.values.items()))
         apart = slopes - slopes[0]
         variances = np.einsum("ni,ij,nj->n", apart, part.covariance, apart)
         sort = sort_of_prediction("time", alternatives[0][0])
@@ -477,7 +470,7 @@ def with_calibration(
 
     `variance` is that of `layout_variances`.
     """
-    result, notes = estimate, list(estimate.provenance.notes)
+    result, notes = estimate, list[Callable[[], list[str]]]()
     words: list[RangeWords] = []
     ranges: dict[CoefficientKind, _Range] = {}
     for kind in KINDS:
@@ -493,12 +486,9 @@ def with_calibration(
             result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
             result = replace(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))
-        if part.known:
-            # Nothing was fitted, so there is no range of memory; the words are those of the speed.
-            notes.append(f"{kind}: {part.known}")
-            continue
-        words.append(where)
-        notes += _notes(_FIGURES[kind], scenario, estimate, calibration, where)
+        notes.append(partial(_notes, kind, scenario, estimate, calibration, where))
+        if not part.known:  # else nothing was fitted, and there is no range of memory; the words are those of the speed
+            words.append(where)
     if not words:
         return replace(result, provenance=replace(result.provenance, calibration=used.name))
     worst = RangeWords(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
@@ -515,7 +505,7 @@ def with_calibration(
         result.provenance,
         calibration=used.name,
         status=worst.worst,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=deferred(lambda: tuple(dict.fromkeys(chain(estimate.provenance.notes, *(each() for each in notes))))),
         **worst._asdict(),
         contributions=deferred(contributions),
         next_measurement=deferred(measurement),
@@ -543,9 +533,6 @@ class _Range(Bare):
     def deviation(self) -> float:
         """Return the relative deviation."""
         return self.unit.deviation(self.serving.sizes)
-
-
-_FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
 @lru_cache(maxsize=64)
@@ -586,11 +573,16 @@ def _words_of(calibration: Calibration, kind: CoefficientKind, scenario: Scenari
     return places_beside(calibration.range, part.coverage, calibration.family, scenario)
 
 
-def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords) -> list[str]:
-    """Return a note on a family without rows or a layout outside the range; none where it is covered."""
+def _notes(
+    kind: CoefficientKind, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords
+) -> list[str]:
+    """Return a note on known figures, a family without rows or a layout outside the range; none where it is covered."""
+    if (part := calibration.part(kind)) is not None and part.known:
+        return [f"{kind}: {part.known}"]
     if where.device == "never":
         family = scenario.hardware.family
-        text = f"{kind}: no measured run of family {family}; coefficients as shares of this device's peaks"
+        figure = "speed" if kind == "time" else kind
+        text = f"{figure}: no measured run of family {family}; coefficients as shares of this device's peaks"
         return [f"{text} from the families that have some, and the range as wide as families left out are missed"]
     if where.worst not in _COVERED:
         reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))

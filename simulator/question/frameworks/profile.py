@@ -217,10 +217,12 @@ class FrameworkProfile(Switches, kw_only=True):
 
     # Data types of the training state.
     parameter_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"))
-    gradient_dtype: DType = switch(default="fp32", choices=("fp32", "bf16"))
+    gradient_dtype: DType = switch(default="fp32", choices=("fp32", "bf16"), moves=("memory", "host", "passes", "step"))
     reduce_dtype: str = switch(default="gradient", choices=("gradient", "fp32", "bf16"))
     optimizer: str = switch(default="adamw", choices=(*OPTIMIZERS,))
-    optimizer_dtype: MomentDType = switch(default="fp32", choices=("fp32", "bf16", "fp8"))
+    optimizer_dtype: MomentDType = switch(
+        default="fp32", choices=("fp32", "bf16", "fp8"), moves=("memory", "host", "step")
+    )
     master_weights: bool = switch(default=True)
     master_weight_dtype: DType = switch(default="fp32", choices=("fp32", "bf16"))
     fp32_router: bool = switch(default=False)
