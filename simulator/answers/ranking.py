@@ -29,7 +29,7 @@ from simulator.search.alternatives import (
     with_switches,
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
-from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
+from simulator.search.rank import Progress, best_of, equal_to_first, nearest_of, progress_part, search, spread, surer_than_first
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
@@ -192,12 +192,11 @@ def fastest(
     question: Question, *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
-    best = recommended(question, space, min_fit_probability)
-    if best is not None:
-        return Fastest(best, None)
-    searched = search(query_of(question, space, min_fit_probability), top=1)
-    nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
-    return Fastest(None, estimates_of(nearest)[0] if nearest else None)
+    query = query_of(question, space, min_fit_probability)
+    if (best := best_of(query)) is not None:
+        return Fastest(estimates_of([best])[0], None)
+    nearest = nearest_of(query)
+    return Fastest(None, None if nearest is None else estimates_of([nearest])[0])
 
 
 def recommended(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Literal
 
@@ -234,14 +237,38 @@ def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> P
     The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: shortlist.bar):
-        raisable += _raisable(query, priced, _offer(shortlist, priced, where))
-        if first and shortlist.entries:
+    best, raisable = _First(Shortlist(query, 1, keeps=True, below=below)), list[Raisable]()
+    for number, priced, where in layouts_below(query, best.bar):
+        with best.part(number) as shortlist:
+            raisable += _raisable(query, priced, _offer(shortlist, priced, where))
+        if first and best.shortlist.entries:
             break
     else:
-        _offer_raised(shortlist, raisable)
-    return next(iter(shortlist.layouts), None)
+        _offer_raised(best.shortlist, raisable)
+    return next(iter(best.shortlist.layouts), None)
+
+
+def nearest_of(query: Query) -> PricedLayout | None:
+    """Return what a `search` without any likely layout puts first: the fastest that fits or starves, or the smallest.
+
+    None where every layout breaks a rule.
+    """
+    fits = best_of(replace(query, min_fit_probability=0.0))
+    if fits is not None:
+        return fits
+    starved, smallest = _First(Shortlist(query, 1)), _First(Shortlist(query, 1, by="device_bytes"))
+    for number, pricing in _promising(query, min_step_seconds, _may_start, starved.bar, fullest=True):
+        sized = size(pricing)
+        priced = _timed(sized, np.where(sized.verdict == STARVED, starved.bar(number), -np.inf))
+        with starved.part(number) as shortlist:
+            if priced is not None:
+                shortlist.offer(priced, np.flatnonzero(priced.verdict == STARVED))
+    if starved.shortlist.entries:
+        return starved.shortlist.layouts[0]
+    for number, pricing in _promising(query, _least_bytes, _may_be, smallest.bar, fullest=True):
+        with smallest.part(number) as shortlist:
+            shortlist.offer(size(pricing), np.arange(len(pricing)))
+    return next(iter(smallest.shortlist.layouts), None)
 
 
 def fits_somewhere(query: Query) -> bool:
@@ -264,46 +291,133 @@ def least_devices(query: Query) -> float:
     return ROUNDING * float(np.min(lasting)) / room
 
 
-def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
-    """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    possible = _experts_possible if query.scenario.model.is_moe else None
-    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
-        allowed, _ = lawful(query.space, pricing)
-        if not len(allowed):
-            continue
-        # Until a layout is known no bound spares one.
-        below = _may_fit(allowed) & ((min_step_seconds(allowed) < bar()) if bar() < np.inf else True)
-        if not below.any():
-            continue
-        sized = size(allowed if below.all() else allowed.take(below))
-        yield from _timed_below(sized, bar)
+Bar = Callable[[int], float]
+"""Figure from which on no layout of a numbered part of a space counts; it may fall meanwhile."""
+
+
+def layouts_below(query: Query, bar: Bar) -> Iterator[tuple[int, Priced, Mask]]:
+    """Yield priced parts of the space, with masks of layouts that fit and take less than `bar` seconds."""
+    for number, pricing in _promising(query, min_step_seconds, _may_fit, bar):
+        sized = size(pricing)
+        yield from _timed_below(sized, number, bar)
         if searches_partial(query.scenario, query.space):
-            partial = solved(sized, bar())
-            yield from _timed_below(partial, bar) if partial is not None else ()
+            partial = solved(sized, bar(number + 1))
+            yield from _timed_below(partial, number + 1, bar) if partial is not None else ()
+
+
+def _promising(
+    query: Query,
+    bound: Callable[[Pricing], Array],
+    may: Callable[[Pricing], Mask],
+    bar: Bar,
+    *,
+    fullest: bool = False,
+) -> Iterator[tuple[int, Pricing]]:
+    """Yield lawful layouts that `may` be what is searched and whose `bound` is below `bar`, those of the least first.
+
+    Numbers rise in the order of the space, by two; as many layouts wait as a block holds.
+    """
+
+    def possible(pricing: Pricing) -> Mask:
+        divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
+        divide[divide] = may(pricing.take(divide))
+        return np.asarray(divide)
+
+    waiting: list[_Waiting] = []
+    of_experts = possible if query.scenario.model.is_moe else None
+    every = blocks(query.scenario, query.space, chunk=CHUNK, possible=of_experts, fullest=fullest)
+    for position, pricing in enumerate(every):
+        if sum(len(each.pricing) for each in waiting) + len(pricing) > CHUNK:
+            yield from _lots(query, waiting, bound, may, bar)
+        _wait(waiting, 2 * position, pricing, bound(pricing), judged=False)
+    yield from _lots(query, waiting, bound, may, bar)
+
+
+class _Waiting(NamedTuple):
+    """Part of a space that waits until its least bound is the lowest."""
+
+    least: float
+    number: int
+    judged: bool
+    """Whether what breaks rules or cannot be what is searched is gone."""
+    pricing: Pricing
+    bounds: Array
+    """Infinite for what was visited."""
+
+
+def _wait(waiting: list[_Waiting], number: int, pricing: Pricing, bounds: Array, *, judged: bool) -> None:
+    least = float(np.min(bounds, initial=np.inf))
+    if least < np.inf:
+        heappush(waiting, _Waiting(least, number, judged, pricing, bounds))
+
+
+def _lots(
+    query: Query,
+    waiting: list[_Waiting],
+    bound: Callable[[Pricing], Array],
+    may: Callable[[Pricing], Mask],
+    bar: Bar,
+) -> Iterator[tuple[int, Pricing]]:
+    """Yield what waits, the lowest bounds first, as long as they are below `bar`."""
+    while waiting:
+        _, number, judged, pricing, bounds = heappop(waiting)
+        below = np.flatnonzero(bounds < bar(number))
+        if not len(below):
+            continue
+        if not judged:
+            pricing = lawful(query.space, pricing.take(below))[0]
+            pricing = pricing.take(may(pricing)) if len(pricing) else pricing
+            _wait(waiting, number, pricing, bound(pricing) if len(pricing) else np.empty(0), judged=True)
+            continue
+        if len(below) > _LOT:
+            below = below[bounds[below] <= np.partition(bounds[below], _LOT)[_LOT]]
+        bounds = bounds.copy()
+        bounds[below] = np.inf
+        _wait(waiting, number, pricing, bounds, judged=True)
+        yield number, pricing.take(below)
+
+
+_LOT = 256  # layouts that are sized together, before others whose bounds are higher
 
 
 def _may_fit(pricing: Pricing) -> Mask:
     """Return which layouts have room for what lives between steps, with any recompute."""
-    kinds, group = pricing.scenario.kinds_of_device, pricing.contents.group
-    room = np.array([kind.usable_memory_bytes for kind in kinds]) * pricing.scenario.coefficients.memory.starved_from
-    return np.asarray((ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
+    return _have_room(pricing, pricing.scenario.coefficients.memory.starved_from)
 
 
-def _experts_possible(pricing: Pricing) -> Mask:
-    """Return which layouts may fit with sizes that experts and widths divide by: of as many experts, most do not."""
-    divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
-    divide[divide] = _may_fit(pricing.take(divide))
-    return np.asarray(divide)
+def _may_start(pricing: Pricing) -> Mask:
+    """Return the same of layouts that fit near capacity."""
+    return _have_room(pricing, pricing.scenario.coefficients.memory.starved_to)
+
+
+def _have_room(pricing: Pricing, share: float) -> Mask:
+    return np.asarray((ROUNDING * lasting_bytes(pricing) <= share * _room(pricing)).all(axis=0))
+
+
+def _room(pricing: Pricing) -> Array:
+    """Return the usable memory by kind of rank, shape (kinds, 1)."""
+    kinds = pricing.scenario.kinds_of_device
+    return np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
+
+
+def _may_be(pricing: Pricing) -> Mask:
+    return np.ones(len(pricing), dtype=np.bool_)
+
+
+def _least_bytes(pricing: Pricing) -> Array:
+    """Return a lower bound on the memory in use on the rank that needs most of its device, shape (n,)."""
+    room = _room(pricing)
+    return np.asarray(ROUNDING * np.min(room) * np.max(lasting_bytes(pricing) / room, axis=0))
 
 
 _OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})  # rules of a split and the experts' sizes alone
 
 
-def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
-    """Yield a timed block with its layouts that fit and take less than `bar`; nothing if none can."""
-    priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
+def _timed_below(sized: Sized, number: int, bar: Bar) -> Iterator[tuple[int, Priced, Mask]]:
+    """Yield a timed part with its layouts that fit and take less than `bar`; nothing if none can."""
+    priced = _timed(sized, np.where(sized.verdict == FITS, bar(number), -np.inf))
     if priced is not None:
-        yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
+        yield number, priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar(number)))
 
 
 class Entry(NamedTuple):
@@ -386,6 +500,27 @@ class Shortlist:
         for entry in sorted((*self.entries, *entering), key=self._figure):
             best.setdefault(entry.split, entry)
         self.entries = list(best.values())[: self.limit]
+
+
+@dataclass(slots=True)
+class _First:
+    """The first layout by a figure, of parts of a space that are visited in any order."""
+
+    shortlist: Shortlist
+    number: int = 0
+    """Part in which it was found."""
+
+    def bar(self, number: int) -> float:
+        """Return the figure from which on no layout of a part is first: an equal one is in a part before."""
+        return self.shortlist.bar if number >= self.number else float(np.nextafter(self.shortlist.bar, np.inf))
+
+    @contextmanager
+    def part(self, number: int) -> Iterator[Shortlist]:
+        """Give a shortlist of a part, whose layout becomes the first."""
+        own = dataclasses.replace(self.shortlist, below=self.bar(number), entries=[])
+        yield own
+        if own.entries:
+            self.shortlist.entries, self.number = own.entries, number
 
 
 def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
