@@ -193,9 +193,9 @@ def fastest(
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
     query = query_of(question, space, min_fit_probability)
-    if (best := best_of(query)) is not None:
+    if (best := best_of(query, misses=(misses := []))) is not None:
         return Fastest(estimates_of([best])[0], None)
-    nearest = nearest_of(query)
+    nearest = nearest_of(query, misses)
     return Fastest(None, None if nearest is None else estimates_of([nearest])[0])
 
 

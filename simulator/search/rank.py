@@ -221,54 +221,74 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     return likely
 
 
-def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
+def best_of(query: Query, below: float = np.inf, misses: list[_Misses] | None = None) -> PricedLayout | None:
     """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
     best: PricedLayout | None = None
     for alternative in reversed(query.alternatives()):  # of equal layouts that of the question as it stands
-        fastest = fastest_of(alternative, below)
+        missed = None if misses is None else _Misses(alternative)
+        fastest = fastest_of(alternative, below, missed)
         if fastest is not None:
             best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
+        if misses is not None and missed is not None:
+            misses.insert(0, missed)
     return best
 
 
-def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> PricedLayout | None:
+def fastest_of(
+    query: Query, below: float = np.inf, misses: _Misses | None = None, *, first: bool = False
+) -> PricedLayout | None:
     """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
-    The search skips layouts whose step takes `below` seconds or more.
+    The search skips layouts whose step takes `below` seconds or more. `misses` notes what else was seen before one was.
     """
     _counted(query)
     best, raisable = _First(Shortlist(query, 1, keeps=True, below=below)), list[Raisable]()
-    for number, priced, where in layouts_below(query, best.bar):
+    for number, priced, where in layouts_below(query, best.bar, misses):
         with best.part(number) as shortlist:
-            raisable += _raisable(query, priced, _offer(shortlist, priced, where))
-        if first and best.shortlist.entries:
+            unlikely = _offer(shortlist, priced, where)
+        if best.shortlist.entries and first:
             break
+        raisable += _raisable(query, priced, unlikely)
+        if misses is not None and not best.shortlist.entries:
+            with misses.risky.part(number) as shortlist:
+                shortlist.offer(priced, unlikely)
     else:
         _offer_raised(best.shortlist, raisable)
     return next(iter(best.shortlist.layouts), None)
 
 
-def nearest_of(query: Query) -> PricedLayout | None:
+class _Misses:
+    """What a search without any likely layout saw of one alternative: the fastest that fits, and what starves."""
+
+    def __init__(self, query: Query) -> None:
+        self.risky = _First(Shortlist(query, 1))
+        self.starved: list[tuple[int, Pricing]] = []
+
+    def note(self, number: int, sized: Sized) -> None:
+        """Note the starved layouts of a part, without its figures."""
+        starved = sized.verdict == STARVED
+        if starved.any():
+            self.starved.append((number, sized.pricing.take(starved)))
+
+
+def nearest_of(query: Query, misses: Sequence[_Misses]) -> PricedLayout | None:
     """Return what a `search` without any likely layout puts first: the fastest that fits or starves, or the smallest.
 
-    None where every layout breaks a rule.
+    `misses` are those of its alternatives. None where every layout breaks a rule.
     """
-    fits = best_of(replace(query, min_fit_probability=0.0))
-    if fits is not None:
-        return fits
-    starved, smallest = _First(Shortlist(query, 1)), _First(Shortlist(query, 1, by="device_bytes"))
-    for number, pricing in _promising(query, min_step_seconds, _may_start, starved.bar, fullest=True):
-        sized = size(pricing)
-        priced = _timed(sized, np.where(sized.verdict == STARVED, starved.bar(number), -np.inf))
-        with starved.part(number) as shortlist:
-            if priced is not None:
-                shortlist.offer(priced, np.flatnonzero(priced.verdict == STARVED))
-    if starved.shortlist.entries:
-        return starved.shortlist.layouts[0]
-    for number, pricing in _promising(query, _least_bytes, _may_be, smallest.bar, fullest=True):
-        with smallest.part(number) as shortlist:
-            shortlist.offer(size(pricing), np.arange(len(pricing)))
-    return next(iter(smallest.shortlist.layouts), None)
+    if risky := sorted((layout for each in misses for layout in each.risky.shortlist.layouts), key=_seconds):
+        return risky[0]
+    nearest = _First(Shortlist(query, 1))
+    for number, pricing in misses[0].starved:
+        if (min_step_seconds(pricing) < nearest.bar(number)).any():
+            with nearest.part(number) as shortlist:
+                shortlist.offer(price(pricing), np.arange(len(pricing)))
+    if not nearest.shortlist.entries:
+        nearest = _First(Shortlist(query, 1, by="device_bytes"))
+        for number, pricing in _promising(query, _least_bytes, _may_be, nearest.bar, fullest=True):
+            with nearest.part(number) as shortlist:
+                shortlist.offer(size(pricing), np.arange(len(pricing)))
+    return next(iter(nearest.shortlist.layouts), None)
 
 
 def fits_somewhere(query: Query) -> bool:
@@ -295,10 +315,12 @@ Bar = Callable[[int], float]
 """Figure from which on no layout of a numbered part of a space counts; it may fall meanwhile."""
 
 
-def layouts_below(query: Query, bar: Bar) -> Iterator[tuple[int, Priced, Mask]]:
+def layouts_below(query: Query, bar: Bar, misses: _Misses | None = None) -> Iterator[tuple[int, Priced, Mask]]:
     """Yield priced parts of the space, with masks of layouts that fit and take less than `bar` seconds."""
-    for number, pricing in _promising(query, min_step_seconds, _may_fit, bar):
+    for number, pricing in _promising(query, min_step_seconds, _may_fit if misses is None else _may_start, bar):
         sized = size(pricing)
+        if misses is not None and bar(number) == np.inf:
+            misses.note(number, sized)
         yield from _timed_below(sized, number, bar)
         if searches_partial(query.scenario, query.space):
             partial = solved(sized, bar(number + 1))
