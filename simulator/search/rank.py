@@ -399,7 +399,7 @@ def _lots(
         yield number, pricing.take(below)
 
 
-_LOT = 256  # layouts that are sized together, before others whose bounds are higher
+_LOT = 512  # layouts that are sized together, before others whose bounds are higher
 
 
 def _may_fit(pricing: Pricing) -> Mask:
