@@ -29,7 +29,16 @@ from simulator.search.alternatives import (
     with_switches,
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
-from simulator.search.rank import Progress, best_of, equal_to_first, nearest_of, progress_part, search, spread, surer_than_first
+from simulator.search.rank import (
+    Progress,
+    best_of,
+    equal_to_first,
+    nearest_of,
+    progress_part,
+    search,
+    spread,
+    surer_than_first,
+)
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"

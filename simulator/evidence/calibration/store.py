@@ -508,6 +508,23 @@ def places_beside(
 _place = attrgetter(*PLACE)
 
 
+def told_apart(ranges: Sequence[CalibratedRange], scenario: Scenario) -> Callable[[Matrix], Matrix]:
+    """Return a function from columns of `PLACE`, shape (fields, n), to columns that differ where coverage may.
+
+    A size counts as split or not, and by the ranges that hold it; all of it where a run of the same question has one.
+    """
+    if any(run.startswith(f"{_signed(scenario)} ") for each in ranges for run in each.runs):
+        return lambda columns: columns
+    limits = np.array([[each.sizes.get(name, (0.0, 0.0)) for name in _SIZES] for each in ranges])
+    low, high = limits[..., :1], limits[..., 1:]  # shape (ranges, sizes, 1)
+
+    def told(columns: Matrix) -> Matrix:
+        sizes, others = columns[: len(_SIZES)], columns[len(_SIZES) :]
+        return np.concatenate((others, sizes > 1.0, *((low <= sizes) & (sizes <= high))))
+
+    return told
+
+
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 OTHER_FAMILY = "other"
 """Name of the calibration for device families without rows."""
