@@ -231,26 +231,9 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-class FeasibleLayouts(Bare):
-    """Layouts that fit."""
-
-    estimates: tuple[Estimate, ...]
-    """Estimates without intervals, at most as many as asked for."""
-    others: tuple[PricedLayout, ...]
-    """Further layouts, with speed and memory alone."""
-
-
-def feasible(
-    question: Question, *, space: Space | None = None, most: int = 1000, drawn: int = 100_000
-) -> FeasibleLayouts:
-    """Return the layouts that `rank` counts as fitting, up to `most` of them as estimates.
-
-    Beyond `drawn` layouts for one way of exchanging experts, `spread` selects from them.
-    """
+def feasible(question: Question, *, space: Space | None = None, most: int = 1000) -> tuple[Estimate, ...]:
+    """Return the layouts that `rank` counts as fitting, without intervals; of more than `most` those of `spread`."""
     check_count("most", most)
     alternatives = query_of(question, space).alternatives()
-    spreads = [spread(alternative, max(most // len(alternatives), 1), drawn) for alternative in alternatives]
-    return FeasibleLayouts(
-        tuple(estimate for detailed, _ in spreads for estimate in estimates_of(detailed, intervals=False)),
-        tuple(priced for _, others in spreads for priced in others),
-    )
+    spreads = [spread(alternative, max(most // len(alternatives), 1)) for alternative in alternatives]
+    return tuple(estimate for layouts in spreads for estimate in estimates_of(layouts, intervals=False))

@@ -725,11 +725,11 @@ def _slowest(estimate: Estimate) -> float:
     return estimate.throughput.step_seconds if interval is None else interval.high
 
 
-def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], list[PricedLayout]]:
-    """Return at most `most` fitting layouts to look at in detail, and others, together at most `drawn`.
+def spread(query: Query, most: int) -> list[PricedLayout]:
+    """Return at most `most` fitting layouts, fastest first.
 
-    Fastest first. If there are more, the layouts that no other beats in both speed and memory and the fastest of each
-    split come first; others fill the room, evenly spread by rank of speed.
+    If there are more, the layouts that no other beats in both speed and memory and the fastest of each split come
+    first; others fill the room, evenly spread by rank of speed.
     """
     fitting: list[Priced] = [
         timed(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
@@ -737,21 +737,16 @@ def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], lis
         if judged.sized is not None and (judged.sized.verdict == FITS).any()
     ]
     if not fitting:
-        return [], []
+        return []
     seconds = np.concatenate([each.step.total for each in fitting])
     memory = np.concatenate([each.device_bytes for each in fitting])
     splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in fitting]).T
     order = np.argsort(seconds, kind="stable")
-    order = order[_chosen(memory[order], splits[:, order], drawn)]
-    detailed = np.zeros(len(order), bool)
-    detailed[_chosen(memory[order], splits[:, order], most)] = True
+    order = order[_chosen(memory[order], splits[:, order], most)]
     starts = np.cumsum([0, *(len(each.pricing) for each in fitting)])
     blocks = np.searchsorted(starts, order, side="right") - 1
-    layouts = [
-        priced_layout(query, fitting[number], index)
-        for number, index in zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
-    ]
-    return [layouts[at] for at in np.flatnonzero(detailed)], [layouts[at] for at in np.flatnonzero(~detailed)]
+    at = zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
+    return [priced_layout(query, fitting[number], index) for number, index in at]
 
 
 def _splits(block: LayoutBlock, index: Index) -> Array:
