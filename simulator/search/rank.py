@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Literal
@@ -323,8 +324,8 @@ def layouts_below(query: Query, bar: Bar, misses: _Misses | None = None) -> Iter
             misses.note(number, sized)
         yield from _timed_below(sized, number, bar)
         if searches_partial(query.scenario, query.space):
-            partial = solved(sized, bar(number + 1))
-            yield from _timed_below(partial, number + 1, bar) if partial is not None else ()
+            more = solved(sized, bar(number + 1))
+            yield from _timed_below(more, number + 1, bar) if more is not None else ()
 
 
 def _promising(
@@ -339,15 +340,9 @@ def _promising(
 
     Numbers rise in the order of the space, by two; as many layouts wait as a block holds.
     """
-
-    def possible(pricing: Pricing) -> Mask:
-        divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
-        divide[divide] = may(pricing.take(divide))
-        return np.asarray(divide)
-
     waiting: list[_Waiting] = []
-    of_experts = possible if query.scenario.model.is_moe else None
-    every = blocks(query.scenario, query.space, chunk=CHUNK, possible=of_experts, fullest=fullest)
+    possible = partial(_experts_possible, may=may) if query.scenario.model.is_moe else None
+    every = blocks(query.scenario, query.space, chunk=CHUNK, possible=possible, fullest=fullest)
     for position, pricing in enumerate(every):
         if sum(len(each.pricing) for each in waiting) + len(pricing) > CHUNK:
             yield from _lots(query, waiting, bound, may, bar)
@@ -430,6 +425,13 @@ def _least_bytes(pricing: Pricing) -> Array:
     """Return a lower bound on the memory in use on the rank that needs most of its device, shape (n,)."""
     room = _room(pricing)
     return np.asarray(ROUNDING * np.min(room) * np.max(lasting_bytes(pricing) / room, axis=0))
+
+
+def _experts_possible(pricing: Pricing, may: Callable[[Pricing], Mask] = _may_fit) -> Mask:
+    """Return which layouts `may` be, with sizes that experts and widths divide by: of as many experts, most do not."""
+    divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
+    divide[divide] = may(pricing.take(divide))
+    return np.asarray(divide)
 
 
 _OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})  # rules of a split and the experts' sizes alone
@@ -569,9 +571,9 @@ def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
         allowed, broken = lawful(space, pricing)
         sized = size(allowed) if len(allowed) else None
         yield JudgedBlock(pricing, broken, sized, len(pricing))
-        partial = solved(sized) if sized is not None and searches_partial(scenario, space) else None
-        if partial is not None:
-            yield JudgedBlock(partial.pricing, (), partial, 0)
+        more = solved(sized) if sized is not None and searches_partial(scenario, space) else None
+        if more is not None:
+            yield JudgedBlock(more.pricing, (), more, 0)
 
 
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
