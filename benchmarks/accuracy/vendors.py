@@ -100,7 +100,7 @@ def faster_than(query: Query, layout: Layout) -> tuple[int, PricedLayout, Priced
     """How many fitting layouts are faster than `layout`, the fastest of them (or `layout`), and `layout`."""
     own = priced_layout(query, price(pricing_of(query.scenario, layout)), 0)
     count, best = 0, own
-    for _, priced, where in layouts_below(query, lambda _: own.step_seconds):
+    for priced, where in layouts_below(query, lambda: own.step_seconds):
         before = np.flatnonzero(where)
         before = before[likely_to_fit(query, priced, before)] if len(before) else before
         count += len(before)

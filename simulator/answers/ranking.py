@@ -30,6 +30,7 @@ from simulator.search.alternatives import (
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
 from simulator.search.rank import (
+    Misses,
     Progress,
     best_of,
     equal_to_first,
@@ -202,7 +203,8 @@ def fastest(
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
     query = query_of(question, space, min_fit_probability)
-    if (best := best_of(query, misses=(misses := []))) is not None:
+    misses = list[Misses]()
+    if (best := best_of(query, misses=misses)) is not None:
         return Fastest(estimates_of([best])[0], None)
     nearest = nearest_of(query, misses)
     return Fastest(None, None if nearest is None else estimates_of([nearest])[0])

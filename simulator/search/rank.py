@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Literal
 
@@ -222,11 +219,14 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     return likely
 
 
-def best_of(query: Query, below: float = np.inf, misses: list[_Misses] | None = None) -> PricedLayout | None:
-    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
+def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = None) -> PricedLayout | None:
+    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`.
+
+    `misses` takes what each alternative missed.
+    """
     best: PricedLayout | None = None
     for alternative in reversed(query.alternatives()):  # of equal layouts that of the question as it stands
-        missed = None if misses is None else _Misses(alternative)
+        missed = None if misses is None else Misses(Shortlist(alternative, 1), [])
         fastest = fastest_of(alternative, below, missed)
         if fastest is not None:
             best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
@@ -236,60 +236,53 @@ def best_of(query: Query, below: float = np.inf, misses: list[_Misses] | None = 
 
 
 def fastest_of(
-    query: Query, below: float = np.inf, misses: _Misses | None = None, *, first: bool = False
+    query: Query, below: float = np.inf, misses: Misses | None = None, *, first: bool = False
 ) -> PricedLayout | None:
     """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
-    The search skips layouts whose step takes `below` seconds or more. `misses` notes what else was seen before one was.
+    The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
-    best, raisable = _First(Shortlist(query, 1, keeps=True, below=below)), list[Raisable]()
-    for number, priced, where in layouts_below(query, best.bar, misses):
-        with best.part(number) as shortlist:
-            unlikely = _offer(shortlist, priced, where)
-        if best.shortlist.entries and first:
-            break
+    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
+    for priced, where in layouts_below(query, lambda: shortlist.bar, misses):
+        unlikely = _offer(shortlist, priced, where)
         raisable += _raisable(query, priced, unlikely)
-        if misses is not None and not best.shortlist.entries:
-            with misses.risky.part(number) as shortlist:
-                shortlist.offer(priced, unlikely)
+        if first and shortlist.entries:
+            break
+        if misses is not None and not shortlist.entries:
+            misses.risky.offer(priced, unlikely)
     else:
-        _offer_raised(best.shortlist, raisable)
-    return next(iter(best.shortlist.layouts), None)
+        _offer_raised(shortlist, raisable)
+    return next(iter(shortlist.layouts), None)
 
 
-class _Misses:
-    """What a search without any likely layout saw of one alternative: the fastest that fits, and what starves."""
+class Misses(NamedTuple):
+    """What a search saw of one alternative as long as no layout was likely."""
 
-    def __init__(self, query: Query) -> None:
-        self.risky = _First(Shortlist(query, 1))
-        self.starved: list[tuple[int, Pricing]] = []
-
-    def note(self, number: int, sized: Sized) -> None:
-        """Note the starved layouts of a part, without its figures."""
-        starved = sized.verdict == STARVED
-        if starved.any():
-            self.starved.append((number, sized.pricing.take(starved)))
+    risky: Shortlist
+    """The fastest that fits."""
+    starved: list[Pricing]
 
 
-def nearest_of(query: Query, misses: Sequence[_Misses]) -> PricedLayout | None:
+def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
     """Return what a `search` without any likely layout puts first: the fastest that fits or starves, or the smallest.
 
     `misses` are those of its alternatives. None where every layout breaks a rule.
     """
-    if risky := sorted((layout for each in misses for layout in each.risky.shortlist.layouts), key=_seconds):
+    if risky := sorted((layout for each in misses for layout in each.risky.layouts), key=_seconds):
         return risky[0]
-    nearest = _First(Shortlist(query, 1))
-    for number, pricing in misses[0].starved:
-        if (min_step_seconds(pricing) < nearest.bar(number)).any():
-            with nearest.part(number) as shortlist:
-                shortlist.offer(price(pricing), np.arange(len(pricing)))
-    if not nearest.shortlist.entries:
-        nearest = _First(Shortlist(query, 1, by="device_bytes"))
-        for number, pricing in _promising(query, _least_bytes, _may_be, nearest.bar, fullest=True):
-            with nearest.part(number) as shortlist:
-                shortlist.offer(size(pricing), np.arange(len(pricing)))
-    return next(iter(nearest.shortlist.layouts), None)
+    nearest = Shortlist(query, 1)
+    for starved in misses[0].starved:
+        if (min_step_seconds(starved) < nearest.bar).any():
+            nearest.offer(price(starved), np.arange(len(starved)))
+    if not nearest.entries:
+        nearest = Shortlist(query, 1, by="device_bytes")
+        for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=_divides, fullest=True):
+            allowed = lawful(query.space, pricing)[0]
+            smaller = allowed.take(_least_bytes(allowed) < nearest.bar) if len(allowed) else allowed
+            if len(smaller):
+                nearest.offer(size(smaller), np.arange(len(smaller)))
+    return next(iter(nearest.layouts), None)
 
 
 def fits_somewhere(query: Query) -> bool:
@@ -312,89 +305,27 @@ def least_devices(query: Query) -> float:
     return ROUNDING * float(np.min(lasting)) / room
 
 
-Bar = Callable[[int], float]
-"""Figure from which on no layout of a numbered part of a space counts; it may fall meanwhile."""
-
-
-def layouts_below(query: Query, bar: Bar, misses: _Misses | None = None) -> Iterator[tuple[int, Priced, Mask]]:
-    """Yield priced parts of the space, with masks of layouts that fit and take less than `bar` seconds."""
-    for number, pricing in _promising(query, min_step_seconds, _may_fit if misses is None else _may_start, bar):
-        sized = size(pricing)
-        if misses is not None and bar(number) == np.inf:
-            misses.note(number, sized)
-        yield from _timed_below(sized, number, bar)
-        if searches_partial(query.scenario, query.space):
-            more = solved(sized, bar(number + 1))
-            yield from _timed_below(more, number + 1, bar) if more is not None else ()
-
-
-def _promising(
-    query: Query,
-    bound: Callable[[Pricing], Array],
-    may: Callable[[Pricing], Mask],
-    bar: Bar,
-    *,
-    fullest: bool = False,
-) -> Iterator[tuple[int, Pricing]]:
-    """Yield lawful layouts that `may` be what is searched and whose `bound` is below `bar`, those of the least first.
-
-    Numbers rise in the order of the space, by two; as many layouts wait as a block holds.
-    """
-    waiting: list[_Waiting] = []
+def layouts_below(
+    query: Query, bar: Callable[[], float], misses: Misses | None = None
+) -> Iterator[tuple[Priced, Mask]]:
+    """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
+    may = _may_fit if misses is None else _may_start
     possible = partial(_experts_possible, may=may) if query.scenario.model.is_moe else None
-    every = blocks(query.scenario, query.space, chunk=CHUNK, possible=possible, fullest=fullest)
-    for position, pricing in enumerate(every):
-        if sum(len(each.pricing) for each in waiting) + len(pricing) > CHUNK:
-            yield from _lots(query, waiting, bound, may, bar)
-        _wait(waiting, 2 * position, pricing, bound(pricing), judged=False)
-    yield from _lots(query, waiting, bound, may, bar)
-
-
-class _Waiting(NamedTuple):
-    """Part of a space that waits until its least bound is the lowest."""
-
-    least: float
-    number: int
-    judged: bool
-    """Whether what breaks rules or cannot be what is searched is gone."""
-    pricing: Pricing
-    bounds: Array
-    """Infinite for what was visited."""
-
-
-def _wait(waiting: list[_Waiting], number: int, pricing: Pricing, bounds: Array, *, judged: bool) -> None:
-    least = float(np.min(bounds, initial=np.inf))
-    if least < np.inf:
-        heappush(waiting, _Waiting(least, number, judged, pricing, bounds))
-
-
-def _lots(
-    query: Query,
-    waiting: list[_Waiting],
-    bound: Callable[[Pricing], Array],
-    may: Callable[[Pricing], Mask],
-    bar: Bar,
-) -> Iterator[tuple[int, Pricing]]:
-    """Yield what waits, the lowest bounds first, as long as they are below `bar`."""
-    while waiting:
-        _, number, judged, pricing, bounds = heappop(waiting)
-        below = np.flatnonzero(bounds < bar(number))
-        if not len(below):
+    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
+        # Until a layout is known no bound spares one.
+        below = min_step_seconds(pricing) < bar() if bar() < np.inf else np.ones(len(pricing), dtype=np.bool_)
+        if not below.any():
             continue
-        if not judged:
-            pricing = lawful(query.space, pricing.take(below))[0]
-            pricing = pricing.take(may(pricing)) if len(pricing) else pricing
-            _wait(waiting, number, pricing, bound(pricing) if len(pricing) else np.empty(0), judged=True)
+        allowed = lawful(query.space, pricing if below.all() else pricing.take(below))[0]
+        if not len(allowed) or not (room := may(allowed)).any():
             continue
-        if len(below) > _LOT:
-            below = below[bounds[below] <= np.partition(bounds[below], _LOT)[_LOT]]
-        bounds = bounds.copy()
-        bounds[below] = np.inf
-        _wait(waiting, number, pricing, bounds, judged=True)
-        yield number, pricing.take(below)
-
-
-_LOT = 512  # layouts that are sized together, before others whose bounds are higher
+        sized = size(allowed if room.all() else allowed.take(room))
+        if misses is not None and bar() == np.inf and (starved := sized.verdict == STARVED).any():
+            misses.starved.append(sized.pricing.take(starved))
+        yield from _timed_below(sized, bar)
+        if searches_partial(query.scenario, query.space):
+            more = solved(sized, bar())
+            yield from _timed_below(more, bar) if more is not None else ()
 
 
 def _may_fit(pricing: Pricing) -> Mask:
@@ -417,10 +348,6 @@ def _room(pricing: Pricing) -> Array:
     return np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
 
 
-def _may_be(pricing: Pricing) -> Mask:
-    return np.ones(len(pricing), dtype=np.bool_)
-
-
 def _least_bytes(pricing: Pricing) -> Array:
     """Return a lower bound on the memory in use on the rank that needs most of its device, shape (n,)."""
     room = _room(pricing)
@@ -428,20 +355,24 @@ def _least_bytes(pricing: Pricing) -> Array:
 
 
 def _experts_possible(pricing: Pricing, may: Callable[[Pricing], Mask] = _may_fit) -> Mask:
-    """Return which layouts `may` be, with sizes that experts and widths divide by: of as many experts, most do not."""
-    divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
+    """Return which layouts `may` fit with sizes that experts and widths divide by: of as many experts, most do not."""
+    divide = _divides(pricing)
     divide[divide] = may(pricing.take(divide))
-    return np.asarray(divide)
+    return divide
+
+
+def _divides(pricing: Pricing) -> Mask:
+    return np.asarray(~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
 
 
 _OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})  # rules of a split and the experts' sizes alone
 
 
-def _timed_below(sized: Sized, number: int, bar: Bar) -> Iterator[tuple[int, Priced, Mask]]:
-    """Yield a timed part with its layouts that fit and take less than `bar`; nothing if none can."""
-    priced = _timed(sized, np.where(sized.verdict == FITS, bar(number), -np.inf))
+def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
+    """Yield a timed block with its layouts that fit and take less than `bar`; nothing if none can."""
+    priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
     if priced is not None:
-        yield number, priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar(number)))
+        yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
 
 
 class Entry(NamedTuple):
@@ -524,27 +455,6 @@ class Shortlist:
         for entry in sorted((*self.entries, *entering), key=self._figure):
             best.setdefault(entry.split, entry)
         self.entries = list(best.values())[: self.limit]
-
-
-@dataclass(slots=True)
-class _First:
-    """The first layout by a figure, of parts of a space that are visited in any order."""
-
-    shortlist: Shortlist
-    number: int = 0
-    """Part in which it was found."""
-
-    def bar(self, number: int) -> float:
-        """Return the figure from which on no layout of a part is first: an equal one is in a part before."""
-        return self.shortlist.bar if number >= self.number else float(np.nextafter(self.shortlist.bar, np.inf))
-
-    @contextmanager
-    def part(self, number: int) -> Iterator[Shortlist]:
-        """Give a shortlist of a part, whose layout becomes the first."""
-        own = dataclasses.replace(self.shortlist, below=self.bar(number), entries=[])
-        yield own
-        if own.entries:
-            self.shortlist.entries, self.number = own.entries, number
 
 
 def priced_layout(query: Query, priced: Priced, index: int) -> PricedLayout:
