@@ -277,9 +277,10 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
             nearest.offer(price(starved), np.arange(len(starved)))
     if not nearest.entries:
         nearest = Shortlist(query, 1, by="device_bytes")
+        least = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
         for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=_divides, fullest=True):
             allowed = lawful(query.space, pricing)[0]
-            smaller = allowed.take(_least_bytes(allowed) < nearest.bar) if len(allowed) else allowed
+            smaller = allowed.take(_least_share(allowed) * least < nearest.bar) if len(allowed) else allowed
             if len(smaller):
                 nearest.offer(size(smaller), np.arange(len(smaller)))
     return next(iter(nearest.layouts), None)
@@ -309,17 +310,17 @@ def layouts_below(
     query: Query, bar: Callable[[], float], misses: Misses | None = None
 ) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    may = _may_fit if misses is None else _may_start
-    possible = partial(_experts_possible, may=may) if query.scenario.model.is_moe else None
+    near = misses is not None
+    possible = partial(_experts_possible, near=near) if query.scenario.model.is_moe else None
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
         # Until a layout is known no bound spares one.
         below = min_step_seconds(pricing) < bar() if bar() < np.inf else np.ones(len(pricing), dtype=np.bool_)
         if not below.any():
             continue
         allowed = lawful(query.space, pricing if below.all() else pricing.take(below))[0]
-        if not len(allowed) or not (room := may(allowed)).any():
+        if not len(allowed) or not (may := _may_fit(allowed, near=near)).any():
             continue
-        sized = size(allowed if room.all() else allowed.take(room))
+        sized = size(allowed if may.all() else allowed.take(may))
         if misses is not None and bar() == np.inf and (starved := sized.verdict == STARVED).any():
             misses.starved.append(sized.pricing.take(starved))
         yield from _timed_below(sized, bar)
@@ -328,36 +329,23 @@ def layouts_below(
             yield from _timed_below(more, bar) if more is not None else ()
 
 
-def _may_fit(pricing: Pricing) -> Mask:
-    """Return which layouts have room for what lives between steps, with any recompute."""
-    return _have_room(pricing, pricing.scenario.coefficients.memory.starved_from)
-
-
-def _may_start(pricing: Pricing) -> Mask:
-    """Return the same of layouts that fit near capacity."""
-    return _have_room(pricing, pricing.scenario.coefficients.memory.starved_to)
-
-
-def _have_room(pricing: Pricing, share: float) -> Mask:
-    return np.asarray((ROUNDING * lasting_bytes(pricing) <= share * _room(pricing)).all(axis=0))
-
-
-def _room(pricing: Pricing) -> Array:
-    """Return the usable memory by kind of rank, shape (kinds, 1)."""
+def _least_share(pricing: Pricing) -> Array:
+    """Return a lower bound on need over usable memory on the worst rank, with any recompute, shape (n,)."""
     kinds = pricing.scenario.kinds_of_device
-    return np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
+    room = np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
+    return np.asarray(ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0))
 
 
-def _least_bytes(pricing: Pricing) -> Array:
-    """Return a lower bound on the memory in use on the rank that needs most of its device, shape (n,)."""
-    room = _room(pricing)
-    return np.asarray(ROUNDING * np.min(room) * np.max(lasting_bytes(pricing) / room, axis=0))
+def _may_fit(pricing: Pricing, *, near: bool = False) -> Mask:
+    """Return which layouts have room for what lives between steps, `near` capacity too."""
+    values = pricing.scenario.coefficients.memory
+    return np.asarray(_least_share(pricing) <= (values.starved_to if near else values.starved_from))
 
 
-def _experts_possible(pricing: Pricing, may: Callable[[Pricing], Mask] = _may_fit) -> Mask:
-    """Return which layouts `may` fit with sizes that experts and widths divide by: of as many experts, most do not."""
+def _experts_possible(pricing: Pricing, *, near: bool = False) -> Mask:
+    """Return which layouts may fit with sizes that experts and widths divide by: of as many experts, most do not."""
     divide = _divides(pricing)
-    divide[divide] = may(pricing.take(divide))
+    divide[divide] = _may_fit(pricing.take(divide), near=near)
     return divide
 
 
