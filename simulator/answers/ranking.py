@@ -29,7 +29,17 @@ from simulator.search.alternatives import (
     with_switches,
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
-from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
+from simulator.search.rank import (
+    Misses,
+    Progress,
+    best_of,
+    equal_to_first,
+    nearest_of,
+    progress_part,
+    search,
+    spread,
+    surer_than_first,
+)
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
@@ -192,12 +202,12 @@ def fastest(
     question: Question, *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
-    best = recommended(question, space, min_fit_probability)
-    if best is not None:
-        return Fastest(best, None)
-    searched = search(query_of(question, space, min_fit_probability), top=1)
-    nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
-    return Fastest(None, estimates_of(nearest)[0] if nearest else None)
+    query = query_of(question, space, min_fit_probability)
+    misses = list[Misses]()
+    if (best := best_of(query, misses=misses)) is not None:
+        return Fastest(estimates_of([best])[0], None)
+    nearest = nearest_of(query, misses)
+    return Fastest(None, None if nearest is None else estimates_of([nearest])[0])
 
 
 def recommended(
@@ -223,26 +233,9 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-class FeasibleLayouts(Bare):
-    """Layouts that fit."""
-
-    estimates: tuple[Estimate, ...]
-    """Estimates without intervals, at most as many as asked for."""
-    others: tuple[PricedLayout, ...]
-    """Further layouts, with speed and memory alone."""
-
-
-def feasible(
-    question: Question, *, space: Space | None = None, most: int = 1000, drawn: int = 100_000
-) -> FeasibleLayouts:
-    """Return the layouts that `rank` counts as fitting, up to `most` of them as estimates.
-
-    Beyond `drawn` layouts for one way of exchanging experts, `spread` selects from them.
-    """
+def feasible(question: Question, *, space: Space | None = None, most: int = 1000) -> tuple[Estimate, ...]:
+    """Return the layouts that `rank` counts as fitting, without intervals; of more than `most` those of `spread`."""
     check_count("most", most)
     alternatives = query_of(question, space).alternatives()
-    spreads = [spread(alternative, max(most // len(alternatives), 1), drawn) for alternative in alternatives]
-    return FeasibleLayouts(
-        tuple(estimate for detailed, _ in spreads for estimate in estimates_of(detailed, intervals=False)),
-        tuple(priced for _, others in spreads for priced in others),
-    )
+    spreads = [spread(alternative, max(most // len(alternatives), 1)) for alternative in alternatives]
+    return tuple(estimate for layouts in spreads for estimate in estimates_of(layouts, intervals=False))

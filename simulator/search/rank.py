@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import Literal
 
@@ -218,30 +219,71 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     return likely
 
 
-def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
-    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
+def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = None) -> PricedLayout | None:
+    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`.
+
+    `misses` takes what each alternative missed.
+    """
     best: PricedLayout | None = None
     for alternative in reversed(query.alternatives()):  # of equal layouts that of the question as it stands
-        fastest = fastest_of(alternative, below)
+        missed = None if misses is None else Misses(Shortlist(alternative, 1), [])
+        fastest = fastest_of(alternative, below, missed)
         if fastest is not None:
             best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
+        if misses is not None and missed is not None:
+            misses.insert(0, missed)
     return best
 
 
-def fastest_of(query: Query, below: float = np.inf, *, first: bool = False) -> PricedLayout | None:
+def fastest_of(
+    query: Query, below: float = np.inf, misses: Misses | None = None, *, first: bool = False
+) -> PricedLayout | None:
     """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
     The search skips layouts whose step takes `below` seconds or more.
     """
     _counted(query)
     shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: shortlist.bar):
-        raisable += _raisable(query, priced, _offer(shortlist, priced, where))
+    for priced, where in layouts_below(query, lambda: shortlist.bar, misses):
+        unlikely = _offer(shortlist, priced, where)
+        raisable += _raisable(query, priced, unlikely)
         if first and shortlist.entries:
             break
+        if misses is not None and not shortlist.entries:
+            misses.risky.offer(priced, unlikely)
     else:
         _offer_raised(shortlist, raisable)
     return next(iter(shortlist.layouts), None)
+
+
+class Misses(NamedTuple):
+    """What a search saw of one alternative as long as no layout was likely."""
+
+    risky: Shortlist
+    """The fastest that fits."""
+    starved: list[Pricing]
+
+
+def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
+    """Return what a `search` without any likely layout puts first: the fastest that fits or starves, or the smallest.
+
+    `misses` are those of its alternatives. None where every layout breaks a rule.
+    """
+    if risky := sorted((layout for each in misses for layout in each.risky.layouts), key=_seconds):
+        return risky[0]
+    nearest = Shortlist(query, 1)
+    for starved in misses[0].starved:
+        if (min_step_seconds(starved) < nearest.bar).any():
+            nearest.offer(price(starved), np.arange(len(starved)))
+    if not nearest.entries:
+        nearest = Shortlist(query, 1, by="device_bytes")
+        least = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
+        for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=_divides, fullest=True):
+            allowed = lawful(query.space, pricing)[0]
+            smaller = allowed.take(_least_share(allowed) * least < nearest.bar) if len(allowed) else allowed
+            if len(smaller):
+                nearest.offer(size(smaller), np.arange(len(smaller)))
+    return next(iter(nearest.layouts), None)
 
 
 def fits_somewhere(query: Query) -> bool:
@@ -264,38 +306,55 @@ def least_devices(query: Query) -> float:
     return ROUNDING * float(np.min(lasting)) / room
 
 
-def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
+def layouts_below(
+    query: Query, bar: Callable[[], float], misses: Misses | None = None
+) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    possible = _experts_possible if query.scenario.model.is_moe else None
+    near = misses is not None
+    possible = partial(_experts_possible, near=near) if query.scenario.model.is_moe else None
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
-        allowed, _ = lawful(query.space, pricing)
-        if not len(allowed):
-            continue
         # Until a layout is known no bound spares one.
-        below = np.ones(len(allowed), np.bool_) if bar() == np.inf else min_step_seconds(allowed) < bar()
-        if len(allowed) > _FEW or bar() == np.inf:
-            below &= _may_fit(allowed)
+        below = min_step_seconds(pricing) < bar() if bar() < np.inf else np.ones(len(pricing), dtype=np.bool_)
         if not below.any():
             continue
-        sized = size(allowed if below.all() else allowed.take(below))
+        allowed = lawful(query.space, pricing if below.all() else pricing.take(below))[0]
+        # The sizes of few layouts cost less than a bound on them.
+        if len(allowed) > _FEW or (len(allowed) and bar() == np.inf):
+            may = _may_fit(allowed, near=near)
+            allowed = allowed if may.all() else allowed.take(may)
+        if not len(allowed):
+            continue
+        sized = size(allowed)
+        if misses is not None and bar() == np.inf and (starved := sized.verdict == STARVED).any():
+            misses.starved.append(sized.pricing.take(starved))
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
-            partial = solved(sized, bar())
-            yield from _timed_below(partial, bar) if partial is not None else ()
+            more = solved(sized, bar())
+            yield from _timed_below(more, bar) if more is not None else ()
 
 
-def _may_fit(pricing: Pricing) -> Mask:
-    """Return which layouts have room for what lives between steps, with any recompute."""
-    kinds, group = pricing.scenario.kinds_of_device, pricing.contents.group
-    room = np.array([kind.usable_memory_bytes for kind in kinds]) * pricing.scenario.coefficients.memory.starved_from
-    return np.asarray((ROUNDING * lasting_bytes(pricing) <= room[group][:, None]).all(axis=0))
+def _least_share(pricing: Pricing) -> Array:
+    """Return a lower bound on need over usable memory on the worst rank, with any recompute, shape (n,)."""
+    kinds = pricing.scenario.kinds_of_device
+    room = np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
+    return np.asarray(ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0))
 
 
-def _experts_possible(pricing: Pricing) -> Mask:
+def _may_fit(pricing: Pricing, *, near: bool = False) -> Mask:
+    """Return which layouts have room for what lives between steps, `near` capacity too."""
+    values = pricing.scenario.coefficients.memory
+    return np.asarray(_least_share(pricing) <= (values.starved_to if near else values.starved_from))
+
+
+def _experts_possible(pricing: Pricing, *, near: bool = False) -> Mask:
     """Return which layouts may fit with sizes that experts and widths divide by: of as many experts, most do not."""
-    divide = ~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0)
-    divide[divide] = _may_fit(pricing.take(divide))
-    return np.asarray(divide)
+    divide = _divides(pricing)
+    divide[divide] = _may_fit(pricing.take(divide), near=near)
+    return divide
+
+
+def _divides(pricing: Pricing) -> Mask:
+    return np.asarray(~np.any([rule.broken(pricing) for rule in RULES if rule.id in _OF_SIZES], axis=0))
 
 
 _OF_SIZES = frozenset({"heads", "kv_heads", "ffn", "experts"})  # rules of a split and the experts' sizes alone
@@ -414,9 +473,9 @@ def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
         allowed, broken = lawful(space, pricing)
         sized = size(allowed) if len(allowed) else None
         yield JudgedBlock(pricing, broken, sized, len(pricing))
-        partial = solved(sized) if sized is not None and searches_partial(scenario, space) else None
-        if partial is not None:
-            yield JudgedBlock(partial.pricing, (), partial, 0)
+        more = solved(sized) if sized is not None and searches_partial(scenario, space) else None
+        if more is not None:
+            yield JudgedBlock(more.pricing, (), more, 0)
 
 
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
@@ -583,11 +642,11 @@ def _slowest(estimate: Estimate) -> float:
     return estimate.throughput.step_seconds if interval is None else interval.high
 
 
-def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], list[PricedLayout]]:
-    """Return at most `most` fitting layouts to look at in detail, and others, together at most `drawn`.
+def spread(query: Query, most: int) -> list[PricedLayout]:
+    """Return at most `most` fitting layouts, fastest first.
 
-    Fastest first. If there are more, the layouts that no other beats in both speed and memory and the fastest of each
-    split come first; others fill the room, evenly spread by rank of speed.
+    If there are more, the layouts that no other beats in both speed and memory and the fastest of each split come
+    first; others fill the room, evenly spread by rank of speed.
     """
     fitting: list[Priced] = [
         timed(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
@@ -595,21 +654,16 @@ def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], lis
         if judged.sized is not None and (judged.sized.verdict == FITS).any()
     ]
     if not fitting:
-        return [], []
+        return []
     seconds = np.concatenate([each.step.total for each in fitting])
     memory = np.concatenate([each.device_bytes for each in fitting])
     splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in fitting]).T
     order = np.argsort(seconds, kind="stable")
-    order = order[_chosen(memory[order], splits[:, order], drawn)]
-    detailed = np.zeros(len(order), bool)
-    detailed[_chosen(memory[order], splits[:, order], most)] = True
+    order = order[_chosen(memory[order], splits[:, order], most)]
     starts = np.cumsum([0, *(len(each.pricing) for each in fitting)])
     blocks = np.searchsorted(starts, order, side="right") - 1
-    layouts = [
-        priced_layout(query, fitting[number], index)
-        for number, index in zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
-    ]
-    return [layouts[at] for at in np.flatnonzero(detailed)], [layouts[at] for at in np.flatnonzero(~detailed)]
+    at = zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
+    return [priced_layout(query, fitting[number], index) for number, index in at]
 
 
 def _splits(block: LayoutBlock, index: Index) -> Array:

@@ -45,7 +45,7 @@ def priced(command: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("question", "space"), QUESTIONS)
 def test_a_command_prices_the_layout_it_stands_beside(question: dict[str, Any], space: Space) -> None:
-    every = feasible(question_of(question, many=True), space=space).estimates
+    every = feasible(question_of(question, many=True), space=space)
     shown = {estimate.layout.recompute_method + estimate.layout.recompute: estimate for estimate in every}
     for estimate in [*shown.values(), *every[:: max(len(every) // 8, 1)]]:
         command = estimate_command(estimate, has_experts="deepseek" in question["model"])

@@ -179,31 +179,7 @@ def every_dot(data: dict[str, Any], feasible: int) -> list[int]:
     return dots
 
 
-@in_browser
-def test_beyond_the_panels_a_dot_shows_its_command(
-    shown: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answers, "MOST_PANELS", 50)
-    page = written("rank", tmp_path)
-    data = embedded(page)
-    counts = json.loads(run(*COMMANDS["rank"], "--format", "json").stdout)["counts"]
-    number = len(every_dot(data, counts["feasible"]))
-    shown.open(page, 1600)
-    shown.run(f"document.getElementById('choose').value = {number}")
-    shown.run("document.getElementById('choose').dispatchEvent(new Event('change'))")
-    assert shown.run("document.getElementById('panels').checkVisibility()") is False
-    command = shown.run("document.getElementById('chosen-command').textContent")
-    priced = json.loads(run(*command.split()[1:], "--format", "json").stdout)
-    [trace] = [trace for trace in data["figures"]["pareto"]["data"] if number - 1 in trace["customdata"]]
-    at = trace["customdata"].index(number - 1)
-    assert trace["x"][at] == pytest.approx(priced["memory"]["device_mib"] / 1024, abs=0.01)
-    assert trace["y"][at] == pytest.approx(priced["throughput"]["tokens_per_second_per_device"] * 16, abs=1)
-    shown.run("document.querySelector('tbody button').click()")
-    assert shown.run("document.getElementById('panels').checkVisibility()") is True
-
-
 def test_fewer_dots_than_layouts_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MOST_PANELS", 20)
     monkeypatch.setattr(answers, "MOST_DOTS", 300)
     page = written("rank", tmp_path)
     shown = sum(len(trace["x"]) for trace in embedded(page)["figures"]["pareto"]["data"])

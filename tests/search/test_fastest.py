@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from simulator.answers.ranking import fastest, query_of
 from simulator.api import scenario_of as question
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import FITS, Sized, price, size, timed
 from simulator.cost.timing.step import least_step_seconds, min_step_seconds
+from simulator.question.question import question_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import Offload
@@ -104,6 +107,29 @@ def test_where_nothing_fits_nothing_is_found() -> None:
     query = Query(scenario=scenario_of("llama3.1-405b", devices=8))
     assert fastest_of(query) is None
     assert not fits_somewhere(query)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "least"),
+    [
+        ({"model": "llama3.1-405b", "nodes": 1}, LEAST),  # nothing may fit
+        ({"model": "deepseek-v2-lite", "nodes": 1, "hardware": "rtx-3080"}, LEAST),
+        ({"model": "qwen3-14b", "nodes": 8, "hardware": "rtx-3080"}, LEAST),  # a risky one
+        (
+            {"model": "mixtral-8x7b-v0.1", "nodes": 4, "hardware": "h100-sxm-80g"},
+            1.0,
+        ),  # of either alternative
+        ({"model": "llama3.1-8b", "hardware": "h20:1,a10:1"}, 1.0),
+        ({"model": "llama3.1-8b", "nodes": 1, "hardware": "h100-sxm-80g"}, LEAST),
+    ],
+)
+def test_without_a_likely_layout_it_is_the_first_miss_of_a_search(inputs: dict[str, Any], least: float) -> None:
+    asked = question_of(inputs, many=True)
+    found = search(query_of(asked, min_fit_probability=least), top=1)
+    first = estimates_of((*found.fastest, *found.risky, *found.starved, *found.nearest)[:1])
+    best = fastest(asked, min_fit_probability=least)
+    assert [best.recommended or best.nearest] == first
+    assert (best.recommended is None) == (not found.fastest)
 
 
 STATES = [

@@ -29,7 +29,6 @@ from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import step_seconds
 from simulator.evidence.calibration.store import (
     BEYOND,
-    FEATURES,
     KINDS,
     OTHER_FAMILY,
     PLACE,
@@ -45,12 +44,13 @@ from simulator.evidence.calibration.store import (
     places_beside,
     read_calibration,
     shipped_calibration,
+    told_apart,
 )
 from simulator.late import deferred
-from simulator.question.arrays import Index, Matrix, Vector
+from simulator.question.arrays import Index, Matrix, Vector, equal_columns
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors, replaced
 from simulator.question.scenario.block import LayoutBlock, Mask
-from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
+from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 from simulator.records import Bare, NamedTuple, field, replace
@@ -325,43 +325,36 @@ class Applied(NamedTuple):
         """Return which layouts at `index` fit with at least `probability`; all where memory has no calibration."""
         if self.memory is None or self.memory.memory is None or not len(index):
             return np.ones(len(index), dtype=np.bool_)
-        block, part = priced.block, self.memory.memory
+        part = self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
         moved = memory_spread(priced.memory.state_share(priced.binding_stage[index], index))
-        spreads = _spreads(self.memory, self.time, scenario)
-        bounds = spreads.bounds(block)
+        spread = _spreads(self.memory, self.time, scenario).of(priced.block, index)
+        deviations = np.where(probability <= spread.surest, least_deviations(probability), np.inf)
+        beyond = spread.beyond * moved
 
-        def likely(at: Index | slice, spread: _Spread) -> Mask:
-            by_rows = np.hypot(spread.size * np.sqrt(variances[at]), spread.scatter)
-            deviations = least_deviations(probability) if probability <= spread.surest else np.inf
-            return np.asarray(margins[at] / np.hypot(by_rows, spread.beyond * moved[at]) >= deviations)
+        def likely(at: Index, variances: Vector) -> Mask:
+            by_rows = np.hypot(spread.size[at] * np.sqrt(variances), spread.scatter[at])
+            return np.asarray(margins[at] / np.hypot(by_rows, beyond[at]) >= deviations[at])
 
-        # A wider spread brings a probability nearer to a half: the rows' scatter alone rules out most unlikely layouts.
-        variances = np.zeros(len(index))
-        some = [likely(slice(None), spread) for spread in bounds]
-        priced_too = np.flatnonzero(np.any(some, axis=0) | (probability <= EVEN))
-        variances += np.inf
-        if len(priced_too):
-            variances[priced_too] = relative_variances("memory", priced.pricing, part, index[priced_too])
-        result, *others = (likely(slice(None), spread) for spread in bounds)
-        # The layout's own range matters only where the results differ.
-        for place, at in _places(block, index, np.flatnonzero(np.any(others != result, axis=0))).items():
-            spread = spreads.known.get(place) or spreads.of(place, block.layout(int(index[at[0]])))
-            result[at] = likely(np.asarray(at), spread)
+        # More variance brings a probability nearer to a half: the rest alone rules out most unlikely layouts.
+        every = np.arange(len(index))
+        result = likely(every, np.zeros(len(index))) | (probability <= EVEN)
+        if len(left := every[result]):
+            result[left] = likely(left, relative_variances("memory", priced.pricing, part, index[left]))
         return result
 
 
 class _Spread(NamedTuple):
-    """Deviation of a predicted memory need."""
+    """Deviations of predicted memory needs, shape (n,)."""
 
-    size: float
+    size: Vector
     """Factor on the deviation by the coefficients' covariance."""
-    scatter: float
+    scatter: Vector
     """Relative deviation by the rows' scatter."""
-    beyond: float
+    beyond: Vector
     """Relative deviation beyond the rows, of memory that is all uncertain."""
-    surest: float = 1.0
+    surest: Vector
     """Highest probability to fit."""
 
 
@@ -372,35 +365,35 @@ class _Spreads(Bare):
     time: Calibration | None
     """Calibration of the speed, whose runs tell too whether any is like a layout."""
     scenario: Scenario
-    known: dict[tuple[float, ...], _Spread] = field(default_factory=dict)
-    """Spreads computed so far, by place beside measured runs."""
-    limits: list[_Spread] = field(default_factory=list)
-    """What `bounds` returned."""
+    known: dict[tuple[float, ...], tuple[float, ...]] = field(default_factory=dict)
+    """Figures of `_Spread` computed so far, by place beside measured runs."""
 
-    def bounds(self, block: LayoutBlock) -> list[_Spread]:
-        """Return the narrowest and the widest spread of any layout, and the widest of one that no run is like.
+    def of(self, block: LayoutBlock, index: Index) -> _Spread:
+        """Return the spreads of the layouts at an index; those of one place have one."""
+        columns = (getattr(block, name) for name in PLACE)
+        rows = [each[index] if isinstance(each, np.ndarray) else np.full(len(index), each) for each in columns]
+        places = self._told_apart(np.array(rows, dtype=np.float64))
+        first, place = equal_columns(places)
+        spreads = [self._of_place(tuple(places[:, at].tolist()), block, index[at]) for at in first]
+        return _Spread(*np.array(spreads)[place].T)
 
-        Any `block` of the question serves.
-        """
-        if not self.limits:
-            (narrow, unit), (wide, wide_unit) = (self._served[covered] for covered in (True, False))
-            inside, outside = (each(block.layout(0), 0.0, 1.0) for each in (unit, wide_unit))
-            widest = _spread(_beyond_stack(outside._replace(features=len(FEATURES))), wide)
-            self.limits[:] = (
-                _spread(inside._replace(features=0), narrow),
-                widest,
-                widest._replace(surest=1.0 - UNFORESEEN),
-            )
-        return self.limits
-
-    def of(self, place: tuple[float, ...], layout: Layout) -> _Spread:
+    def _of_place(self, place: tuple[float, ...], block: LayoutBlock, at: int) -> tuple[float, ...]:
         """Return the spread of a place, from a layout in it."""
-        where, beside = (words_of(layout) for words_of in self._words)
-        part, unit_of = self._served[where.worst in _COVERED]
-        unit = unit_of(layout, 0.0, 1.0)
-        spread = _spread(unit if where.stack in _COVERED else _beyond_stack(unit), part)
-        self.known[place] = spread._replace(surest=_surest(where, beside))
+        if place not in self.known:
+            layout = block.layout(int(at))
+            where, beside = (words_of(layout) for words_of in self._words)
+            part, unit_of = self._served[where.worst in _COVERED]
+            unit = unit_of(layout, 0.0, 1.0)
+            unit = unit if where.stack in _COVERED else _beyond_stack(unit)
+            _, scatter, *beyond = unit.deviations(part.sizes).values()
+            size = part.sizes.get(unit.key("coefficients"), 1.0)
+            self.known[place] = (size, scatter, math.hypot(*beyond), _surest(where, beside))
         return self.known[place]
+
+    @cached_property
+    def _told_apart(self) -> Callable[[Matrix], Matrix]:
+        """What tells places apart."""
+        return told_apart([each.range for each in (self.calibration, self.time) if each is not None], self.scenario)
 
     @cached_property
     def _words(self) -> tuple[Callable[[Layout], RangeWords], ...]:
@@ -418,23 +411,6 @@ class _Spreads(Bare):
 
 
 _spreads = lru_cache(maxsize=16)(_Spreads)
-
-
-def _spread(unit: Unit, part: FittedPart) -> _Spread:
-    _, scatter, *beyond = unit.deviations(part.sizes).values()
-    return _Spread(part.sizes.get(unit.key("coefficients"), 1.0), scatter, math.hypot(*beyond))
-
-
-def _places(block: LayoutBlock, index: Index, chosen: Index) -> dict[tuple[float, ...], list[int]]:
-    """Return the `chosen` positions of an index, grouped by the place of their layouts beside measured runs."""
-    places: dict[tuple[float, ...], list[int]] = {}
-    columns = (getattr(block, name)[index[chosen]].tolist() for name in _PLACE) if len(chosen) else ()
-    for at, *place in zip(chosen.tolist(), *columns, strict=True):
-        places.setdefault((block.pipeline_parallel, *place), []).append(at)
-    return places
-
-
-_PLACE = tuple(name for name in PLACE if BY_NAME[name] not in PER_BLOCK)
 
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:

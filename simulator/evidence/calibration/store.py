@@ -259,6 +259,7 @@ _SIZES = (
     *("virtual_stages", "micro_batch_size"),
 )
 """Sizes of a layout that a calibration has a range of; others follow from them and from the devices."""
+_SPLITS = 3  # the first of them, which are features of a run above 1
 PLACE = (*_SIZES, "recompute", "recompute_method", "offload", "zero_stage", "sequence_parallel")
 """Fields of a layout that decide its place beside measured runs: layouts with equal ones share a place."""
 
@@ -506,6 +507,23 @@ def places_beside(
 
 
 _place = attrgetter(*PLACE)
+
+
+def told_apart(ranges: Sequence[CalibratedRange], scenario: Scenario) -> Callable[[Matrix], Matrix]:
+    """Return a function from columns of `PLACE`, shape (fields, n), to columns that differ where coverage may.
+
+    A size counts as 1 or more, and all by the ranges that hold them; as they are where a run asks the same question.
+    """
+    if any(run.startswith(f"{_signed(scenario)} ") for each in ranges for run in each.runs):
+        return lambda columns: columns
+    limits = np.array([[each.sizes.get(name, (0.0, 0.0)) for name in _SIZES] for each in ranges])
+    low, high = limits[..., :1], limits[..., 1:]  # shape (ranges, sizes, 1)
+
+    def told(columns: Matrix) -> Matrix:
+        sizes, others = columns[: len(_SIZES)], columns[len(_SIZES) :]
+        return np.concatenate((others, sizes[:_SPLITS] > 1.0, ((low <= sizes) & (sizes <= high)).all(axis=1)))
+
+    return told
 
 
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")

@@ -36,7 +36,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks
 from simulator.records import Record, replace
-from simulator.search.space import Ranking, Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
 from simulator.show.pages import figures as draw
 from simulator.show.pages.figures import Dot, Measured, PlotlyFigure
 from simulator.show.pages.page import PageSection, Table, columns_table, figure_box, page_html
@@ -50,10 +50,8 @@ from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
 
-MOST_PANELS = 1000
-"""Most layouts with panels on a page, beside those of the ranking's table."""
-MOST_DOTS = 4000
-"""Most layouts that a page shows as dots."""
+MOST_DOTS = 1000
+"""Most layouts that a page shows as dots with their panels, beside those of the ranking's table."""
 _SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
 MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
@@ -174,13 +172,13 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 def _dots(
     ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
-    """Return dots by group (table, fitting, risky) and their panels, without figures beyond `MOST_PANELS`."""
+    """Return dots by group (table, fitting, risky) and their panels."""
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
-    feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_PANELS, drawn=MOST_DOTS)
+    feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_DOTS)
     texts_of = partial(_panel_texts, has_experts=_has_experts(shown))
     first = "recommended" if ranking.estimates else "nearest"
-    others = [priced for priced in feasible.estimates if (priced.layout, tuple(priced.options)) not in known]
+    others = [priced for priced in feasible if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
     panels: list[dict[str, Any]] = []
     for name, priced in ((first, estimates), ("fits", others), ("risky", risky)):
@@ -188,12 +186,6 @@ def _dots(
         for estimate in priced:
             groups[name].append(Dot(len(panels), estimate.memory.device_bytes, say.cluster_speed(estimate)))
             panels.append(_panel(estimate, texts_of(estimate, say.verdict_sentence(estimate, colour=False))))
-    tokens = say.cluster_speed(estimates[0]) * estimates[0].throughput.step_seconds
-    for drawn in feasible.others:
-        if (drawn.layout, tuple(drawn.query.chosen)) not in known:
-            groups["fits"].append(Dot(len(panels), drawn.device_bytes, tokens / drawn.step_seconds))
-            outline = replace(estimates[0], layout=drawn.layout, options=drawn.query.chosen)
-            panels.append(texts_of(outline, "fits; --format html of this command shows its panels"))
     return groups, panels
 
 
@@ -232,18 +224,24 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
 def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = shown.question, shown.space or Space()
-    lengths = _around(first.seq_length)
-    yield (
-        "sequence",
-        Curve("sequence length", lengths, lambda length: recommended(question.changed(seq_length=length), space)),
-    )
+    best = ranking.estimates[0] if ranking.estimates and ranking.fewest is None else None
+
+    def curve(axis: str, values: Sequence[int], asked: int | None, price: Callable[[int], Estimate | None]) -> Curve:
+        known = best is not None and ranking.query["min_fit_probability"] == MIN_FIT_PROBABILITY
+        return Curve(axis, values, lambda value: best if known and value == asked else price(value))
+
+    def of_length(length: int) -> Estimate | None:
+        return recommended(question.changed(seq_length=length), space)
+
+    yield "sequence", curve("sequence length", _around(first.seq_length), first.seq_length, of_length)
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-        yield "nodes", Curve("nodes", sizes, lambda size: recommended(question.changed(nodes=size), space))
+        yield "nodes", curve("nodes", sizes, nodes, lambda size: recommended(question.changed(nodes=size), space))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
     spaces = {size: replace(space, micro_batch_size=(size,)) for size in batches}
-    yield "micro-batch", Curve("micro batch size", batches, lambda size: recommended(question, spaces[size]))
+    asked = first.layout.micro_batch_size
+    yield "micro-batch", curve("micro batch size", batches, asked, lambda size: recommended(question, spaces[size]))
 
 
 def _around(length: int) -> tuple[int, ...]:
