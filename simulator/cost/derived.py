@@ -1,11 +1,12 @@
 """Pricing: a block of layouts of one question, with a cache of every figure that formulas derive from it.
 
-Many layouts share a figure; three decorators say which:
+Many layouts share a figure; four decorators say which:
 
 - `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
   parallel sizes and the micro batch: a search of 600,000 layouts computes it once for each of some 200 such choices.
 - `of_sizes`: layouts that differ in recompute alone: `micro_batches` and `training_state` do not depend on it.
-- `derived`: nothing is shared; the figure is cached. `recompute_plan` serves memory and time.
+- `of_passes`: layouts that differ in what shards or offloads state alone: `recompute_plan` does not depend on it.
+- `derived`: nothing is shared; the figure is cached.
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
 """
@@ -44,6 +45,8 @@ class Pricing(Bare):
     """
     fullest: bool = False
     """Whether memory is that of the first rank of each kind alone, where no other can need more."""
+    passes: Alike | None = None
+    """Layouts that differ in what shards or offloads state alone; None computes each layout by itself."""
     figures: dict[Any, Any] = field(init=False, default_factory=dict, repr=False)
     """Derived figures by formula and arguments."""
 
@@ -78,8 +81,9 @@ class Pricing(Bare):
         if lengths is None or lengths.averaged:
             return self
         scenario = replace(self.scenario, lengths=replace(lengths, averaged=True))
-        sizes, work = (each and Alike(each.pricing.by_mean, each.index) for each in (self.sizes, self.work))
-        return Pricing(scenario, self.block, sizes, work, self.fullest)
+        shared = self.sizes, self.work, self.passes
+        sizes, work, passes = (each and Alike(each.pricing.by_mean, each.index) for each in shared)
+        return Pricing(scenario, self.block, sizes, work, self.fullest, passes)
 
     @property
     def members(self) -> tuple[Pricing, ...]:
@@ -116,9 +120,8 @@ class Pricing(Bare):
 
     def take(self, where: Index | Mask) -> Pricing:
         """Return the layouts selected by an index or mask array, with an empty cache."""
-        sizes = None if self.sizes is None else self.sizes.take(where)
-        work = None if self.work is None else self.work.take(where)
-        return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work, self.fullest))
+        sizes, work, passes = (each and each.take(where) for each in (self.sizes, self.work, self.passes))
+        return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work, self.fullest, passes))
 
     def _of_cut(self, pricing: Pricing) -> Pricing:
         """Return layouts of the same cut with what is known of it."""
@@ -137,7 +140,7 @@ class Pricing(Bare):
 
     def changed(self, **columns: Any) -> Pricing:
         """Return the layouts with other recompute, by column."""
-        return self._of_cut(replace(self, block=replace(self.block, **columns)))
+        return self._of_cut(replace(self, block=replace(self.block, **columns), passes=None))
 
 
 class Alike(Bare):
@@ -150,8 +153,8 @@ class Alike(Bare):
 
     def spread(self, figure: Any) -> Any:
         """Return a figure of each kind for every layout, shape (..., kinds) to (..., n); a record's fields each."""
-        if isinstance(figure, tuple):
-            return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
+        if not isinstance(figure, np.ndarray):
+            return selected(figure, self.index, len(self.pricing))
         if not figure.strides[-1]:  # one number for all kinds
             return np.broadcast_to(figure[..., :1], (*figure.shape[:-1], len(self.index)))
         return figure.take(self.index, axis=-1)
@@ -236,6 +239,18 @@ def of_sizes_and_coefficients(figure: Callable[[Pricing], T]) -> Callable[[Prici
         return shared(pricing) if alike else figure(pricing)
 
     return own
+
+
+def of_passes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula that no sharding and no offload but that of activations changes, as `of_sizes` does."""
+
+    @derived
+    @wraps(figure)
+    def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        shared = pricing.passes
+        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
+
+    return spread
 
 
 def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:

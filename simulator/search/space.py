@@ -411,11 +411,19 @@ def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index:
     _, first, kind = numbered(_coded(choices, split, index, lambda axis: "recompute" not in axis.names))
     if 2 * len(first) <= len(kind):  # with fewer, sharing is not faster
         pricing = replace(pricing, sizes=Alike(pricing.take(first), kind))
+    passing = _coded(choices, split, index, lambda axis: not _ABOUT_STATE & set(axis.names))
+    _, first, kind = numbered(2 * passing + pricing.offloads("activations"))
+    if 2 * len(first) <= len(kind):
+        pricing = replace(pricing, passes=Alike(pricing.take(first), kind))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
     at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
     experts = axis.values[index[at], axis.names.index("expert_tensor_parallel")]
     repeated = (experts == _AS_TENSOR_PARALLEL) & (pricing.block.tensor_parallel == 1)
     return pricing.take(~repeated) if repeated.any() else pricing
+
+
+_ABOUT_STATE = frozenset({"zero_stage", "offload"})
+"""Axes on which no pass depends, but for offloaded activations."""
 
 
 def _is_work(axis: Choices) -> bool:
@@ -429,7 +437,7 @@ def _coded(
     """Return a number per layout that is equal where `start` and the choices on every axis that `counts` are."""
     code = start
     for axis, chosen in zip(choices, index, strict=True):
-        if counts(axis):
+        if len(axis.values) > 1 and counts(axis):
             code = code * len(axis.values) + chosen
     return code
 

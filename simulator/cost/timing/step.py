@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
+from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, recomputed_inside
 from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_bytes
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
@@ -35,7 +35,7 @@ from simulator.cost.timing.layers import (
     table_seconds,
 )
 from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
-from simulator.question.arrays import Index, NDArray, equal_columns, largest
+from simulator.question.arrays import Index, NDArray, equal_columns, largest, numbered
 from simulator.question.scenario.block import Array, KindArray, Mask
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.lengths import Lengths
@@ -128,7 +128,7 @@ def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
     return tuple(pricing.spread_work(repeated_seconds(each, kind, "full", ())) for kind in contents.layer_kinds)
 
 
-@derived
+@of_passes
 def repeated_inside(pricing: Pricing, group: int) -> tuple[Array, ...]:
     """Return the seconds that selective recompute adds to one layer of each kind, 0 elsewhere, each of shape (n,)."""
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
@@ -254,7 +254,9 @@ def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, whe
     if not _run_by_pass(work, pricing.block.pipeline_parallel) or not where.any():
         return pipeline
     fill, at = pipeline.fill.copy(), np.flatnonzero(where)
-    fill[at] = run_fill_seconds(schedule_of(pricing), pricing.contents.kind, work, pipeline.micro_batches, at)
+    _, first, alike = numbered(at if pricing.passes is None else pricing.passes.index[at])
+    idle = run_fill_seconds(schedule_of(pricing), pricing.contents.kind, work, pipeline.micro_batches, at[first])
+    fill[at] = idle[alike]
     return pipeline._replace(fill=fill)
 
 
@@ -481,9 +483,7 @@ def step_seconds(
     if pricing.by_mean is not pricing:
         pricing = pricing.by_mean
         memory = memory_by_stage(pricing)
-    work = work or stage_work(pricing)
-    pipeline = pipeline_seconds(pricing, work)
-    bound = _least_seconds(pricing.scenario, pipeline)
+    work, pipeline, bound = _passing(pricing) if work is None else _bounded(pricing, work)
     if not (bound < below).any():
         return StepSeconds(bound, pipeline, work, *[np.zeros(len(pricing))] * 4)
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
@@ -509,16 +509,23 @@ def step_seconds(
 def min_step_seconds(pricing: Pricing) -> Array:
     """Return a cheap lower bound on a step's seconds with any recompute, shape (n,): its passes without."""
     bare = pricing.by_mean.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
-    return _least_seconds(pricing.scenario, pipeline_seconds(bare, stage_work(bare)))
+    return _bounded(bare, stage_work(bare))[-1]
+
+
+@of_passes
+def _passing(pricing: Pricing) -> tuple[StageWork, PipelineSeconds, Array]:
+    return _bounded(pricing, stage_work(pricing))
+
+
+def _bounded(pricing: Pricing, work: StageWork) -> tuple[StageWork, PipelineSeconds, Array]:
+    """Return the work of a pipeline, its seconds, and a lower bound on those of the step."""
+    pipeline = pipeline_seconds(pricing, work)
+    passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
+    return work, pipeline, np.asarray(ROUNDING * (passes + _overhead_seconds(pricing.scenario, pipeline)))
 
 
 ROUNDING = 1.0 - 1e-9
 """Factor on a bound that absorbs rounding in another order."""
-
-
-def _least_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    passes: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
-    return ROUNDING * (passes + _overhead_seconds(scenario, pipeline))
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
