@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import numpy as np
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
-from simulator.question.arrays import Index, Mask, NDArray, selected
+from simulator.question.arrays import Index, Mask, NDArray, selected, taken
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -153,11 +153,9 @@ class Alike(Bare):
 
     def spread(self, figure: Any) -> Any:
         """Return a figure of each kind for every layout, shape (..., kinds) to (..., n); a record's fields each."""
-        if not isinstance(figure, np.ndarray):
-            return selected(figure, self.index, len(self.pricing))
-        if not figure.strides[-1]:  # one number for all kinds
-            return np.broadcast_to(figure[..., :1], (*figure.shape[:-1], len(self.index)))
-        return figure.take(self.index, axis=-1)
+        if isinstance(figure, np.ndarray):
+            return taken(figure, self.index)
+        return selected(figure, self.index, len(self.pricing))
 
     def take(self, where: Index | Mask) -> Alike:
         """Return the layouts selected by an index or mask array, which share what is known of the kinds."""

@@ -488,14 +488,16 @@ def step_seconds(
         return StepSeconds(bound, pipeline, work, *[np.zeros(len(pricing))] * 4)
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
     moves = host_moves(pricing, memory)
-    forward = np.maximum(work.forward, moves.each_pass)
-    micro_batch = (forward + np.maximum(work.backward, moves.each_pass)).max(axis=0)
-    data = data_parallel_seconds(pricing, forward, np.maximum(work.backward, moves.each_pass))
+    forward, backward = (np.maximum(each, moves.each_pass) for each in (work.forward, work.backward))
+    micro_batch = (forward + backward).max(axis=0)
+    data = data_parallel_seconds(pricing, forward, backward)
     optimizer = optimizer_seconds(pricing).max(axis=0)
     offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
-    # Forward passes of a reference model fill a pipeline once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py).
-    passing = (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0)
-    overhead = _overhead_seconds(pricing.scenario, pipeline) + pricing.scenario.framework.reference_forward * passing
+    overhead = _overhead_seconds(pricing.scenario, pipeline)
+    if pricing.scenario.framework.reference_forward:
+        # Forward passes of a reference model fill a pipeline once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py).
+        passing = (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0)
+        overhead = overhead + pricing.scenario.framework.reference_forward * passing
     rest = data + optimizer + offload + overhead
     pipeline = with_waits(pricing, work, pipeline, passes + rest < below)
     total = passes + pipeline.fill + rest
