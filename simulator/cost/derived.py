@@ -123,6 +123,24 @@ class Pricing(Bare):
         sizes, work, passes = (each and each.take(where) for each in (self.sizes, self.work, self.passes))
         return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work, self.fullest, passes))
 
+    def of_own_kinds(self, most: float) -> Pricing:
+        """Return the layouts with the kinds of sizes that they have alone, if those are at most that share of all.
+
+        Nothing is known of the fewer kinds.
+        """
+        sizes, passes = self.sizes, self.passes
+        if sizes is None or np.count_nonzero(used := np.bincount(sizes.index)) > most * len(sizes.pricing):
+            return self
+        if passes is not None:
+            passes = passes.renumbered(np.flatnonzero(np.bincount(passes.index)))
+            used = np.bincount(np.concatenate((sizes.index, passes.pricing.sizes.index)))
+        kinds = np.flatnonzero(used)
+        own = sizes.renumbered(kinds)
+        if passes is not None:
+            of_passes = Alike(own.pricing, np.searchsorted(kinds, passes.pricing.sizes.index))
+            passes = Alike(replace(passes.pricing, sizes=of_passes), passes.index)
+        return self._of_cut(replace(self, sizes=own, passes=passes))
+
     def _of_cut(self, pricing: Pricing) -> Pricing:
         """Return layouts of the same cut with what is known of it."""
         vars(pricing).update((name, vars(self)[name]) for name in ("contents", "chunks_alike") if name in vars(self))
@@ -156,6 +174,10 @@ class Alike(Bare):
         if isinstance(figure, np.ndarray):
             return taken(figure, self.index)
         return selected(figure, self.index, len(self.pricing))
+
+    def renumbered(self, kinds: Index) -> Alike:
+        """Return the layouts with only these of the kinds."""
+        return Alike(self.pricing.take(kinds), np.searchsorted(kinds, self.index))
 
     def take(self, where: Index | Mask) -> Alike:
         """Return the layouts selected by an index or mask array, which share what is known of the kinds."""

@@ -109,16 +109,26 @@ def groups_of(pricing: Pricing) -> range:
     return range(max(len(pricing.scenario.groups), 1))
 
 
-@derived
 def pieces_of(pricing: Pricing, group: int) -> tuple[PassSeconds, ...]:
     """Return the seconds of the pieces on the devices of a node group, for each of `Pricing.kinds_of_work`.
 
     In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection.
     """
-    contents, each = pricing.contents, pricing.kinds_of_work.members[group]
-    projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
-    layers = (layer_seconds(each, kind) for kind in contents.layer_kinds)
+    return _pieces(pricing.kinds_of_work.members[group], projects=bool(pricing.contents.prediction_layers.any()))
+
+
+def _pieces(each: Pricing, *, projects: bool) -> tuple[PassSeconds, ...]:
+    projections = (projection_seconds(each),) if projects else ()
+    layers = (layer_seconds(each, kind) for kind in each.scenario.model.layer_kinds)
     return (*layers, head_seconds(each), table_seconds(each), *projections)
+
+
+@derived
+def _piece_seconds(each: Pricing, *, projects: bool) -> NDArray[np.float64]:
+    """Return the seconds of `pieces_of`, forward, backward and of weight gradients, shape (3, pieces, n)."""
+    pieces = _pieces(each, projects=projects)
+    rows = [(piece.forward_seconds, piece.backward_seconds, piece.weight_seconds) for piece in pieces]
+    return np.array([[np.broadcast_to(figure, len(each)) for figure in figures] for figures in zip(*rows, strict=True)])
 
 
 @derived
@@ -197,14 +207,14 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     contents, counts = pricing.contents, piece_counts(pricing, chunk)
     splits = chunk is not None and schedule_of(pricing).splits
     shape = len(contents.ranks), len(pricing)
-    total = [np.zeros(shape) for _ in range(2 + splits)]
+    total = np.zeros((2 + splits, *shape))
+    projects = bool(contents.prediction_layers.any())
     for group in groups_of(pricing):
-        on_group = (contents.group == group)[:, None]
-        for count, piece in zip(counts, pieces_of(pricing, group), strict=False):
-            figures = (piece.forward_seconds, piece.backward_seconds, piece.weight_seconds)[: 2 + splits]
-            for sums, figure in zip(total, figures if count.any() else (), strict=False):
-                spread = pricing.spread_work(np.broadcast_to(figure, piece.forward_seconds.shape))
-                np.add(sums, count * on_group * spread, out=sums)
+        seconds = _piece_seconds(pricing.kinds_of_work.members[group], projects=projects)
+        each = pricing.spread_work(seconds[: len(total)])
+        for index, count in enumerate(counts * (contents.group == group)[:, None]):
+            if count.any():
+                total += count * each[:, index, None]
     return ChunkSeconds(*total, *[np.broadcast_to(0.0, shape)] * (1 - splits))
 
 
