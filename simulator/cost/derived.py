@@ -120,8 +120,9 @@ class Pricing(Bare):
 
     def take(self, where: Index | Mask) -> Pricing:
         """Return the layouts selected by an index or mask array, with an empty cache."""
-        sizes, work, passes = (each and each.take(where) for each in (self.sizes, self.work, self.passes))
-        return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work, self.fullest, passes))
+        index = np.flatnonzero(where) if where.dtype == np.bool_ else where
+        sizes, work, passes = (each and each.take(index) for each in (self.sizes, self.work, self.passes))
+        return self._of_cut(Pricing(self.scenario, self.block.take(index), sizes, work, self.fullest, passes))
 
     def of_own_kinds(self, most: float) -> Pricing:
         """Return the layouts with the kinds of sizes that they have alone, if those are at most that share of all.
@@ -129,7 +130,10 @@ class Pricing(Bare):
         Nothing is known of the fewer kinds.
         """
         sizes, passes = self.sizes, self.passes
-        if sizes is None or np.count_nonzero(used := np.bincount(sizes.index)) > most * len(sizes.pricing):
+        if sizes is None or len(sizes.pricing) <= _FEW_KINDS:
+            return self
+        used = np.bincount(sizes.index)
+        if np.count_nonzero(used) > most * len(sizes.pricing):
             return self
         if passes is not None:
             passes = passes.renumbered(np.flatnonzero(np.bincount(passes.index)))
@@ -179,9 +183,9 @@ class Alike(Bare):
         """Return the layouts with only these of the kinds."""
         return Alike(self.pricing.take(kinds), np.searchsorted(kinds, self.index))
 
-    def take(self, where: Index | Mask) -> Alike:
-        """Return the layouts selected by an index or mask array, which share what is known of the kinds."""
-        return Alike(self.pricing, self.index[where])
+    def take(self, where: Index) -> Alike:
+        """Return the layouts at an index, which share what is known of the kinds."""
+        return Alike(self.pricing, self.index.take(where))
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
@@ -192,6 +196,7 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     return _few(scenario, calibration, *layouts)
 
 
+_FEW_KINDS: Final = 1024  # kinds of sizes that are priced in about the time of one
 _FEW: Final = 16  # most layouts of a block whose figures are remembered
 
 

@@ -400,7 +400,7 @@ def _block(
 ) -> LayoutBlock:
     """Return the layouts of a shape with these (virtual stages, *split), shape (4, n), and the choices at an index."""
     columns = {
-        name: axis.values[:, at].take(chosen) if len(axis.values) > 1 else np.full(len(chosen), axis.values[0, at])
+        name: axis.values[:, at].take(chosen) if len(axis.values) > 1 else np.broadcast_to(axis.values[0, at], len(chosen))
         for axis, chosen in zip(choices, index, strict=True)
         for at, name in enumerate(axis.names)
     }
