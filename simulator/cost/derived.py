@@ -124,27 +124,6 @@ class Pricing(Bare):
         sizes, work, passes = (each and each.take(index) for each in (self.sizes, self.work, self.passes))
         return self._of_cut(Pricing(self.scenario, self.block.take(index), sizes, work, self.fullest, passes))
 
-    def of_own_kinds(self, most: float) -> Pricing:
-        """Return the layouts with the kinds of sizes that they have alone, if those are at most that share of all.
-
-        Nothing is known of the fewer kinds.
-        """
-        sizes, passes = self.sizes, self.passes
-        if sizes is None or len(sizes.pricing) <= _FEW_KINDS:
-            return self
-        used = np.bincount(sizes.index)
-        if np.count_nonzero(used) > most * len(sizes.pricing):
-            return self
-        if passes is not None:
-            passes = passes.renumbered(np.flatnonzero(np.bincount(passes.index)))
-            used = np.bincount(np.concatenate((sizes.index, passes.pricing.sizes.index)))
-        kinds = np.flatnonzero(used)
-        own = sizes.renumbered(kinds)
-        if passes is not None:
-            of_passes = Alike(own.pricing, np.searchsorted(kinds, passes.pricing.sizes.index))
-            passes = Alike(replace(passes.pricing, sizes=of_passes), passes.index)
-        return self._of_cut(replace(self, sizes=own, passes=passes))
-
     def _of_cut(self, pricing: Pricing) -> Pricing:
         """Return layouts of the same cut with what is known of it."""
         vars(pricing).update((name, vars(self)[name]) for name in ("contents", "chunks_alike") if name in vars(self))
@@ -179,10 +158,6 @@ class Alike(Bare):
             return taken(figure, self.index)
         return selected(figure, self.index, len(self.pricing))
 
-    def renumbered(self, kinds: Index) -> Alike:
-        """Return the layouts with only these of the kinds."""
-        return Alike(self.pricing.take(kinds), np.searchsorted(kinds, self.index))
-
     def take(self, where: Index) -> Alike:
         """Return the layouts at an index, which share what is known of the kinds."""
         return Alike(self.pricing, self.index.take(where))
@@ -196,7 +171,6 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     return _few(scenario, calibration, *layouts)
 
 
-_FEW_KINDS: Final = 1024  # kinds of sizes that are priced in about the time of one
 _FEW: Final = 16  # most layouts of a block whose figures are remembered
 
 
@@ -243,12 +217,30 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
 
 def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
     """Decorate a formula without recompute: computed once for layouts that differ in it alone, then spread over all."""
+    return _of_kinds(figure, lambda pricing: pricing.sizes)
 
+
+def of_passes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula that no sharding and no offload but that of activations changes, likewise."""
+    return _of_kinds(figure, lambda pricing: pricing.passes)
+
+
+def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula of a micro batch's work: computed once for layouts with equal work, then spread over all."""
+    return _of_kinds(figure, lambda pricing: pricing.work or pricing.sizes)
+
+
+def _of_kinds(
+    figure: Callable[Concatenate[Pricing, P], T], kinds: Callable[[Pricing], Alike | None]
+) -> Callable[Concatenate[Pricing, P], T]:
     @derived
     @wraps(figure)
     def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        shared = pricing.sizes
-        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
+        shared = kinds(pricing)
+        if shared is None:
+            return figure(pricing, *args, **kwargs)
+        result: T = shared.spread(spread(shared.pricing, *args, **kwargs))
+        return result
 
     return spread
 
@@ -264,35 +256,6 @@ def of_sizes_and_coefficients(figure: Callable[[Pricing], T]) -> Callable[[Prici
         return shared(pricing) if alike else figure(pricing)
 
     return own
-
-
-def of_passes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula that no sharding and no offload but that of activations changes, as `of_sizes` does."""
-
-    @derived
-    @wraps(figure)
-    def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        shared = pricing.passes
-        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
-
-    return spread
-
-
-def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula of a micro batch's work: computed once for layouts with equal work, then spread over all."""
-
-    @derived
-    @wraps(figure)
-    def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        shared = pricing.work or pricing.sizes
-        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
-
-    return spread
-
-
-def _over(shared: Alike, figure: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    result: T = shared.spread(figure(shared.pricing, *args, **kwargs))
-    return result
 
 
 @derived

@@ -398,9 +398,11 @@ def candidates(scenario: Scenario, space: Space) -> int:
 def _block(
     space: Space, shape: Shape, splits: Array, choices: Sequence[Choices], index: Sequence[Index]
 ) -> LayoutBlock:
-    """Return the layouts of a shape with these (virtual stages, *split), shape (4, n), and the choices at an index."""
+    """Return the layouts of a shape with `splits`, (virtual stages, *split) by row, and the choices at an index."""
     columns = {
-        name: axis.values[:, at].take(chosen) if len(axis.values) > 1 else np.broadcast_to(axis.values[0, at], len(chosen))
+        name: axis.values[:, at].take(chosen)
+        if len(axis.values) > 1
+        else np.broadcast_to(axis.values[0, at], len(chosen))
         for axis, chosen in zip(choices, index, strict=True)
         for at, name in enumerate(axis.names)
     }
@@ -423,7 +425,7 @@ def _block(
 
 
 def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
-    """Return the layouts with those marked that differ in recompute alone, or in what shards or offloads state alone."""
+    """Return the layouts with those marked that differ in recompute, or in what shards or offloads state, alone."""
     _, first, kind = numbered(_coded(choices, split, index, lambda axis: "recompute" not in axis.names))
     if 2 * len(first) <= len(kind):  # with fewer, sharing is not faster
         pricing = replace(pricing, sizes=Alike(pricing.take(first), kind))

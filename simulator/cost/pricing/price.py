@@ -10,7 +10,6 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.fully_shard import shards_by_unit
 from simulator.cost.memory.host import beyond_host, host_capacity_bytes, uses_host
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.memory.state import training_state
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
@@ -45,7 +44,7 @@ class Sized(Bare):
     def take(self, where: Index) -> Sized:
         """Return the layouts at an index."""
         figures: tuple[Any, ...] = (self.binding_stage, self.device_bytes, self.need_bytes, self.verdict)
-        return Sized(self.pricing.take(where).of_own_kinds(_FEW_KINDS), self.memory.take(where), *(figure[where] for figure in figures))
+        return Sized(self.pricing.take(where), self.memory.take(where), *(figure[where] for figure in figures))
 
 
 class Priced(Sized):
@@ -58,14 +57,8 @@ class Priced(Sized):
         return priced_of(Sized.take(self, where), selected(self.step, where, len(self.pricing)))
 
 
-_FEW_KINDS, _SOME_KINDS = 1.0 / 4.0, 3.0 / 4.0
-"""Shares of the kinds of sizes up to which fewer kinds take less time: where their figures are known, and are not."""
-
-
 def size(pricing: Pricing) -> Sized:
     """Return the memory of every layout of a block, with the verdict."""
-    if pricing.sizes is not None and training_state not in pricing.sizes.pricing.figures:
-        pricing = pricing.of_own_kinds(_SOME_KINDS)
     memory = memory_by_stage(pricing)
     share = memory.need / usable_bytes(pricing.scenario, memory.contents)
     binding = np.argmax(share, axis=0)
