@@ -144,15 +144,15 @@ def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
     return parts.dense + parts.routed
 
 
-class ShardDegrees(NamedTuple):
-    """Number of ranks that ZeRO shards over, shape (n,)."""
+class ByClass(NamedTuple):
+    """A figure of dense parameters, and one of routed experts', which other ranks replicate."""
 
-    dense: Array
-    routed: Array
+    dense: KindArray
+    routed: KindArray
 
 
 @of_sizes
-def shard_degrees(pricing: Pricing) -> ShardDegrees:
+def shard_degrees(pricing: Pricing) -> ByClass:
     """Return the ranks of a ZeRO shard group: all, `sharding_degree`, or one of `sharding_replicas`; experts too."""
     scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
@@ -160,9 +160,9 @@ def shard_degrees(pricing: Pricing) -> ShardDegrees:
     if groups > 1.0:
         degree = np.asarray(np.maximum(block.replicas / groups, 1.0), dtype=np.float64)
     elif not degree:
-        return ShardDegrees(block.replicas, block.expert_replicas)
+        return ByClass(block.replicas, block.expert_replicas)
     dense = np.minimum(degree, block.replicas)
-    return ShardDegrees(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
+    return ByClass(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
 
 
 def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArray:
@@ -244,21 +244,14 @@ def _matrices(conditions: Conditions, kind: LayerKind) -> Iterator[UpdatedMatrix
         yield from (UpdatedMatrix(weight._replace(outputs=outputs[key])) for key, weight in alike.items())
 
 
-class MatrixFigures(NamedTuple):
-    """A figure for dense matrices and for routed experts' matrices, each of shape (n,)."""
-
-    dense: Array
-    routed: Array
-
-
 @of_work
-def largest_matrix(pricing: Pricing) -> MatrixFigures:
+def largest_matrix(pricing: Pricing) -> ByClass:
     """Return the parameters of the largest matrix on a device; for experts, of one expert."""
     sizes = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
     for matrix in _model_matrices(pricing):
         inputs, outputs = matrix.sides(pricing)
         sizes[matrix.weight.routed] = np.maximum(sizes[matrix.weight.routed], inputs * outputs)
-    return MatrixFigures(sizes[False], sizes[True])
+    return ByClass(sizes[False], sizes[True])
 
 
 def _model_matrices(pricing: Pricing) -> Iterator[UpdatedMatrix]:
@@ -268,7 +261,7 @@ def _model_matrices(pricing: Pricing) -> Iterator[UpdatedMatrix]:
 
 
 @of_work
-def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> MatrixFigures:
+def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> ByClass:
     """Return the FLOP that orthogonalize the updates of a layer's matrices on a device (T21).
 
     A Newton-Schulz iteration on m x n, m the shorter side, takes `4 m^2 n + 2 m^3`: X Xᵀ, its square, and their product
@@ -281,7 +274,7 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> MatrixFigures:
         short, long = np.minimum(*sides), np.maximum(*sides)
         each = steps * (4.0 * short**2 * long + 2.0 * short**3)
         flops[matrix.weight.routed] = flops[matrix.weight.routed] + each * matrix.on_device(pricing)
-    return MatrixFigures(flops[False], flops[True])
+    return ByClass(flops[False], flops[True])
 
 
 @of_work
