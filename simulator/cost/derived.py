@@ -120,8 +120,9 @@ class Pricing(Bare):
 
     def take(self, where: Index | Mask) -> Pricing:
         """Return the layouts selected by an index or mask array, with an empty cache."""
-        index = np.flatnonzero(where) if where.dtype == np.bool_ else where
-        sizes, work, passes = (each and each.take(index) for each in (self.sizes, self.work, self.passes))
+        index: Any = np.flatnonzero(where) if where.dtype == np.bool_ else where
+        shared = self.sizes, self.work, self.passes
+        sizes, work, passes = (each and Alike(each.pricing, each.index.take(index)) for each in shared)
         return self._of_cut(Pricing(self.scenario, self.block.take(index), sizes, work, self.fullest, passes))
 
     def _of_cut(self, pricing: Pricing) -> Pricing:
@@ -157,10 +158,6 @@ class Alike(Bare):
         if isinstance(figure, np.ndarray):
             return taken(figure, self.index)
         return selected(figure, self.index, len(self.pricing))
-
-    def take(self, where: Index) -> Alike:
-        """Return the layouts at an index, which share what is known of the kinds."""
-        return Alike(self.pricing, self.index.take(where))
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:

@@ -67,11 +67,9 @@ def selected(figures: Any, where: Index, count: int) -> Any:
 
     def chosen(figure: Any) -> Any:
         if isinstance(figure, np.ndarray):
-            if figure.shape[-1:] != (count,):
-                return figure
-            if id(figure) not in known:
+            if figure.shape[-1:] == (count,) and id(figure) not in known:
                 known[id(figure)] = taken(figure, where)
-            return known[id(figure)]
+            return known.get(id(figure), figure)
         if isinstance(figure, tuple):
             return getattr(type(figure), "_make", tuple)(map(chosen, figure))
         if isinstance(figure, Bare):

@@ -380,10 +380,7 @@ def _places(numbers: Index, sizes: Sequence[int]) -> tuple[Index, ...]:
 
 
 def _unrepeated(choices: Sequence[Choices], tensor: Array, split: Index, *index: Index) -> Index:
-    """Return the positions of choices without repeated ones.
-
-    Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: one of them is kept.
-    """
+    """Return the positions of choices but for those whose experts are split by a tensor-parallel size of 1: as by 1."""
     at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
     as_tensor = axis.values[:, axis.names.index("expert_tensor_parallel")] == _AS_TENSOR_PARALLEL
     return np.flatnonzero(~(as_tensor.take(index[at]) & (tensor == 1.0).take(split)))

@@ -10,7 +10,6 @@ from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import element_bytes, gathered_narrow, parameter_bytes, reduced_bytes
 from simulator.cost.memory.state import (
     ByClass,
-    DeviceParameters,
     device_parameters,
     linear_by_class,
     local_count,
@@ -179,7 +178,7 @@ def _exchange_overhead(pricing: Pricing) -> KindArray:
     return exchanged * each * per_exchange
 
 
-def _between_shard_groups(pricing: Pricing, trained: DeviceParameters) -> KindArray:
+def _between_shard_groups(pricing: Pricing, trained: ByClass) -> KindArray:
     """Return the seconds per byte of a gradient to sum shards over several sharding groups, by scatter and gather."""
     block = pricing.block
     degrees = shard_degrees(pricing)

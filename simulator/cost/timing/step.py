@@ -16,7 +16,7 @@ from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.memory.state import DeviceParameters, device_parameters, orthogonal_flops, shard, state_by_class
+from simulator.cost.memory.state import ByClass, device_parameters, orthogonal_flops, shard, state_by_class
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import Schedule, kinds_of_pass, makespan_seconds
@@ -104,11 +104,6 @@ class Chunk(NamedTuple):
     """Whether it is a rank's first, which has the input table."""
 
 
-def groups_of(pricing: Pricing) -> range:
-    """Return the numbers of the node groups."""
-    return range(max(len(pricing.scenario.groups), 1))
-
-
 def pieces_of(pricing: Pricing, group: int) -> tuple[PassSeconds, ...]:
     """Return the seconds of the pieces on the devices of a node group, for each of `Pricing.kinds_of_work`.
 
@@ -191,7 +186,7 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
     if pricing.recomputes("none").all():
         return passes
     counts, backward = piece_counts(pricing, chunk), passes.backward
-    for group in groups_of(pricing):
+    for group in range(len(pricing.members)):
         on_group = (contents.group == group)[:, None]
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
@@ -209,9 +204,8 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     shape = len(contents.ranks), len(pricing)
     total = np.zeros((2 + splits, *shape))
     projects = bool(contents.prediction_layers.any())
-    for group in groups_of(pricing):
-        seconds = _piece_seconds(pricing.kinds_of_work.members[group], projects=projects)
-        each = pricing.spread_work(seconds[: len(total)])
+    for group, member in enumerate(pricing.kinds_of_work.members):
+        each = pricing.spread_work(_piece_seconds(member, projects=projects)[: len(total)])
         for index, count in enumerate(counts * (contents.group == group)[:, None]):
             if count.any():
                 total += count * each[:, index, None]
@@ -337,7 +331,7 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
 
     parts: Parts = dict.fromkeys((*PARTS, "recompute"), np.zeros(len(pricing)))
     full = recompute_plan(pricing).on_rank / pricing.block.copies
-    for group in groups_of(pricing):
+    for group in range(len(pricing.members)):
         here = pipeline.micro_batches * (contents.group == group)[pipeline.pace]
         for count, seconds in zip(counts, pieces_of(pricing, group), strict=False):
             times = here * paced(count)
@@ -497,17 +491,15 @@ def step_seconds(
     if not (bound < below).any():
         return StepSeconds(bound, pipeline, work, *[np.zeros(len(pricing))] * 4)
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
-    moves = host_moves(pricing, memory)
-    forward, backward = (np.maximum(each, moves.each_pass) for each in (work.forward, work.backward))
+    each_pass, each_step = host_moves(pricing, memory)
+    forward, backward = (np.maximum(seconds, each_pass) for seconds in (work.forward, work.backward))
     micro_batch = (forward + backward).max(axis=0)
     data = data_parallel_seconds(pricing, forward, backward)
     optimizer = optimizer_seconds(pricing).max(axis=0)
-    offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
-    overhead = _overhead_seconds(pricing.scenario, pipeline)
-    if pricing.scenario.framework.reference_forward:
-        # Forward passes of a reference model fill a pipeline once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py).
-        passing = (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0)
-        overhead = overhead + pricing.scenario.framework.reference_forward * passing
+    offload = each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
+    # Forward passes of a reference model fill a pipeline once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py).
+    passing = (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0)
+    overhead = _overhead_seconds(pricing.scenario, pipeline) + pricing.scenario.framework.reference_forward * passing
     rest = data + optimizer + offload + overhead
     pipeline = with_waits(pricing, work, pipeline, passes + rest < below)
     total = passes + pipeline.fill + rest
@@ -578,7 +570,7 @@ def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
         return 0.0
     of_layers = [orthogonal_flops(pricing, kind) for kind in contents.layer_kinds]
-    flops = DeviceParameters(
+    flops = ByClass(
         over_layers(contents.with_prediction, [figure.dense for figure in of_layers]),
         over_layers(contents.with_prediction, [figure.routed for figure in of_layers]),
     )
@@ -589,17 +581,8 @@ def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
     return seconds + 2.0 * HALF * parts * shard_seconds_per_byte(pricing).dense
 
 
-class HostMoves(NamedTuple):
-    """Seconds of traffic between device and host."""
-
-    each_pass: KindArray
-    """Moved under either pass of a micro batch, shape (kinds, n): a lower bound on its time."""
-    each_step: Array
-    """Moved on the slowest rank while nothing is computed, shape (n,)."""
-
-
-def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
-    """Return the seconds of offload traffic between device and host, one transfer after another (T22).
+def host_moves(pricing: Pricing, memory: MemoryByStage) -> tuple[KindArray, Array]:
+    """Return the seconds of offload traffic with the host under either pass, (kinds, n), and while nothing runs (T22).
 
     Optimizer state goes out after and comes back before the step. Activations, or those of parts of a layer
     (`swapped_attention`, `offloaded_modules`), go out in the forward and come back in the backward pass; parameters on
@@ -614,4 +597,4 @@ def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
     if profile.offload_parameters:
         parameters = memory.state.parameters_on_host * per_byte
         each_pass, each_step = each_pass + parameters, each_step + parameters.max(axis=0)
-    return HostMoves(each_pass, each_step)
+    return each_pass, each_step

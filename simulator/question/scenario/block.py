@@ -84,8 +84,8 @@ class LayoutBlock(Columns, kw_only=True):
 
     def take(self, where: Index | Mask) -> LayoutBlock:
         """Return the block of the layouts that an index or mask array selects."""
-        index = np.flatnonzero(where) if where.dtype == np.bool_ else where
-        columns = {name: taken(getattr(self, name), index) for name in _COLUMNS}
+        index: Any = np.flatnonzero(where) if where.dtype == np.bool_ else where
+        columns: dict[str, Any] = {name: taken(getattr(self, name), index) for name in _COLUMNS}
         return LayoutBlock(**{name: getattr(self, name) for name in _SHARED}, **columns)
 
 
