@@ -57,8 +57,13 @@ def sample(scenario: Scenario) -> list[Pricing]:
 
 def anew(pricing: Pricing) -> Pricing:
     """The same layouts, of which nothing is known but the search's kinds of work."""
-    sizes = pricing.sizes and Alike(replace(pricing.sizes.pricing), pricing.sizes.index)
-    return replace(pricing, sizes=sizes)
+    sizes, passes = pricing.sizes, pricing.passes
+    sizes = sizes and Alike(replace(sizes.pricing), sizes.index)
+    if passes is not None:
+        of_kinds = passes.pricing.sizes
+        of_kinds = sizes and of_kinds and Alike(sizes.pricing, of_kinds.index)
+        passes = Alike(replace(passes.pricing, sizes=of_kinds), passes.index)
+    return replace(pricing, sizes=sizes, passes=passes)
 
 
 def measure(chosen: list[Pricing]) -> list[Timed]:

@@ -1,11 +1,12 @@
 """Pricing: a block of layouts of one question, with a cache of every figure that formulas derive from it.
 
-Many layouts share a figure; three decorators say which:
+Many layouts share a figure; four decorators say which:
 
 - `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
   parallel sizes and the micro batch: a search of 600,000 layouts computes it once for each of some 200 such choices.
 - `of_sizes`: layouts that differ in recompute alone: `micro_batches` and `training_state` do not depend on it.
-- `derived`: nothing is shared; the figure is cached. `recompute_plan` serves memory and time.
+- `of_passes`: layouts that differ in what shards or offloads state alone: `recompute_plan` does not depend on it.
+- `derived`: nothing is shared; the figure is cached.
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
 """
@@ -19,7 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import numpy as np
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
-from simulator.question.arrays import Index, Mask, NDArray, selected
+from simulator.question.arrays import Index, Mask, NDArray, selected, taken
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -44,6 +45,8 @@ class Pricing(Bare):
     """
     fullest: bool = False
     """Whether memory is that of the first rank of each kind alone, where no other can need more."""
+    passes: Alike | None = None
+    """Layouts that differ in what shards or offloads state alone; None computes each layout by itself."""
     figures: dict[Any, Any] = field(init=False, default_factory=dict, repr=False)
     """Derived figures by formula and arguments."""
 
@@ -78,8 +81,9 @@ class Pricing(Bare):
         if lengths is None or lengths.averaged:
             return self
         scenario = replace(self.scenario, lengths=replace(lengths, averaged=True))
-        sizes, work = (each and Alike(each.pricing.by_mean, each.index) for each in (self.sizes, self.work))
-        return Pricing(scenario, self.block, sizes, work, self.fullest)
+        shared = self.sizes, self.work, self.passes
+        sizes, work, passes = (each and Alike(each.pricing.by_mean, each.index) for each in shared)
+        return Pricing(scenario, self.block, sizes, work, self.fullest, passes)
 
     @property
     def members(self) -> tuple[Pricing, ...]:
@@ -116,9 +120,10 @@ class Pricing(Bare):
 
     def take(self, where: Index | Mask) -> Pricing:
         """Return the layouts selected by an index or mask array, with an empty cache."""
-        sizes = None if self.sizes is None else self.sizes.take(where)
-        work = None if self.work is None else self.work.take(where)
-        return self._of_cut(Pricing(self.scenario, self.block.take(where), sizes, work, self.fullest))
+        index: Any = np.flatnonzero(where) if where.dtype == np.bool_ else where
+        shared = self.sizes, self.work, self.passes
+        sizes, work, passes = (each and Alike(each.pricing, each.index.take(index)) for each in shared)
+        return self._of_cut(Pricing(self.scenario, self.block.take(index), sizes, work, self.fullest, passes))
 
     def _of_cut(self, pricing: Pricing) -> Pricing:
         """Return layouts of the same cut with what is known of it."""
@@ -137,7 +142,7 @@ class Pricing(Bare):
 
     def changed(self, **columns: Any) -> Pricing:
         """Return the layouts with other recompute, by column."""
-        return self._of_cut(replace(self, block=replace(self.block, **columns)))
+        return self._of_cut(replace(self, block=replace(self.block, **columns), passes=None))
 
 
 class Alike(Bare):
@@ -150,15 +155,9 @@ class Alike(Bare):
 
     def spread(self, figure: Any) -> Any:
         """Return a figure of each kind for every layout, shape (..., kinds) to (..., n); a record's fields each."""
-        if isinstance(figure, tuple):
-            return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
-        if not figure.strides[-1]:  # one number for all kinds
-            return np.broadcast_to(figure[..., :1], (*figure.shape[:-1], len(self.index)))
-        return figure.take(self.index, axis=-1)
-
-    def take(self, where: Index | Mask) -> Alike:
-        """Return the layouts selected by an index or mask array, which share what is known of the kinds."""
-        return Alike(self.pricing, self.index[where])
+        if isinstance(figure, np.ndarray):
+            return taken(figure, self.index)
+        return selected(figure, self.index, len(self.pricing))
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
@@ -215,12 +214,30 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
 
 def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
     """Decorate a formula without recompute: computed once for layouts that differ in it alone, then spread over all."""
+    return _of_kinds(figure, lambda pricing: pricing.sizes)
 
+
+def of_passes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula that no sharding and no offload but that of activations changes, likewise."""
+    return _of_kinds(figure, lambda pricing: pricing.passes)
+
+
+def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
+    """Decorate a formula of a micro batch's work: computed once for layouts with equal work, then spread over all."""
+    return _of_kinds(figure, lambda pricing: pricing.work or pricing.sizes)
+
+
+def _of_kinds(
+    figure: Callable[Concatenate[Pricing, P], T], kinds: Callable[[Pricing], Alike | None]
+) -> Callable[Concatenate[Pricing, P], T]:
     @derived
     @wraps(figure)
     def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        shared = pricing.sizes
-        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
+        shared = kinds(pricing)
+        if shared is None:
+            return figure(pricing, *args, **kwargs)
+        result: T = shared.spread(spread(shared.pricing, *args, **kwargs))
+        return result
 
     return spread
 
@@ -236,23 +253,6 @@ def of_sizes_and_coefficients(figure: Callable[[Pricing], T]) -> Callable[[Prici
         return shared(pricing) if alike else figure(pricing)
 
     return own
-
-
-def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula of a micro batch's work: computed once for layouts with equal work, then spread over all."""
-
-    @derived
-    @wraps(figure)
-    def spread(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        shared = pricing.work or pricing.sizes
-        return figure(pricing, *args, **kwargs) if shared is None else _over(shared, spread, *args, **kwargs)
-
-    return spread
-
-
-def _over(shared: Alike, figure: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    result: T = shared.spread(figure(shared.pricing, *args, **kwargs))
-    return result
 
 
 @derived

@@ -51,6 +51,13 @@ def largest(figures: Iterable[Any]) -> Any:
     return reduce(np.maximum, figures)
 
 
+def taken(figure: Matrix, where: Index) -> Matrix:
+    """Return an array at `where` of its last axis; one number for all stays one."""
+    if figure.strides[-1]:
+        return figure.take(where, axis=-1)
+    return np.broadcast_to(figure[..., :1], (*figure.shape[:-1], len(where)))
+
+
 def selected(figures: Any, where: Index, count: int) -> Any:
     """Return the figures of the layouts at `where`: arrays along a last axis of length `count`, records by field.
 
@@ -61,7 +68,7 @@ def selected(figures: Any, where: Index, count: int) -> Any:
     def chosen(figure: Any) -> Any:
         if isinstance(figure, np.ndarray):
             if figure.shape[-1:] == (count,) and id(figure) not in known:
-                known[id(figure)] = figure.take(where, axis=-1)
+                known[id(figure)] = taken(figure, where)
             return known.get(id(figure), figure)
         if isinstance(figure, tuple):
             return getattr(type(figure), "_make", tuple)(map(chosen, figure))

@@ -187,8 +187,8 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
     pricing = priced.pricing
     some = pricing.recomputes("none") | (pricing.recomputes("full") & pricing.recomputes_by("block"))
     chosen = unlikely[some[unlikely]]
-    # Without the sizes, whose figures of the whole block would be held until then.
-    alone = replace(pricing.take(chosen), sizes=None)
+    # Without the kinds, whose figures of the whole block would be held until then.
+    alone = replace(pricing.take(chosen), sizes=None, passes=None)
     return [(alone, priced.step.total[chosen])] if len(chosen) else []
 
 

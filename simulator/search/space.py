@@ -18,7 +18,7 @@ from simulator.cost.pricing.price import Priced, first_needs_most
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
-from simulator.question.arrays import Index, Mask, numbered
+from simulator.question.arrays import Index, Mask, numbered, selected
 from simulator.question.question import Question
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.complete import default_chunks
@@ -318,20 +318,19 @@ def blocks(
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
     work = _kinds_of_work(scenario, space, all_shapes, choices)
     for shape in all_shapes:
-        splits = np.array(
-            [(virtual, *split) for virtual in shape.virtual_stages for split in shape.splits], dtype=float
-        )
-        sizes = (len(splits), *(len(axis.values) for axis in choices))
+        splits = np.array([(virtual, *split) for virtual in shape.virtual_stages for split in shape.splits], float).T
+        sizes = (splits.shape[1], *(len(axis.values) for axis in choices))
         every = np.arange(math.prod(sizes))
         if possible is not None:
-            few = (len(splits), *(len(axis.values) if _OF_STATE & set(axis.names) else 1 for axis in choices))
-            split, *index = np.unravel_index(np.arange(math.prod(few)), few)
-            block = _block(space, shape, splits[split], choices, index)
+            few = (splits.shape[1], *(len(axis.values) if _OF_STATE & set(axis.names) else 1 for axis in choices))
+            split, *index = _places(np.arange(math.prod(few)), few)
+            block = _block(space, shape, splits.take(split, axis=1), choices, index)
             allowed = possible(Pricing(scenario, block, work=_shared(work, shape, choices, split, index)))
             every = np.flatnonzero(np.broadcast_to(allowed.reshape(few), sizes))
         for start in range(0, len(every), chunk):
-            split, *index = np.unravel_index(every[start : start + chunk], sizes)
-            block = _block(space, shape, splits[split], choices, index)
+            places = _places(every[start : start + chunk], sizes)
+            split, *index = selected(places, _unrepeated(choices, splits[1], *places), len(places[0]))
+            block = _block(space, shape, splits.take(split, axis=1), choices, index)
             pricing = Pricing(scenario, block, work=_shared(work, shape, choices, split, index))
             if fullest and first_needs_most(pricing):
                 pricing = replace(pricing, fullest=True)
@@ -357,9 +356,9 @@ def _kinds_of_work(
     sizes = (len(pairs), *(len(axis.values) if _is_work(axis) else 1 for axis in choices))
     if not 0 < math.prod(sizes) <= CHUNK:
         return None
-    pair, *index = np.unravel_index(np.arange(math.prod(sizes)), sizes)
-    splits = np.array([(np.nan, *pair, np.nan) for pair in pairs])
-    block = _block(space, Shape(0, (), "1f1b", (), (), ()), splits[pair], choices, index)
+    pair, *index = _places(np.arange(math.prod(sizes)), sizes)
+    splits = np.array([(np.nan, *pair, np.nan) for pair in pairs]).T.take(pair, axis=1)
+    block = _block(space, Shape(0, (), "1f1b", (), (), ()), splits, choices, index)
     return _KindsOfWork(Pricing(scenario, block), {pair: number for number, pair in enumerate(pairs)})
 
 
@@ -373,6 +372,20 @@ def _shared(
     return Alike(work.pricing, _coded(choices, pairs[split % len(pairs)], index, _is_work))
 
 
+def _places(numbers: Index, sizes: Sequence[int]) -> tuple[Index, ...]:
+    """Return the place on each axis of numbered choices, as np.unravel_index, which divides by sizes of 1 too."""
+    several = [size for size in sizes if size > 1]
+    places, none = iter(np.unravel_index(numbers, several) if several else ()), np.broadcast_to(0, len(numbers))
+    return tuple(next(places) if size > 1 else none for size in sizes)
+
+
+def _unrepeated(choices: Sequence[Choices], tensor: Array, split: Index, *index: Index) -> Index:
+    """Return the positions of choices but for those whose experts are split by a tensor-parallel size of 1: as by 1."""
+    at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
+    as_tensor = axis.values[:, axis.names.index("expert_tensor_parallel")] == _AS_TENSOR_PARALLEL
+    return np.flatnonzero(~(as_tensor.take(index[at]) & (tensor == 1.0).take(split)))
+
+
 def candidates(scenario: Scenario, space: Space) -> int:
     """Return the number of layouts that `blocks` visits, repeated expert splits included."""
     per_split = math.prod(len(axis.values) for axis in axes(scenario, space))
@@ -382,13 +395,15 @@ def candidates(scenario: Scenario, space: Space) -> int:
 def _block(
     space: Space, shape: Shape, splits: Array, choices: Sequence[Choices], index: Sequence[Index]
 ) -> LayoutBlock:
-    """Return the layouts of a shape with these (virtual stages, *split), shape (n, 4), and the choices at an index."""
+    """Return the layouts of a shape with `splits`, (virtual stages, *split) by row, and the choices at an index."""
     columns = {
         name: axis.values[:, at].take(chosen)
+        if len(axis.values) > 1
+        else np.broadcast_to(axis.values[0, at], len(chosen))
         for axis, chosen in zip(choices, index, strict=True)
         for at, name in enumerate(axis.names)
     }
-    chunks, tensor, context, data = splits.T
+    chunks, tensor, context, data = splits
     experts, sequence = columns["expert_tensor_parallel"], columns["sequence_parallel"]
     columns["expert_tensor_parallel"] = np.where(experts == _AS_TENSOR_PARALLEL, tensor, experts)
     columns["sequence_parallel"] = np.where(sequence == _BESIDE_TENSOR_PARALLEL, (tensor > 1) * 1.0, sequence)
@@ -407,15 +422,20 @@ def _block(
 
 
 def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
-    """Return the layouts without repeated ones, with those marked that differ in recompute alone."""
+    """Return the layouts with those marked that differ in recompute, or in what shards or offloads state, alone."""
     _, first, kind = numbered(_coded(choices, split, index, lambda axis: "recompute" not in axis.names))
     if 2 * len(first) <= len(kind):  # with fewer, sharing is not faster
         pricing = replace(pricing, sizes=Alike(pricing.take(first), kind))
-    # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
-    at, axis = next((at, axis) for at, axis in enumerate(choices) if "expert_tensor_parallel" in axis.names)
-    experts = axis.values[index[at], axis.names.index("expert_tensor_parallel")]
-    repeated = (experts == _AS_TENSOR_PARALLEL) & (pricing.block.tensor_parallel == 1)
-    return pricing.take(~repeated) if repeated.any() else pricing
+    if any(len(axis.values) > 1 for axis in choices if _ABOUT_STATE & set(axis.names)):
+        passing = _coded(choices, split, index, lambda axis: not _ABOUT_STATE & set(axis.names))
+        _, first, kind = numbered(2 * passing + pricing.offloads("activations"))
+        if 2 * len(first) <= len(kind):
+            pricing = replace(pricing, passes=Alike(pricing.take(first), kind))
+    return pricing
+
+
+_ABOUT_STATE = frozenset({"zero_stage", "offload"})
+"""Axes on which no pass depends, but for offloaded activations."""
 
 
 def _is_work(axis: Choices) -> bool:
@@ -429,7 +449,7 @@ def _coded(
     """Return a number per layout that is equal where `start` and the choices on every axis that `counts` are."""
     code = start
     for axis, chosen in zip(choices, index, strict=True):
-        if counts(axis):
+        if len(axis.values) > 1 and counts(axis):
             code = code * len(axis.values) + chosen
     return code
 

@@ -44,10 +44,8 @@ def test_a_figure_of_each_kind_is_spread_over_its_layouts() -> None:
     shared = Alike(kinds, np.array([0, 1, 1, 0]))
     assert shared.spread(np.array([10.0, 20.0])).tolist() == [10, 20, 20, 10]
     assert shared.spread(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist() == [[1, 2, 2, 1], [3, 4, 4, 3]]
-    # Chosen layouts share the kinds with what is known of them.
-    left = shared.take(np.array([1, 3]))
-    assert left.pricing is kinds
-    assert left.index.tolist() == [1, 0]
+    both, same = shared.spread((np.array([1.0, 2.0]), np.broadcast_to(3.0, (2, 2))))
+    assert (both.tolist(), same.tolist()) == ([1, 2, 2, 1], [[3] * 4] * 2)
 
 
 def test_copies_under_other_coefficients_take_what_reads_none() -> None:
@@ -143,10 +141,10 @@ def test_what_depends_on_work_or_sizes_is_computed_for_each_kind_alone() -> None
 def test_chosen_layouts_keep_their_kinds() -> None:
     whole = block(micro_batch_size=[2, 2, 4, 4])
     kinds = Alike(whole.take(np.array([0, 2])), np.array([0, 0, 1, 1]))
-    priced = Pricing(DENSE, whole.block, sizes=kinds, work=kinds)
+    priced = Pricing(DENSE, whole.block, sizes=kinds, work=kinds, passes=kinds)
     some = priced.take(np.array([3, 2, 1]))
     assert some.block.micro_batch_size.tolist() == [4, 4, 2]
-    for shared in (some.work, some.sizes):
+    for shared in (some.work, some.sizes, some.passes):
         assert shared is not None
         assert (shared.pricing, shared.index.tolist()) == (kinds.pricing, [1, 1, 0])
     changed = priced.changed(zero_stage=np.array([0.0, 1, 2, 3]))

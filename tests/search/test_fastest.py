@@ -230,6 +230,21 @@ def test_layouts_of_equal_sizes_share_nothing_that_recompute_changes() -> None:
         assert np.array_equal(shared.need_bytes, alone.need_bytes)
 
 
+@pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
+def test_what_shards_or_offloads_state_changes_no_pass(scenario: Scenario) -> None:
+    whole = Space(zero_stage=(0, 1, 2, 3), offload=("none", "optimizer", "activations"), micro_batch_size=(1, 2))
+    for block in blocks(scenario, whole):
+        assert block.passes is not None
+        assert 4 * len(block.passes.pricing) <= len(block)
+        for some in (block, block.take(np.arange(1, len(block), 3))):
+            shared, alone = price(some), price(Pricing(scenario, some.block))
+            assert np.array_equal(shared.memory.device, alone.memory.device)
+            assert np.array_equal(shared.verdict, alone.verdict)
+            assert np.array_equal(shared.step.total, alone.step.total)
+        parts = alone.step.parts(alone.pricing)
+        assert all(np.array_equal(part, parts[name]) for name, part in shared.step.parts(shared.pricing).items())
+
+
 def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = QUESTIONS[0]
     whole = search(Query(scenario=scenario, min_fit_probability=LEAST))

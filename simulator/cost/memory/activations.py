@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, of_work, recomputed_inside
+from simulator.cost.derived import Pricing, of_passes, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.blocks import inputs
 from simulator.cost.operations.layer import layer_operations, whole_operations
@@ -228,7 +228,7 @@ class RecomputePlan(Bare):
     """Layers recomputed on each kind of rank, shape (layer kinds, rank kinds, n or 1)."""
 
 
-@derived
+@of_passes
 def recompute_plan(pricing: Pricing) -> RecomputePlan:
     """Return which layers are recomputed in full (M6).
 
@@ -283,7 +283,7 @@ class StageActivations(Bare):
         return self.embedded + np.where(self.offloaded, share, self.by_chunk[pricing.contents.chunk[0]])
 
 
-@derived
+@of_passes
 def stage_activations(pricing: Pricing) -> StageActivations:
     """Price the layers of each kind of rank, with full recompute and offload.
 
@@ -351,7 +351,7 @@ def _unlisted(pricing: Pricing) -> list[Array]:
     return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
-@derived
+@of_passes
 def activations_in_flight(pricing: Pricing) -> StageArray:
     """Return the bytes that all micro batches in flight save on every rank, shape (pipeline_parallel, n) (M9)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)

@@ -93,17 +93,17 @@ def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
     )
 
 
-class DeviceParameters(NamedTuple):
-    """Parameters on one device, by the ranks that replicate them; shape (kinds, n)."""
+class ByClass(NamedTuple):
+    """A figure by the ranks that replicate parameters, each of shape (kinds, n) or (n,)."""
 
     dense: KindArray
-    """Everything but routed experts; replicated over data x context parallel ranks."""
+    """Of everything but routed experts; replicated over data x context parallel ranks."""
     routed: KindArray
-    """Routed experts; replicated over the expert-data-parallel group."""
+    """Of routed experts; replicated over the expert-data-parallel group."""
 
 
 @of_sizes
-def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> DeviceParameters:
+def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> ByClass:
     """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO (M1).
 
     Three classes have divisors of their own: tensor parallel; none; expert parallel x expert tensor parallel.
@@ -111,7 +111,7 @@ def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> Devi
     scenario, block = pricing.scenario, pricing.block
     tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
     split, replicated, routed = _by_class(model_totals(scenario, counted), pricing.contents, tied=tied)
-    return DeviceParameters(split / block.tensor_parallel + replicated, routed / block.expert_ranks)
+    return ByClass(split / block.tensor_parallel + replicated, routed / block.expert_ranks)
 
 
 @lru_cache(maxsize=256)
@@ -132,10 +132,10 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
 
 
 @of_work
-def local_by_class(pricing: Pricing, piece: WeightTotals) -> DeviceParameters:
+def local_by_class(pricing: Pricing, piece: WeightTotals) -> ByClass:
     """Return the parameters of one piece of the model on a device before ZeRO, each of shape (n,)."""
     block = pricing.block
-    return DeviceParameters(piece.split / block.tensor_parallel + piece.replicated, piece.routed / block.expert_ranks)
+    return ByClass(piece.split / block.tensor_parallel + piece.replicated, piece.routed / block.expert_ranks)
 
 
 def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
@@ -144,15 +144,8 @@ def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
     return parts.dense + parts.routed
 
 
-class ShardDegrees(NamedTuple):
-    """Number of ranks that ZeRO shards over, shape (n,)."""
-
-    dense: Array
-    routed: Array
-
-
 @of_sizes
-def shard_degrees(pricing: Pricing) -> ShardDegrees:
+def shard_degrees(pricing: Pricing) -> ByClass:
     """Return the ranks of a ZeRO shard group: all, `sharding_degree`, or one of `sharding_replicas`; experts too."""
     scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
@@ -160,12 +153,12 @@ def shard_degrees(pricing: Pricing) -> ShardDegrees:
     if groups > 1.0:
         degree = np.asarray(np.maximum(block.replicas / groups, 1.0), dtype=np.float64)
     elif not degree:
-        return ShardDegrees(block.replicas, block.expert_replicas)
+        return ByClass(block.replicas, block.expert_replicas)
     dense = np.minimum(degree, block.replicas)
-    return ShardDegrees(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
+    return ByClass(dense, np.maximum(block.expert_replicas * dense / block.replicas, 1.0))
 
 
-def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArray:
+def shard(pricing: Pricing, value: ByClass, from_stage: int) -> KindArray:
     """Return the parameters per device after ZeRO from `from_stage` on (M2; Rajbhandari et al. 2020, section 5)."""
     on, degrees = pricing.block.zero_stage >= from_stage, shard_degrees(pricing)
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
@@ -197,11 +190,11 @@ def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:
 
 
 @derived
-def linear_by_class(pricing: Pricing) -> DeviceParameters:
+def linear_by_class(pricing: Pricing) -> ByClass:
     """Return the linear weights of the layers on one device, by the ranks that replicate them."""
     contents = pricing.contents
     kinds = [local_by_class(pricing, _linear(pricing.scenario, kind)) for kind in contents.layer_kinds]
-    return DeviceParameters(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
+    return ByClass(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
 
 
 class UpdatedMatrix(NamedTuple):
@@ -244,21 +237,14 @@ def _matrices(conditions: Conditions, kind: LayerKind) -> Iterator[UpdatedMatrix
         yield from (UpdatedMatrix(weight._replace(outputs=outputs[key])) for key, weight in alike.items())
 
 
-class MatrixFigures(NamedTuple):
-    """A figure for dense matrices and for routed experts' matrices, each of shape (n,)."""
-
-    dense: Array
-    routed: Array
-
-
 @of_work
-def largest_matrix(pricing: Pricing) -> MatrixFigures:
+def largest_matrix(pricing: Pricing) -> ByClass:
     """Return the parameters of the largest matrix on a device; for experts, of one expert."""
     sizes = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
     for matrix in _model_matrices(pricing):
         inputs, outputs = matrix.sides(pricing)
         sizes[matrix.weight.routed] = np.maximum(sizes[matrix.weight.routed], inputs * outputs)
-    return MatrixFigures(sizes[False], sizes[True])
+    return ByClass(sizes[False], sizes[True])
 
 
 def _model_matrices(pricing: Pricing) -> Iterator[UpdatedMatrix]:
@@ -268,7 +254,7 @@ def _model_matrices(pricing: Pricing) -> Iterator[UpdatedMatrix]:
 
 
 @of_work
-def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> MatrixFigures:
+def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> ByClass:
     """Return the FLOP that orthogonalize the updates of a layer's matrices on a device (T21).
 
     A Newton-Schulz iteration on m x n, m the shorter side, takes `4 m^2 n + 2 m^3`: X Xᵀ, its square, and their product
@@ -281,7 +267,7 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> MatrixFigures:
         short, long = np.minimum(*sides), np.maximum(*sides)
         each = steps * (4.0 * short**2 * long + 2.0 * short**3)
         flops[matrix.weight.routed] = flops[matrix.weight.routed] + each * matrix.on_device(pricing)
-    return MatrixFigures(flops[False], flops[True])
+    return ByClass(flops[False], flops[True])
 
 
 @of_work
@@ -376,7 +362,7 @@ def training_state(pricing: Pricing) -> TrainingState:
     )
 
 
-def _gradients(pricing: Pricing, trained: DeviceParameters, trained_shard: KindArray) -> KindArray:
+def _gradients(pricing: Pricing, trained: ByClass, trained_shard: KindArray) -> KindArray:
     """Return the bytes of gradients that live between a weight's backward pass and its step."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
     gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
@@ -438,7 +424,7 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
     if optimizer.newton_schulz_steps and not profile.fully_shard:
         state = state + of_matrix * _uneven_shares(pricing)
         if profile.whole_table_state:
-            above = table - shard(pricing, DeviceParameters(table, np.zeros_like(table)), 1)
+            above = table - shard(pricing, ByClass(table, np.zeros_like(table)), 1)
             state = state + optimizer_bytes_per_parameter(scenario, "embedding") * above
     if profile.wide_table_moments and optimizer.moment_bytes and optimizer.moment_bytes < FP32:
         # bitsandbytes finds the module's own tensor, which sharding replaces.
@@ -546,7 +532,7 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
     )
 
 
-def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
+def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
     """Return the bytes of frozen weights: linear ones in 4 bits with a scale per 64 (Dettmers et al. 2023).
 
     Routed experts that are one parameter of a layer are no linear layer to bitsandbytes 0.49 (its issue 1849). Nothing
@@ -570,16 +556,16 @@ def _quantised_bytes(scenario: Scenario) -> float:
 _SCALED_WEIGHTS = 64.0  # number of weights that share a scale
 
 
-def _routers(pricing: Pricing) -> DeviceParameters:
+def _routers(pricing: Pricing) -> ByClass:
     """Return the parameters of the layers' routers, replicated on every rank."""
     conditions, contents = conditions_of(pricing.scenario), pricing.contents
     weights = (weights_of(layer_operations(conditions, kind)) for kind in contents.layer_kinds)
     of_kind = [np.array([float(sum(w.parameters for w in each if w.name == "router"))]) for each in weights]
     routers = over_layers(contents.with_prediction, of_kind)
-    return DeviceParameters(routers, np.zeros_like(routers))
+    return ByClass(routers, np.zeros_like(routers))
 
 
-def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> KindArray:
+def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
     """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast`.
 
     Parameters stored in the compute type are unsharded below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on,
@@ -595,7 +581,7 @@ def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> K
     return shard(pricing, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
 
 
-def _frozen_bytes(pricing: Pricing, weights: DeviceParameters) -> KindArray:
+def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
     """Return the bytes of LoRA's frozen weights: sharded ones have the parameters' type, others the compute type (M2).
 
     FSDP2 shards parameters of one type, so accelerate widens all that it shards to fp32 (accelerate 1.15,

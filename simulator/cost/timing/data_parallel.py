@@ -9,7 +9,7 @@ import numpy as np
 from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import element_bytes, gathered_narrow, parameter_bytes, reduced_bytes
 from simulator.cost.memory.state import (
-    DeviceParameters,
+    ByClass,
     device_parameters,
     linear_by_class,
     local_count,
@@ -46,18 +46,11 @@ def on_own_devices(pricing: Pricing, figure: Callable[[Scenario], Array | float]
     return np.concatenate([by_group[group] for group in pricing.contents.group]) if len(by_group) > 1 else by_group[0]
 
 
-class SecondsPerByte(NamedTuple):
-    """Seconds per byte of a gather or scatter over the ZeRO shard group, shape (kinds or 1, n)."""
-
-    dense: KindArray
-    routed: KindArray
-
-
 @of_sizes
-def shard_seconds_per_byte(pricing: Pricing) -> SecondsPerByte:
+def shard_seconds_per_byte(pricing: Pricing) -> ByClass:
     """Return the seconds per byte over ranks with the same parameters, and over ranks with the same experts."""
     degrees = shard_degrees(pricing)
-    return SecondsPerByte(
+    return ByClass(
         _seconds_per_byte(pricing, shard_group(pricing.block, degrees.dense)),
         _seconds_per_byte(pricing, expert_shard_group(pricing.block, degrees.routed)),
     )
@@ -73,11 +66,11 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     """
     scenario, block, batches = pricing.scenario, pricing.block, micro_batches(pricing)
     always, often = block.zero_stage >= _GATHERS_ALWAYS, block.zero_stage >= _REDUCES_OFTEN
-    own, window = forward + backward, _window(pricing)
+    own, (of_own, of_pace) = forward + backward, _hiding(pricing)
     share = np.where(often, scenario.coefficients.time.shard_exposed, scenario.coefficients.time.data_exposed)
     pace = own.max(axis=0)
-    beside_forward = np.where(always, forward, window.own * forward + window.pace * _FORWARD_SHARE * pace)
-    beside_backward = np.where(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
+    beside_forward = np.where(always, forward, of_own * forward + of_pace * _FORWARD_SHARE * pace)
+    beside_backward = np.where(often, backward, of_own * backward + of_pace * (1.0 - _FORWARD_SHARE) * pace)
     gather, reduction = _gather(pricing), _reduction(pricing)
     overlaps, nothing = scenario.framework, np.zeros_like(own)
     first = _exposed(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
@@ -103,25 +96,16 @@ def _exposed(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
     return exposed
 
 
-class HidingWindow(NamedTuple):
-    """Work that can hide an exchange made once a step, in passes of a micro batch."""
-
-    own: Array | float
-    """Passes of the rank itself."""
-    pace: Array | float
-    """Passes of the slowest rank, whose pace all ranks follow in steady state."""
-
-
-def _window(pricing: Pricing) -> HidingWindow:
-    """Return the passes between a chunk's exchange and the step's first or last pass.
+def _hiding(pricing: Pricing) -> tuple[Array | float, Array | float]:
+    """Return the passes that hide a step's exchange: of the rank itself, and of the slowest, whose pace all follow.
 
     Interleaved chunks gather and reduce one after another, each beside p micro batches of another chunk, and one beside
     a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
     """
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.virtual_stages
     if pricing.block.schedule != "1f1b":
-        return HidingWindow(1.0, 0.0)
-    return HidingWindow(1.0 / chunks, ranks * (chunks - 1.0) / chunks)
+        return 1.0, 0.0
+    return 1.0 / chunks, ranks * (chunks - 1.0) / chunks
 
 
 @of_sizes
@@ -194,7 +178,7 @@ def _exchange_overhead(pricing: Pricing) -> KindArray:
     return exchanged * each * per_exchange
 
 
-def _between_shard_groups(pricing: Pricing, trained: DeviceParameters) -> KindArray:
+def _between_shard_groups(pricing: Pricing, trained: ByClass) -> KindArray:
     """Return the seconds per byte of a gradient to sum shards over several sharding groups, by scatter and gather."""
     block = pricing.block
     degrees = shard_degrees(pricing)

@@ -11,12 +11,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, recomputed_inside
+from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, recomputed_inside
 from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer_bytes_per_parameter, parameter_bytes
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.memory.state import DeviceParameters, device_parameters, orthogonal_flops, shard, state_by_class
+from simulator.cost.memory.state import ByClass, device_parameters, orthogonal_flops, shard, state_by_class
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import Schedule, kinds_of_pass, makespan_seconds
@@ -35,7 +35,7 @@ from simulator.cost.timing.layers import (
     table_seconds,
 )
 from simulator.cost.timing.products import attention_rate, memory_rate, wide_gemm_rate
-from simulator.question.arrays import Index, NDArray, equal_columns, largest
+from simulator.question.arrays import Index, NDArray, equal_columns, largest, numbered
 from simulator.question.scenario.block import Array, KindArray, Mask
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.lengths import Lengths
@@ -104,21 +104,26 @@ class Chunk(NamedTuple):
     """Whether it is a rank's first, which has the input table."""
 
 
-def groups_of(pricing: Pricing) -> range:
-    """Return the numbers of the node groups."""
-    return range(max(len(pricing.scenario.groups), 1))
-
-
-@derived
 def pieces_of(pricing: Pricing, group: int) -> tuple[PassSeconds, ...]:
     """Return the seconds of the pieces on the devices of a node group, for each of `Pricing.kinds_of_work`.
 
     In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection.
     """
-    contents, each = pricing.contents, pricing.kinds_of_work.members[group]
-    projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
-    layers = (layer_seconds(each, kind) for kind in contents.layer_kinds)
+    return _pieces(pricing.kinds_of_work.members[group], projects=bool(pricing.contents.prediction_layers.any()))
+
+
+def _pieces(each: Pricing, *, projects: bool) -> tuple[PassSeconds, ...]:
+    projections = (projection_seconds(each),) if projects else ()
+    layers = (layer_seconds(each, kind) for kind in each.scenario.model.layer_kinds)
     return (*layers, head_seconds(each), table_seconds(each), *projections)
+
+
+@derived
+def _piece_seconds(each: Pricing, *, projects: bool) -> NDArray[np.float64]:
+    """Return the seconds of `pieces_of`, forward, backward and of weight gradients, shape (3, pieces, n)."""
+    pieces = _pieces(each, projects=projects)
+    rows = [(piece.forward_seconds, piece.backward_seconds, piece.weight_seconds) for piece in pieces]
+    return np.array([[np.broadcast_to(figure, len(each)) for figure in figures] for figures in zip(*rows, strict=True)])
 
 
 @derived
@@ -128,7 +133,7 @@ def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
     return tuple(pricing.spread_work(repeated_seconds(each, kind, "full", ())) for kind in contents.layer_kinds)
 
 
-@derived
+@of_passes
 def repeated_inside(pricing: Pricing, group: int) -> tuple[Array, ...]:
     """Return the seconds that selective recompute adds to one layer of each kind, 0 elsewhere, each of shape (n,)."""
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
@@ -181,7 +186,7 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
     if pricing.recomputes("none").all():
         return passes
     counts, backward = piece_counts(pricing, chunk), passes.backward
-    for group in groups_of(pricing):
+    for group in range(len(pricing.members)):
         on_group = (contents.group == group)[:, None]
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
@@ -197,14 +202,13 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     contents, counts = pricing.contents, piece_counts(pricing, chunk)
     splits = chunk is not None and schedule_of(pricing).splits
     shape = len(contents.ranks), len(pricing)
-    total = [np.zeros(shape) for _ in range(2 + splits)]
-    for group in groups_of(pricing):
-        on_group = (contents.group == group)[:, None]
-        for count, piece in zip(counts, pieces_of(pricing, group), strict=False):
-            figures = (piece.forward_seconds, piece.backward_seconds, piece.weight_seconds)[: 2 + splits]
-            for sums, figure in zip(total, figures if count.any() else (), strict=False):
-                spread = pricing.spread_work(np.broadcast_to(figure, piece.forward_seconds.shape))
-                np.add(sums, count * on_group * spread, out=sums)
+    total = np.zeros((2 + splits, *shape))
+    projects = bool(contents.prediction_layers.any())
+    for group, member in enumerate(pricing.kinds_of_work.members):
+        each = pricing.spread_work(_piece_seconds(member, projects=projects)[: len(total)])
+        for index, count in enumerate(counts * (contents.group == group)[:, None]):
+            if count.any():
+                total += count * each[:, index, None]
     return ChunkSeconds(*total, *[np.broadcast_to(0.0, shape)] * (1 - splits))
 
 
@@ -254,7 +258,9 @@ def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, whe
     if not _run_by_pass(work, pricing.block.pipeline_parallel) or not where.any():
         return pipeline
     fill, at = pipeline.fill.copy(), np.flatnonzero(where)
-    fill[at] = run_fill_seconds(schedule_of(pricing), pricing.contents.kind, work, pipeline.micro_batches, at)
+    _, first, alike = numbered(at if pricing.passes is None else pricing.passes.index[at])
+    idle = run_fill_seconds(schedule_of(pricing), pricing.contents.kind, work, pipeline.micro_batches, at[first])
+    fill[at] = idle[alike]
     return pipeline._replace(fill=fill)
 
 
@@ -325,7 +331,7 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
 
     parts: Parts = dict.fromkeys((*PARTS, "recompute"), np.zeros(len(pricing)))
     full = recompute_plan(pricing).on_rank / pricing.block.copies
-    for group in groups_of(pricing):
+    for group in range(len(pricing.members)):
         here = pipeline.micro_batches * (contents.group == group)[pipeline.pace]
         for count, seconds in zip(counts, pieces_of(pricing, group), strict=False):
             times = here * paced(count)
@@ -481,18 +487,16 @@ def step_seconds(
     if pricing.by_mean is not pricing:
         pricing = pricing.by_mean
         memory = memory_by_stage(pricing)
-    work = work or stage_work(pricing)
-    pipeline = pipeline_seconds(pricing, work)
-    bound = _least_seconds(pricing.scenario, pipeline)
+    work, pipeline, bound = _passing(pricing) if work is None else _bounded(pricing, work)
     if not (bound < below).any():
         return StepSeconds(bound, pipeline, work, *[np.zeros(len(pricing))] * 4)
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
-    moves = host_moves(pricing, memory)
-    forward = np.maximum(work.forward, moves.each_pass)
-    micro_batch = (forward + np.maximum(work.backward, moves.each_pass)).max(axis=0)
-    data = data_parallel_seconds(pricing, forward, np.maximum(work.backward, moves.each_pass))
+    each_pass, each_step = host_moves(pricing, memory)
+    forward, backward = (np.maximum(seconds, each_pass) for seconds in (work.forward, work.backward))
+    micro_batch = (forward + backward).max(axis=0)
+    data = data_parallel_seconds(pricing, forward, backward)
     optimizer = optimizer_seconds(pricing).max(axis=0)
-    offload = moves.each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
+    offload = each_step + (micro_batch - pipeline.pace_seconds) * pipeline.micro_batches
     # Forward passes of a reference model fill a pipeline once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py).
     passing = (pipeline.micro_batches + pricing.block.pipeline_parallel - 1.0) * forward.max(axis=0)
     overhead = _overhead_seconds(pricing.scenario, pipeline) + pricing.scenario.framework.reference_forward * passing
@@ -514,17 +518,24 @@ def min_step_seconds(pricing: Pricing) -> Array:
 
 def least_step_seconds(pricing: Pricing) -> Array:
     """Return a lower bound on a step's seconds, shape (n,): its passes."""
-    pricing = pricing.by_mean
-    return _least_seconds(pricing.scenario, pipeline_seconds(pricing, stage_work(pricing)))
+    bare = pricing.by_mean
+    return _bounded(bare, stage_work(bare))[-1]
+
+
+@of_passes
+def _passing(pricing: Pricing) -> tuple[StageWork, PipelineSeconds, Array]:
+    return _bounded(pricing, stage_work(pricing))
+
+
+def _bounded(pricing: Pricing, work: StageWork) -> tuple[StageWork, PipelineSeconds, Array]:
+    """Return the work of a pipeline, its seconds, and a lower bound on those of the step."""
+    pipeline = pipeline_seconds(pricing, work)
+    passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
+    return work, pipeline, np.asarray(ROUNDING * (passes + _overhead_seconds(pricing.scenario, pipeline)))
 
 
 ROUNDING = 1.0 - 1e-9
 """Factor on a bound that absorbs rounding in another order."""
-
-
-def _least_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    passes: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
-    return ROUNDING * (passes + _overhead_seconds(scenario, pipeline))
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
@@ -565,7 +576,7 @@ def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
         return 0.0
     of_layers = [orthogonal_flops(pricing, kind) for kind in contents.layer_kinds]
-    flops = DeviceParameters(
+    flops = ByClass(
         over_layers(contents.with_prediction, [figure.dense for figure in of_layers]),
         over_layers(contents.with_prediction, [figure.routed for figure in of_layers]),
     )
@@ -576,17 +587,8 @@ def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
     return seconds + 2.0 * HALF * parts * shard_seconds_per_byte(pricing).dense
 
 
-class HostMoves(NamedTuple):
-    """Seconds of traffic between device and host."""
-
-    each_pass: KindArray
-    """Moved under either pass of a micro batch, shape (kinds, n): a lower bound on its time."""
-    each_step: Array
-    """Moved on the slowest rank while nothing is computed, shape (n,)."""
-
-
-def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
-    """Return the seconds of offload traffic between device and host, one transfer after another (T22).
+def host_moves(pricing: Pricing, memory: MemoryByStage) -> tuple[KindArray, Array]:
+    """Return the seconds of offload traffic with the host under either pass, (kinds, n), and while nothing runs (T22).
 
     Optimizer state goes out after and comes back before the step. Activations, or those of parts of a layer
     (`swapped_attention`, `offloaded_modules`), go out in the forward and come back in the backward pass; parameters on
@@ -601,4 +603,4 @@ def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
     if profile.offload_parameters:
         parameters = memory.state.parameters_on_host * per_byte
         each_pass, each_step = each_pass + parameters, each_step + parameters.max(axis=0)
-    return HostMoves(each_pass, each_step)
+    return each_pass, each_step

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.question.arrays import Index, Mask, NDArray
+from simulator.question.arrays import Index, Mask, NDArray, taken
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, ROUND, Layout, PipelineShape, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
 
@@ -84,7 +84,8 @@ class LayoutBlock(Columns, kw_only=True):
 
     def take(self, where: Index | Mask) -> LayoutBlock:
         """Return the block of the layouts that an index or mask array selects."""
-        columns = {name: getattr(self, name)[where] for name in _COLUMNS}
+        index: Any = np.flatnonzero(where) if where.dtype == np.bool_ else where
+        columns: dict[str, Any] = {name: taken(getattr(self, name), index) for name in _COLUMNS}
         return LayoutBlock(**{name: getattr(self, name) for name in _SHARED}, **columns)
 
 
