@@ -80,7 +80,7 @@ def by_name(name: str) -> tuple[str | None, bool]:
 
 
 def _named_last(plain: str) -> str | None:
-    """Return the model that a name ends with, behind an owner or the name of what was tuned: `hermes-3-llama-3.1-8b`."""
+    """Return the model that a name ends with, behind an owner or what was tuned: `hermes-3-llama-3.1-8b`."""
     for mark in _APART.finditer(plain):
         front, last = f"-{plain[: mark.start()]}", plain[mark.end() :]
         if _SIZE.search(front) or _OTHER.search(front) or _NEW_SHAPE.search(front) or not _SIZE.search(last):
