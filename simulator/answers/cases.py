@@ -12,7 +12,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.stacks import decided_by, framework, usual_profile
+from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, decided_by, framework, usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
@@ -148,6 +148,7 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         workload["precision"] = usual_precision([group.hardware for group in machines.groups] or [machines.hardware])
     lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
+    tunes = question.value("framework") == METHOD_FRAMEWORK and "lora_rank" in question.inputs
     profile = usual_profile(
         question.value("framework"),
         question.options,
@@ -155,8 +156,8 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         machines.stacks,
         (model.name, hardware, workload["precision"]),
         _makers(machines),
-        # What is published for speed trains all weights.
-        recommended=recommended and workload["lora_rank"] is None,
+        # What is published for speed trains all weights; who says that as a method tunes them, by another library.
+        recommended=recommended and workload["lora_rank"] is None and not tunes,
         adapters=workload["lora_rank"] is not None,
     )
     if problem := positions_problem(model, workload["seq_length"]):
