@@ -442,7 +442,7 @@ def _cluster(question: Question, recipe: Recipe, like: Case | None, model: Model
     elif per_node > spec.devices_per_node:
         raise OtherHardwareError(
             f"{recipe.file}: the recipe starts {per_node} processes on a node; "
-            f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
+            f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)"
         )
     nodes = nodes or recipe.nodes or _fewest_nodes(_stated_layout(question, recipe), model, per_node)
     return cluster(hardware, None, nodes * per_node, calibration)
@@ -654,7 +654,10 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
     layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
     # Megatron refuses such a cut unless it is stated: a rule covers it.
-    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(question, recipe, layout):
+    by_hand = "stage_layers" in question.user_layout or layout.stage_layers == (
+        recipe.layout.stage_layers if recipe.layout else ()
+    )
+    if uneven and scenario.framework.name != "megatron" and not by_hand:
         yield Remark(
             rule="uneven-stages",
             severity="warning",
@@ -665,9 +668,3 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
             ),
             place=recipe.places.get("pp"),
         )
-
-
-def _cut_by_hand(question: Question, recipe: Recipe, layout: Layout) -> bool:
-    """Whether recipe or user state this cut of the layers."""
-    stage_layers = recipe.layout.stage_layers if recipe.layout else ()
-    return layout.stage_layers == stage_layers or "stage_layers" in question.user_layout

@@ -36,10 +36,7 @@ BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 _SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
 """A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
 _APART: Final = re.compile(r"[-.]+(?=[a-z])")
-_NEW_SHAPE: Final = re.compile(
-    r"-(open|code|tiny|sheared|pruned|chinese|japanese|korean|long|bitnet|mamba|medusa|eagle|embed\w*|e5|bge|gte|clip"
-    r"|internvl\d*|\w*llava|video|vila|bunny|mgm|minicpm)\b"
-)
+_NEW_SHAPE: Final = re.compile(r"-(open|code|tiny|sheared|pruned|chinese|japanese|eagle|embed\w*|\w*llava|video)\b")
 """Words before a model's name that mark other layers, another vocabulary or an encoder beside it."""
 _CACHED: Final = re.compile(r"(?:^|/)models--[^/]*?--([^/]+?)(?:/snapshots/[^/]*)?/?$")
 _LENGTH: Final = ("max_position_embeddings",)
@@ -86,8 +83,7 @@ def _named_last(plain: str) -> str | None:
         if _SIZE.search(front) or _OTHER.search(front) or _NEW_SHAPE.search(front) or not _SIZE.search(last):
             return None
         seeing, rest = vision_name(last)
-        model = shipped_name("model", last) or (None if rest else seeing)
-        if model is not None:
+        if model := shipped_name("model", last) or (None if rest else seeing):
             return None if model in BY_NAME_ALONE else model
     return None
 

@@ -154,15 +154,10 @@ def _add_mode(arguments: Arguments) -> None:
         arguments.add(name, [known_value(text, line)], line)
 
 
-_OF_QLORA: Final = (
-    *("bits=4", "lora_r=64", "use_bnb_nested_quant=true", "source_max_len=1024", "target_max_len=256"),
-    *("optim=paged_adamw_32bit", "gradient_checkpointing=true", "per_device_train_batch_size=1"),
-)
-
-
 def _add_qlora(arguments: Arguments) -> None:
     """Add the defaults of artidoro/qlora 7f4e95a, qlora.py, and of scripts made of it: adapters, a base of 4 bits."""
-    arguments.add_defaults(_OF_QLORA, 1)
+    own = "bits=4 lora_r=64 use_bnb_nested_quant=true source_max_len=1024 target_max_len=256 optim=paged_adamw_32bit"
+    arguments.add_defaults((*own.split(), "gradient_checkpointing=true", "per_device_train_batch_size=1"), 1)
     parts = [arguments.integer("seq_length", name) or 0 for name in ("source_max_len", "target_max_len")]
     if not arguments.has(*_LENGTHS) and all(parts):
         arguments.add_defaults((f"max_seq_length={sum(parts)}",), 1)

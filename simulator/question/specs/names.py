@@ -90,9 +90,7 @@ _LLAMA: Final = late_pattern(r"^(?:meta-)?llama-?(?=\d)")  # beginning of a name
 _POINT: Final = late_pattern(r"(?<=\d)p(?=\d)")  # letter in place of a decimal point in a name: `4p5`
 _GIGABYTES: Final = late_pattern(r"-?\b(\d+)-?gi?b?$")
 """Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
-_MIRRORS: Final = late_pattern(
-    r"^(ai-modelscope|bartowski|decapoda-research|llm-research|lmstudio-community|mlx-community|nousresearch|unsloth)/"
-)
+_MIRRORS: Final = late_pattern(r"^(ai-modelscope|decapoda-research|llm-research|mlx-community|nousresearch|unsloth)/")
 """Owners whose ids name others' weights by the names that these have."""
 _VERSION_APART: Final = late_pattern(r"(?<=[a-z])-(?=\d)")
 """Dash between a word and a number, which people write or leave out: `qwen-3-8b`, `gemma2-9b`, `rtx4090`."""
