@@ -12,7 +12,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, decided_by, framework, usual_profile
+from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, RECOMPUTES, decided_by, framework, usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
@@ -88,7 +88,10 @@ def case_of(question: Question, like: Case | None = None) -> Case | Blocked:
         return _recipe_case(question, question.recipe, like)
     scenario = like.scenario if like is not None and _same_scenario(question, like.question) else scenario_of(question)
     words = _words(question)
-    scenario, layout = resolve(scenario, question.layout_values, words, filled=words is OPTIONS)
+    stated = question.layout_values
+    if not any(name.startswith("recompute") for name in stated):
+        stated = {**RECOMPUTES.get(scenario.framework.stack, {}), **stated}
+    scenario, layout = resolve(scenario, stated, words, filled=words is OPTIONS)
     return Case(question=question, model=scenario.model, scenario=scenario, layout=layout)
 
 

@@ -317,3 +317,11 @@ def test_who_tunes_all_weights_has_no_stack_of_pretraining() -> None:
     assert tuned.verdict == "depends"
     trained = simulator.estimate(**asked, global_batch_size=4, framework="torch")
     assert trained.verdict == "does_not_fit"
+
+
+@pytest.mark.parametrize(("stack", "recompute"), [("trl", "full"), ("unsloth", "full"), ("axolotl", "none")])
+def test_a_library_that_recomputes_by_itself_does_so_beside_other_words_of_a_layout(stack: str, recompute: str) -> None:
+    asked: Any = {"model": "qwen3-8b", "hardware": "rtx-4090", "devices": 1, "seq_length": 2048, "stack": stack}
+    asked |= {"global_batch_size": 8, "method": "qlora", "micro_batch_size": 2}
+    assert simulator.estimate(**asked).layout.recompute == recompute
+    assert simulator.estimate(**asked, recompute="none").layout.recompute == "none"
