@@ -54,7 +54,9 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     workload = part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
-    options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
+    if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
+        options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
+    options |= _eager(part(targets, "option"), rank) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
         # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
@@ -150,12 +152,6 @@ def _usual_recompute(arguments: Arguments) -> RecomputeMode:
 def _fsdp_stage(arguments: Arguments) -> int:
     shards = (arguments.text("zero_stage", "fsdp") or "").lower()
     return next((stage for name, stage in _FSDP_STAGES.items() if name in shards), 0)
-
-
-def _shard_group(arguments: Arguments) -> dict[str, str]:
-    """Return the switch for FSDP within a node (torch 2.9, distributed/fsdp/api.py, HYBRID_SHARD), else none."""
-    hybrid = "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower()
-    return {"sharding_degree": A_NODE} if hybrid else {}
 
 
 def _lora_rank(arguments: Arguments) -> int | None:
