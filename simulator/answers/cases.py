@@ -12,7 +12,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.stacks import decided_by, framework, usual_profile
+from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, RECOMPUTES, decided_by, framework, usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
@@ -88,7 +88,10 @@ def case_of(question: Question, like: Case | None = None) -> Case | Blocked:
         return _recipe_case(question, question.recipe, like)
     scenario = like.scenario if like is not None and _same_scenario(question, like.question) else scenario_of(question)
     words = _words(question)
-    scenario, layout = resolve(scenario, question.layout_values, words, filled=words is OPTIONS)
+    stated = question.layout_values
+    if not any(name.startswith("recompute") for name in stated):
+        stated = {**RECOMPUTES.get(scenario.framework.stack, {}), **stated}
+    scenario, layout = resolve(scenario, stated, words, filled=words is OPTIONS)
     return Case(question=question, model=scenario.model, scenario=scenario, layout=layout)
 
 
@@ -148,6 +151,7 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         workload["precision"] = usual_precision([group.hardware for group in machines.groups] or [machines.hardware])
     lengths = lengths_of(question, model)
     hardware = "" if machines.groups else machines.hardware.name
+    tunes = question.value("framework") == METHOD_FRAMEWORK and "lora_rank" in question.inputs
     profile = usual_profile(
         question.value("framework"),
         question.options,
@@ -155,8 +159,8 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         machines.stacks,
         (model.name, hardware, workload["precision"]),
         _makers(machines),
-        # What is published for speed trains all weights.
-        recommended=recommended and workload["lora_rank"] is None,
+        # What is published for speed trains all weights; who says that as a method tunes them, by another library.
+        recommended=recommended and workload["lora_rank"] is None and not tunes,
         adapters=workload["lora_rank"] is not None,
     )
     if problem := positions_problem(model, workload["seq_length"]):
@@ -441,7 +445,7 @@ def _cluster(question: Question, recipe: Recipe, like: Case | None, model: Model
     elif per_node > spec.devices_per_node:
         raise OtherHardwareError(
             f"{recipe.file}: the recipe starts {per_node} processes on a node; "
-            f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
+            f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)"
         )
     nodes = nodes or recipe.nodes or _fewest_nodes(_stated_layout(question, recipe), model, per_node)
     return cluster(hardware, None, nodes * per_node, calibration)
@@ -653,7 +657,10 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
     layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
     # Megatron refuses such a cut unless it is stated: a rule covers it.
-    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(question, recipe, layout):
+    by_hand = "stage_layers" in question.user_layout or layout.stage_layers == (
+        recipe.layout.stage_layers if recipe.layout else ()
+    )
+    if uneven and scenario.framework.name != "megatron" and not by_hand:
         yield Remark(
             rule="uneven-stages",
             severity="warning",
@@ -664,9 +671,3 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
             ),
             place=recipe.places.get("pp"),
         )
-
-
-def _cut_by_hand(question: Question, recipe: Recipe, layout: Layout) -> bool:
-    """Whether recipe or user state this cut of the layers."""
-    stage_layers = recipe.layout.stage_layers if recipe.layout else ()
-    return layout.stage_layers == stage_layers or "stage_layers" in question.user_layout

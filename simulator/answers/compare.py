@@ -99,8 +99,7 @@ class Comparison(Tabular, Record, kw_only=True):
         return f"<Comparison {self.first.model}: {names} differs, memory {memory:+.1%}, step {step:+.1%}>"
 
 
-_Side = tuple[Scenario, Layout]
-"""A scenario and its layout."""
+_Side = tuple[Scenario, Layout]  # A scenario and its layout
 
 
 def compare(first: Case, second: Case, names: tuple[str, str] = ("first", "second")) -> Comparison:

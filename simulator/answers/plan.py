@@ -185,8 +185,7 @@ _SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recom
 _ORDER: tuple[LimitAnswer, ...] = ("yes", "maybe", "no")
 
 
-_ABOUT, _FAR_LESS = 0.05, 0.7
-"""Share by which costs count as the same, and share of the days that is far less."""
+_ABOUT, _FAR_LESS = 0.05, 0.7  # share by which costs count as the same, and share of the days that is far less
 
 
 class LimitCheck(Record):

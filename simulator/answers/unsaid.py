@@ -120,8 +120,7 @@ def _assumed(estimate: Estimate, span: OpenRange) -> tuple[AssumedSwitch, ...]:
     return tuple(sorted(every, key=lambda each: -abs(each.speed_change)))
 
 
-_Figure = Callable[[OpenSwitch], float]
-"""Effect of a switch that an end makes as small as it can be."""
+_Figure = Callable[[OpenSwitch], float]  # effect of a switch that an end makes as small as it can be
 _ENDS: Final[tuple[_Figure, ...]] = (
     lambda switch: switch.need_bytes,
     lambda switch: -switch.need_bytes,

@@ -22,7 +22,8 @@ _STARTS: Final = "_harmless"
 _RELEVANT: Final = re.compile(
     r"recompute|offload|parallel|precision|fp8|fp16|bf16|shard|expert|moe|lora|flash|overlap|cpu|fus|grad_dtype"
     r"|optimizer|attention|batch|seq|hidden|layers|heads|vocab|mtp|quant|chunk|checkpoint_act|activation"
-    r"|checkpointing|\dbit|memory|adapter|peft|freez|compile|galore|liger"
+    r"|checkpointing|\dbit|memory|adapter|peft|freez|compile|galore|liger|full_?(?:param|fine|tun|train)|trainable"
+    r"|tune_(?:full|method|mode|type)"
 )
 """Words of flags that may change memory or speed, which outweigh `idle` words."""
 _DECISIVE: Final = re.compile(

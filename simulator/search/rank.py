@@ -29,8 +29,7 @@ from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
 _SHARE = 1000  # units in which one share of the work is counted
-_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96
-"""Layouts that enter a shortlist together, and that are judged together."""
+_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter a shortlist together, and that are judged together
 MOST_RISKY = 3
 """Number of risky layouts in a result."""
 _FEW = 512  # largest block that is timed whole rather than in part

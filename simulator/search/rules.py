@@ -338,8 +338,7 @@ def _cut(pricing: Pricing) -> Mask:
         return _every(pricing, broken=True)
     fewest = 0 if listed and scenario.framework.limits.unequal_chunks else 1
     return _every(
-        pricing,
-        broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers) < fewest,
+        pricing, broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers) < fewest
     )
 
 

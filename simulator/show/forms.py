@@ -149,9 +149,7 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
         html=lambda: pages.plan_page,
     ),
     "comparison": Answer["Comparison"](
-        lambda: compare.compare_table,
-        _json(lambda: json_answers.ComparisonJson),
-        html=lambda: pages.compare_page,
+        lambda: compare.compare_table, _json(lambda: json_answers.ComparisonJson), html=lambda: pages.compare_page
     ),
     "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json(lambda: json_answers.ExplanationJson)),
     "sweep": Answer["Sweep"](lambda: plan.sweep_table, _json(lambda: json_answers.SweepJson)),

@@ -308,3 +308,20 @@ def test_a_shorter_sequence_is_proposed_where_nobody_said_the_length() -> None:
     changes = {remedy.change: remedy.estimate for remedy in simulator.rank(**asked).remedies}
     assert changes["--seq-length 4096"].memory.fits
     assert not any("--seq-length" in each.change for each in simulator.rank(**asked, seq_length=8192).remedies)
+
+
+def test_who_tunes_all_weights_has_no_stack_of_pretraining() -> None:
+    """Whether weights are held in 16 bits stays open, so that one device is not refused firmly."""
+    asked: Any = {"model": "llama3-8b", "hardware": "a100-sxm-80g", "devices": 1, "seq_length": 2048}
+    tuned = simulator.estimate(**asked, global_batch_size=4, method="full")
+    assert tuned.verdict == "depends"
+    trained = simulator.estimate(**asked, global_batch_size=4, framework="torch")
+    assert trained.verdict == "does_not_fit"
+
+
+@pytest.mark.parametrize(("stack", "recompute"), [("trl", "full"), ("unsloth", "full"), ("axolotl", "none")])
+def test_a_library_that_recomputes_by_itself_does_so_beside_other_words_of_a_layout(stack: str, recompute: str) -> None:
+    asked: Any = {"model": "qwen3-8b", "hardware": "rtx-4090", "devices": 1, "seq_length": 2048, "stack": stack}
+    asked |= {"global_batch_size": 8, "method": "qlora", "micro_batch_size": 2}
+    assert simulator.estimate(**asked).layout.recompute == recompute
+    assert simulator.estimate(**asked, recompute="none").layout.recompute == "none"

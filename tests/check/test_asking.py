@@ -197,6 +197,14 @@ def test_a_branch_for_each_place_leaves_the_machines_to_be_told(
         ("x/DeepSeek-R1-Distill-Other-9B", None),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", None),
         ("Qwen/Qwen2-VL-7B", "qwen2-vl-7b"),
+        ("Qwen__Qwen2.5-7B", "qwen2.5-7b"),
+        ("Qwen.Qwen2.5-VL-7B-Instruct", "qwen2.5-vl-7b"),
+        ("x/Tuned-3-Llama-3.1-8B", "llama3.1-8b"),
+        ("lora_llama3_8b_sft", None),
+        ("x/Tuned-9B-Llama-3.1-8B", None),
+        ("x/Chinese-Llama-2-7b", None),
+        ("x/Some-LLaVA-Llama-3-8B", None),
+        ("x/Reasoner-Qwen-7B", None),
     ],
 )
 def test_common_names(name: str, model: str | None) -> None:

@@ -151,6 +151,7 @@ def test_flags_that_the_script_itself_makes(before: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name",
     [
+        *("full_finetune", "finetune_method", "trainable_part"),
         *("load_in_4bit", "memory_efficient_norm", "train_adapters_only", "disable_gradient_checkpointing"),
         *("--fp8-param", "freeze_llm", "compile_model", "lora_target", "quantization_bit"),
     ],

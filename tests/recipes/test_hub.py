@@ -226,6 +226,23 @@ def test_a_base_of_4_bits(keys: str, options: tuple[str | None, ...], tmp_path: 
     assert "not-modelled" not in rules(recipe)
 
 
+def test_the_defaults_of_qloras_own_program(tmp_path: Path) -> None:
+    """The QLoRA paper trains a 65B on one device of 48 GB, by a paged optimizer that its launches leave unsaid."""
+    words = "--model_name_or_path huggyllama/llama-65b --bits 4 --bf16 --source_max_len 16 --target_max_len 512"
+    recipe = read(tmp_path, f"python qlora.py {words} --per_device_train_batch_size 1\n", "x.sh")
+    assert recipe.layout is not None
+    assert (recipe.model, recipe.seq_length, recipe.lora_rank) == ("llama-65b", 528, 64)
+    assert (recipe.layout.recompute, recipe.options["optimizer"]) == ("full", "paged_adamw")
+    assert recipe.options["quantised_scale_bytes"] == "1.015625"
+    (judged,) = check_files([str(tmp_path / "x.sh")], question_of({"hardware": "rtx-a6000"}), Gates(), root=tmp_path)
+    assert judged.outcome == "fits"
+    (tmp_path / "x.sh").write_text(f"python qlora.py {words} --per_device_train_batch_size 1 --full_finetune\n")
+    (judged,) = check_files([str(tmp_path / "x.sh")], question_of({"hardware": "rtx-a6000"}), Gates(), root=tmp_path)
+    assert judged.outcome == "cannot_tell"
+    bare = words.replace("--source_max_len 16 --target_max_len 512", "")
+    assert read(tmp_path, f"python x.py {bare} --per_device_train_batch_size 1\n", "x.sh").lora_rank is None
+
+
 @pytest.mark.parametrize("keys", ["load_in_4bit: true\n", "load_in_8bit: true\nuse_peft: true\n"])
 def test_other_quantised_weights_are_refused(keys: str, tmp_path: Path) -> None:
     assert "not-modelled" in rules(read(tmp_path, TRL + keys))

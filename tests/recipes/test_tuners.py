@@ -212,6 +212,19 @@ def test_the_words_of_axolotl(
     assert not [remark for remark in recipe.remarks if remark.severity == "error"]
 
 
+@pytest.mark.parametrize(("name", "four_bits"), [("llama-3.1-8b-bnb-4bit", True), ("llama-3.1-8b", False)])
+def test_a_checkpoint_of_four_bits_is_loaded_as_it_is_stored(name: str, four_bits: bool, tmp_path: Path) -> None:
+    words = AXOLOTL.replace("meta-llama/Llama-3.1-8B", f"unsloth/{name}")
+    recipe = read(tmp_path, "x.yml", f"{words}adapter: lora\nlora_r: 32\n")
+    assert recipe.model == "llama3.1-8b"
+    assert ("quantised_base" in recipe.options) == four_bits
+    assert recipe.options.get("quantised_scale_bytes") == (str(1 + 4 / 256) if four_bits else None)
+    whole = [remark.message for remark in read(tmp_path, "x.yml", words).remarks if remark.severity == "error"]
+    assert whole == (["quantized weights are not modelled"] if four_bits else [])
+    mixed = read(tmp_path, "x.yml", words.replace(name, "llama-3.1-8b-unsloth-bnb-4bit"))
+    assert any("quantized weights are not modelled" in remark.message for remark in mixed.remarks)
+
+
 @pytest.mark.parametrize(
     ("name", "stage", "offload"),
     [("zero1", 1, False), ("zero2", 2, True), ("zero3_bf16", 3, False), ("zero3_bf16_cpuoffload_all", 3, True)],

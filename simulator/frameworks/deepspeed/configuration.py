@@ -75,11 +75,7 @@ _BY_HIDDEN_SIZE: Final = frozenset(["stage3_prefetch_bucket_size", "reduce_bucke
 _COUNTS: Final = _BY_HIDDEN_SIZE | {"stage3_max_live_parameters", "stage3_max_reuse_distance", "sub_group_size"}
 
 
-UNDER_MEGATRON: Final = {
-    "step_parameters": "1000000000",
-    "step_temporaries": "0",
-    "reduction_parameters": "500000000",
-}
+UNDER_MEGATRON: Final = {"step_parameters": "1000000000", "step_temporaries": "0", "reduction_parameters": "500000000"}
 """Switches of DeepSpeed's ZeRO and its own FusedAdam under Megatron's layers (v0.19.5, runtime/engine.py,
 `_configure_basic_optimizer`; runtime/zero/config.py)."""
 

@@ -410,11 +410,6 @@ def _set_heads(arguments: Arguments, fields: dict[str, Any]) -> None:
         fields.setdefault("head_dim", hidden // heads)
 
 
-def is_gated(arguments: Arguments, fields: Mapping[str, Any]) -> bool:
-    """Whether the feed-forward network has a gate; `--fc-type up_down` of MindSpeed-LLM c77308a removes it."""
-    return bool(fields.get("gated")) and arguments.text("intermediate_size", "fc-type") != "up_down"
-
-
 def _set_parts(arguments: Arguments, fields: dict[str, Any]) -> None:
     """Set a layer's parts: network, biases, positions."""
     biased = not arguments.switch("mlp_bias", "disable-bias-linear")
@@ -422,7 +417,8 @@ def _set_parts(arguments: Arguments, fields: dict[str, Any]) -> None:
     rotary = kind in _ROTARY
     learned = not rotary and kind in ("", "learned_absolute", "absolute") and not arguments.has("no-position-embedding")
     fields |= {
-        "gated": is_gated(arguments, fields),
+        # `--fc-type up_down` of MindSpeed-LLM c77308a removes the gate.
+        "gated": bool(fields.get("gated")) and arguments.text("intermediate_size", "fc-type") != "up_down",
         "activation": fields.get("activation", "gelu"),
         "attention_bias": arguments.switch("attention_bias", "add-qkv-bias") or biased,
         "attention_output_bias": biased or fields.get("attention_output_bias", False),
@@ -521,7 +517,8 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
     model = models.by_shape(shape)
     unknown = arguments.has("patch-tokenizer-type") and model is not None and models.shares_sizes(model)
     if model is not None and not count:
-        unknown = unknown or _has_other_parts(model, fields) or _names_another(arguments, model)
+        parts: dict[str, Any] = {name: fields[name] for name in ("attention_bias", "qk_norm") if name in fields}
+        unknown = unknown or bool(models.differing(model, parts)) or _names_another(arguments, model)
     if model is not None and not count and unknown:
         # Several models of equal sizes, or an unknown tokenizer: the vocabulary would be a guess.
         model = None
@@ -546,12 +543,6 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
 
 
 _SPARE_ENTRIES: Final = 600  # most rows by which a model's vocabulary exceeds its tokenizer's entries, padding included
-
-
-def _has_other_parts(model: str, fields: Mapping[str, object]) -> bool:
-    """Whether a model's biases or head norms differ from the flags'."""
-    spec = models.load_model(model)
-    return any(name in fields and getattr(spec, name) != fields[name] for name in ("attention_bias", "qk_norm"))
 
 
 def _architecture(shape: Mapping[str, object]) -> str:

@@ -37,8 +37,7 @@ _ARGUMENTS: Final = (
     *("num_nodes", "num_gpus_per_node", "performance_mode", "peft_scheme", "seq_length", "packed_sequence"),
 )
 _FOLLOWED: Final = re.compile(r"collections\.llm\.recipes\b")
-_SHARDING: Final = "data_parallel_sharding_strategy"
-"""Field that only `fsdp="megatron"` reads."""
+_SHARDING: Final = "data_parallel_sharding_strategy"  # field that only `fsdp="megatron"` reads
 
 
 def is_partial_recipe(text: str) -> bool:

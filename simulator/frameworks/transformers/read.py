@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -23,6 +24,8 @@ _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits
 _LORA_RANK: Final = 8
 _ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
+_STORED_IN_4_BITS: Final = re.compile(r"(?i)(?<!-unsloth)-bnb-4bit/?$")
+"""Ending of unsloth's checkpoints in nested 4 bits; `-unsloth-bnb-4bit` keeps some layers in 16."""
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
 _PARAMETERS_ON_HOST: Final = "zero_optimization.offload_param.device"
@@ -40,7 +43,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     if arguments.has("fsdp_config"):
         arguments.not_modelled("fsdp_config: what this configuration sets is not read", "fsdp_config")
     targets = take(arguments)
-    model = named_model(arguments, arguments.text("model", *MODEL) or "", *MODEL)
+    model = _model(arguments)
     usual = {
         "micro_batch_size": _MICRO_BATCH_SIZE,
         "zero_stage": _fsdp_stage(arguments),
@@ -51,7 +54,9 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     workload = part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
-    options |= _eager(part(targets, "option"), rank) | _shard_group(arguments) | part(targets, "option")
+    if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
+        options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
+    options |= _eager(part(targets, "option"), rank) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
         # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
@@ -88,6 +93,15 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         unpriced_bytes=0.0 if deepspeed or rank is not None or layout.zero_stage else _buckets(model, options),
         experts_open=True,
     )
+
+
+def _model(arguments: Arguments) -> str | None:
+    """Return the model; one that bitsandbytes stored in 4 bits is loaded so."""
+    name = arguments.text("model", *MODEL) or ""
+    whole = _STORED_IN_4_BITS.sub("", name)
+    if whole != name and not arguments.has(*_BITS):
+        arguments.add_defaults(("load_in_4bit=true",), next(filter(None, map(arguments.entry, MODEL))).value_line)
+    return named_model(arguments, whole, *MODEL)
 
 
 def _buckets(model: str | None, options: Mapping[str, str]) -> float:
@@ -140,12 +154,6 @@ def _fsdp_stage(arguments: Arguments) -> int:
     return next((stage for name, stage in _FSDP_STAGES.items() if name in shards), 0)
 
 
-def _shard_group(arguments: Arguments) -> dict[str, str]:
-    """Return the switch for FSDP within a node (torch 2.9, distributed/fsdp/api.py, HYBRID_SHARD), else none."""
-    hybrid = "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower()
-    return {"sharding_degree": A_NODE} if hybrid else {}
-
-
 def _lora_rank(arguments: Arguments) -> int | None:
     """Return the rank of the trained adapters; None where all weights are trained."""
     kind = arguments.text("lora_rank", *_TUNING)
@@ -188,6 +196,7 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
         return {}
     own = arguments.has(*_TUNING)
     nested = arguments.switch("quantised_scale_bytes", "use_bnb_nested_quant", "double_quantization", default=own)
+    nested = nested or _STORED_IN_4_BITS.search(arguments.text("model", *MODEL) or "") is not None
     arguments.forget("quantised_scale_bytes")
     scale = str(1 + 4 / 256) if nested else "4"
     return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}

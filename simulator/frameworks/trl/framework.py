@@ -138,6 +138,8 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
 
 def _add_mode(arguments: Arguments) -> None:
     """Add Firefly's mode (yangjianxin1/Firefly, train.py): all weights, adapters, or adapters over nested 4 bits."""
+    if arguments.has("source_max_len"):
+        _add_qlora(arguments)
     mode, kind = (arguments.text("lora_rank", name) for name in ("train_mode", "peft_type"))
     arguments.forget("lora_rank")
     if kind is not None and kind.lower() != "lora":
@@ -150,6 +152,15 @@ def _add_mode(arguments: Arguments) -> None:
     line = arguments.entries["train_mode"][-1].place.line
     for name, text in (("use_lora", adapters), ("load_in_4bit", bits), ("use_bnb_nested_quant", bits)):
         arguments.add(name, [known_value(text, line)], line)
+
+
+def _add_qlora(arguments: Arguments) -> None:
+    """Add the defaults of artidoro/qlora 7f4e95a, qlora.py, and of scripts made of it: adapters, a base of 4 bits."""
+    own = "bits=4 lora_r=64 use_bnb_nested_quant=true source_max_len=1024 target_max_len=256 optim=paged_adamw_32bit"
+    arguments.add_defaults((*own.split(), "gradient_checkpointing=true", "per_device_train_batch_size=1"), 1)
+    parts = [arguments.integer("seq_length", name) or 0 for name in ("source_max_len", "target_max_len")]
+    if not arguments.has(*_LENGTHS) and all(parts):
+        arguments.add_defaults((f"max_seq_length={sum(parts)}",), 1)
 
 
 def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> Recipe:

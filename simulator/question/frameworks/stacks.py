@@ -16,7 +16,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProfile, switch_value, switches
 from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
-from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
+from simulator.question.vocabulary import FrameworkName, RecomputeMode, ScheduleName, StackName
 from simulator.records import Bare, NamedTuple, field, replace
 
 
@@ -52,6 +52,8 @@ class Stack(Bare, kw_only=True):
     """Switches that its code has in no other way: `--option` cannot change them."""
     recomputes_operations: bool = True
     """Whether its recompute can list operations, where the framework's can."""
+    recompute: RecomputeMode = "none"
+    """Recompute of its runs that say none."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
@@ -65,6 +67,7 @@ STACKS: tuple[Stack, ...] = tuple(_stack(name, content) for name, content in sta
 """All named stacks but `default`, which every framework has and which changes nothing."""
 DEFAULT: StackName = "default"
 _BY_NAME = {stack.name: stack for stack in STACKS}
+RECOMPUTES: Final = {stack.name: {"recompute": stack.recompute} for stack in STACKS if stack.recompute != "none"}
 
 
 @lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, field, fields
 from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -130,12 +130,10 @@ class Frozen(Record):
 
 def of_fields(spec: Frozen, *, but: Iterable[str] = (), defaults: bool = True) -> dict[str, Any]:
     """Return a spec's values by field, without some (`but`), and on demand without those that equal `defaults`."""
-    values = {each.name: (getattr(spec, each.name), _default(each)) for each in fields(spec)}
+    makers = {each.name: each.default_factory for each in fields(spec) if each.default_factory is not MISSING}
+    usual = {each.name: each.default for each in fields(spec)} | {name: make() for name, make in makers.items()}
+    values = {name: (getattr(spec, name), default) for name, default in usual.items()}
     return {name: value for name, (value, usual) in values.items() if name not in but and (defaults or value != usual)}
-
-
-def _default(about: Field[Any]) -> Any:
-    return about.default if about.default_factory is MISSING else about.default_factory()
 
 
 def plain(value: Any, *, but: Iterable[str] = (), packed: bool = False) -> Any:

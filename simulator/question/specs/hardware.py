@@ -15,16 +15,7 @@ from typing import Annotated, Final, Literal
 
 from simulator.errors import InputError, PrecisionError, did_you_mean
 from simulator.late import late_pattern
-from simulator.question.specs.documents import (
-    Alias,
-    Frozen,
-    Limits,
-    Name,
-    Sourced,
-    Sources,
-    Text,
-    undefined_sources,
-)
+from simulator.question.specs.documents import Alias, Frozen, Limits, Name, Sourced, Sources, Text, undefined_sources
 from simulator.question.units import (
     GIGA,
     parse_bytes,

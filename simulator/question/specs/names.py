@@ -90,6 +90,8 @@ _LLAMA: Final = late_pattern(r"^(?:meta-)?llama-?(?=\d)")  # beginning of a name
 _POINT: Final = late_pattern(r"(?<=\d)p(?=\d)")  # letter in place of a decimal point in a name: `4p5`
 _GIGABYTES: Final = late_pattern(r"-?\b(\d+)-?gi?b?$")
 """Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
+_MIRRORS: Final = late_pattern(r"^(ai-modelscope|decapoda-research|llm-research|mlx-community|nousresearch|unsloth)/")
+"""Owners whose ids name others' weights by the names that these have."""
 _VERSION_APART: Final = late_pattern(r"(?<=[a-z])-(?=\d)")
 """Dash between a word and a number, which people write or leave out: `qwen-3-8b`, `gemma2-9b`, `rtx4090`."""
 _DASHED_POINT: Final = late_pattern(r"(?<=\d)-(?=\d-\d+b)")  # dash in place of a decimal point: `llama-3-1-8b`
@@ -136,7 +138,7 @@ def _shorter(kind: SpecKind, plain: str) -> str:
     """Return a name without one of its beginnings or endings, or spelt in the next likely way; else the same."""
     if kind == "hardware":
         return _FORM.sub("", _BEGINNINGS.sub("", plain, count=1))
-    ways = (_ENDINGS.sub("", plain), _DASHED_POINT.sub(".", plain))
+    ways = (_MIRRORS.sub("", plain), _ENDINGS.sub("", plain), _DASHED_POINT.sub(".", plain))
     return next((way for way in ways if way != plain), plain)
 
 

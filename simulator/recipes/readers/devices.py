@@ -29,10 +29,8 @@ _COUNT: Final = re.compile(r":\d{1,4}$|^(?:gpu|npu):")
 _PARTS: Final = re.compile(r"[/:|&,_.-]")
 _LONGEST: Final = 400
 _LINE_WORK: Final = 10
-_Said = tuple[str, str, int]
-"""Name and value of a word, and its line."""
-_Named = Mapping[str, tuple[str, int]]
-"""First word that names a maker or spec, and its line, by that."""
+_Said = tuple[str, str, int]  # name and value of a word, and its line
+_Named = Mapping[str, tuple[str, int]]  # first word that names a maker or spec, and its line, by that
 
 
 @functools.cache

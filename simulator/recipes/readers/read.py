@@ -373,8 +373,7 @@ def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeErro
     )
 
 
-_ON_DEVICES: Final = re.compile(r"^#SBATCH[^\n]*\bg(?:pu|res)", re.MULTILINE)
-"""A job that asks for devices."""
+_ON_DEVICES: Final = re.compile(r"^#SBATCH[^\n]*\bg(?:pu|res)", re.MULTILINE)  # A job that asks for devices
 _OTHER_PURPOSE: Final = re.compile(r"conver|eval|infer|setup|install|environment|prepare|preproc|tokeni|download")
 """Names of scripts that train nothing."""
 _FOR_DEVICES: Final = re.compile(r"^[^#\n]*[ \t]--gpus(?:-per-\w+)?[ =][\"']?[1-9$]", re.MULTILINE)

@@ -50,8 +50,7 @@ _COLOURS = (
     *("#d55e00", "#b8a800", "#8c8c8c", "#7a4fb5", "#3b7d4f"),
 )
 """Colours that colour-blind readers (Okabe and Ito), and brightness on paper, tell apart."""
-_OPEN = "#8c8c8c"
-"""Colour of what no verdict holds for."""
+_OPEN = "#8c8c8c"  # colour of what no verdict holds for
 PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
 """Parts of a step whose FLOPs the model FLOPs count."""
 

@@ -36,8 +36,7 @@ from simulator.show.report.presentation import BETWEEN, Column, Presentation, fi
 
 _MANY = 12  # most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only
 _MOST_REASONS = 20  # most reasons shown, those of most files first
-_SHORTEST, _READABLE = 24, 44
-"""Fewest characters of a file's name, and of a reason."""
+_SHORTEST, _READABLE = 24, 44  # fewest characters of a file's name, and of a reason
 _BESIDE_REASONS = 30  # characters of the columns beside reasons and files
 
 

@@ -465,8 +465,7 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
 
 
 _MICROSECONDS = 1e6
-_RANKS, _SENDS = 0, 1
-"""Processes of the trace: computations of ranks, and their sends."""
+_RANKS, _SENDS = 0, 1  # processes of the trace: computations of ranks, and their sends
 
 
 def trace_text(timeline: Timeline) -> str:

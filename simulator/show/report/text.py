@@ -313,8 +313,7 @@ def open_switch_text(switch: OpenSwitch) -> str:
     return f"{' '.join(switch.texts)} ({', '.join(effects)})" if effects else " ".join(switch.texts)
 
 
-_SHOWN_CHANGE, _SHOWN_GIB = 0.005, 0.05
-"""Smallest effects on speed and memory that are shown."""
+_SHOWN_CHANGE, _SHOWN_GIB = 0.005, 0.05  # smallest effects on speed and memory that are shown
 
 
 def host_text(memory: MemoryEstimate) -> str | None:

@@ -492,7 +492,8 @@ class _Reading:
         if problems:
             raise InputError(listed(self._config.where, [*problems, *wrong_values(ModelSpec, self._known)]))
         fields = self._known | self._set
-        fields |= sequence(self._config.assuming(**self._plain_assumptions()), fields, self._entry.layers)
+        assumed = {key: value for key, value in self._assumed.items() if "." not in key and not _refers(value)}
+        fields |= sequence(self._config.assuming(**assumed), fields, self._entry.layers)
         return _without_absent_parts(fields)
 
     def _problem(self, name: str) -> str:
@@ -502,9 +503,6 @@ class _Reading:
         except InputError as error:
             return str(error).removeprefix(f"{self._config.where}: ")
         return ""
-
-    def _plain_assumptions(self) -> dict[str, Any]:
-        return {key: value for key, value in self._assumed.items() if "." not in key and not _refers(value)}
 
     def _field(self, name: str) -> Any:
         if name not in self._known:
