@@ -27,7 +27,7 @@ gc.set_threshold(20_000, 20, 20)
 
 # How long one example takes says how busy the machine is. The suite tries the same examples every time, so that only a
 # change can make it red; `--hypothesis-profile free` tries new ones, and more of them.
-settings.register_profile("suite", deadline=None, max_examples=40, derandomize=True)
+settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("free", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("suite")
 

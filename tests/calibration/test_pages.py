@@ -8,11 +8,12 @@ from typing import Final, get_args
 
 import pytest
 
-from benchmarks.accuracy.plain import PlainRow
+from benchmarks.accuracy.plain import PlainRow, plain_rows
 from benchmarks.accuracy.rows import Judgement
 from simulator.cost.pricing.estimate import Coverage
 from simulator.evidence.calibration.cluster import UNFITTED
 from simulator.evidence.calibration.own import MOST_SCATTER
+from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients, priors
 from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, asked_plainly, blocks, differences, quoted
 from tests.cli.running import run
@@ -64,6 +65,24 @@ def test_words_of_what_is_known_are_explained() -> None:
     page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
     assert [status for status in get_args(Coverage) if f"| `{status}` |" not in page] == []
     assert f"{100 * MOST_SCATTER:.0f} %" in page
+
+
+SAMPLED: Final = 5
+"""Every so many rows of a table are asked here; the fit anew asks all."""
+
+
+def test_recorded_rows_are_asked_as_they_are_now() -> None:
+    recorded = {row.key: row for row in asked_plainly()}
+    tables = (*shipped_tables(), *public_tables())
+    assert recorded.keys() <= {row.key for table in tables for row in read_rows(table) if row.outcome == "ok"}
+    asked = list(plain_rows(SAMPLED))
+    assert len(asked) > len(recorded) // SAMPLED
+    for row in asked:
+        known = recorded[row.key]
+        assert (row.classes, row.verdict, row.inside) == (known.classes, known.verdict, known.inside), ANEW_HINT
+        assert row.probability == pytest.approx(known.probability, abs=0.02), f"{row.key}; {ANEW_HINT}"
+        for name in ("documented", "with_stack", "plain", "half_widths"):
+            assert getattr(row, name) == pytest.approx(getattr(known, name), abs=0.003), f"{row.key}; {ANEW_HINT}"
 
 
 FEWEST: Final = 16
