@@ -57,7 +57,7 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
 
 
 RECORD = Path(__file__).with_name("plain.jsonl")
-"""Public rows asked without their switches, a line each: to ask all of them takes a minute, so that a test asks some."""
+"""Public rows asked without their switches, a line each: asking all takes a minute, so that a test asks some."""
 
 
 @cache

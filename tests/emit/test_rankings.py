@@ -6,7 +6,6 @@ import pytest
 
 import simulator
 from simulator.question.frameworks.stacks import DEFAULT, STACKS, framework_of
-from tests.check.bare import without_advice
 
 RANKINGS = (
     ("llama3.1-8b", 2, "megatron", "bf16"),
@@ -23,12 +22,6 @@ RANKINGS = (
     ("llama3.2-1b", 1, "megatron", "bf16"),
 )
 """The 405B question fits nowhere: its remedies are what is recommended."""
-
-
-@pytest.fixture(autouse=True)
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No recipe has a word for what switches are worth."""
-    without_advice(monkeypatch)
 
 
 @pytest.mark.parametrize(("model", "nodes", "framework", "precision"), RANKINGS)
