@@ -18,6 +18,8 @@ from simulator.search.space import MIN_FIT_PROBABILITY, Space
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking import ranking_table
 
+pytestmark = pytest.mark.usefixtures("bare", "closed_switches")
+
 QUESTIONS: list[dict[str, Any]] = [
     {"model": "llama3.1-8b", "hardware": "h20", "nodes": 1},
     {"model": "llama3.1-70b", "hardware": "h100-sxm-80g", "nodes": 4},
