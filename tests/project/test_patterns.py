@@ -162,7 +162,7 @@ def user(pattern: re.Pattern[str], name: str) -> Callable[[str], object]:
 
 
 def too_steep(pattern: tuple[str, int], uses: set[str], length: int) -> Iterator[tuple[str, str]]:
-    """Yield uses of a pattern, each with a text that makes it grow faster than the text does, or slow from the start."""
+    """Yield uses of a pattern, each with a text that makes it grow faster than the text, or slow from the start."""
     compiled = re.compile(*pattern)
     parts = sorted(filter(None, texts(*pattern)))
     for name in sorted(uses):
