@@ -27,9 +27,26 @@ gc.set_threshold(20_000, 20, 20)
 
 # How long one example takes says how busy the machine is. The suite tries the same examples every time, so that only a
 # change can make it red; `--hypothesis-profile free` tries new ones, and more of them.
-settings.register_profile("suite", deadline=None, max_examples=40, derandomize=True)
+settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("free", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers without advice, which takes half of their time, for files that look at none."""
+    from tests.check.bare import without_advice  # noqa: PLC0415  not in the process that leads the workers
+
+    without_advice(monkeypatch)
+
+
+@pytest.fixture
+def closed_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates without what nobody said of their switches, for files that do not look at it."""
+    from tests.check.bare import without_open_switches  # noqa: PLC0415  as above
+
+    without_open_switches(monkeypatch)
+
 
 LANES: Final = {
     "launches of the trainer": ("trainer/", "probe/test_command.py", "docs/test_cuda_sweep.py"),

@@ -443,8 +443,10 @@ def test_a_sequence_is_no_longer_than_the_models_positions() -> None:
     assert not simulator.estimate(model="llama-2-7b", seq_length=4096, tp=1).provenance.cautions
 
 
-def _answers(folder: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One answer of each public class."""
+    folder = tmp_path_factory.mktemp("answers")
     question: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "nodes": 1}
     estimate, recipe = simulator.estimate(**question, tp=2), folder / "train.sh"
     recipe.write_text(simulator.emit(estimate, force=True), encoding="utf-8")
@@ -464,8 +466,8 @@ def _answers(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_every_answer_comes_back_from_its_json_to_the_byte(tmp_path: Path) -> None:
-    for answer in _answers(tmp_path).values():
+def test_every_answer_comes_back_from_its_json_to_the_byte(answers: dict[str, Any]) -> None:
+    for answer in answers.values():
         read = simulator.from_json(answer.to_json())
         assert type(read) is type(answer)
         assert read.to_json() == answer.to_json()
@@ -473,10 +475,12 @@ def test_every_answer_comes_back_from_its_json_to_the_byte(tmp_path: Path) -> No
             assert read.rows() == answer.rows()
 
 
-def test_what_no_longer_holds_is_refused_in_a_line(tmp_path: Path) -> None:
-    answers = _answers(tmp_path)
-    checks, plan = answers["Checks"].to_json(), json.loads(answers["Plan"].to_json())
-    (tmp_path / "train.sh").write_text("echo\n", encoding="utf-8")
+def test_what_no_longer_holds_is_refused_in_a_line(tmp_path: Path, answers: dict[str, Any]) -> None:
+    recipe = tmp_path / "train.sh"
+    recipe.write_text(simulator.emit(answers["Estimate"], force=True), encoding="utf-8")
+    checks = simulator.check(recipe, hardware="h200", settings={"NNODES": "2"}).to_json()
+    plan = json.loads(answers["Plan"].to_json())
+    recipe.write_text("echo\n", encoding="utf-8")
     plan["choices"][0]["training"]["days"] = 1.0
     wrong = [checks, json.dumps(plan)]
     for name, key in (

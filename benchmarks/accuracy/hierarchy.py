@@ -30,7 +30,7 @@ from simulator.evidence.calibration.cluster import (
     names_of,
     sort_of,
 )
-from simulator.question.arrays import Mask, Vector
+from simulator.question.arrays import Mask, Matrix, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients
 
 Labels = NDArray[np.str_]
@@ -348,11 +348,18 @@ def _usual(squares: Sequence[Vector], without: float) -> float:
     return float(np.exp(np.mean([np.log(np.mean(values)) for values in squares]))) if squares else without
 
 
-def hierarchical(design: SourcesDesign, *, passes: int = 4, rounds: int = 8) -> Hierarchy:
-    """Fit all levels to all rows."""
+def at_priors(design: SourcesDesign) -> tuple[Matrix, Vector]:
+    """Return slopes and targets of all rows around the priors, where a fit starts."""
+    return linearised(design, [design.centre] * len(design.samples))
+
+
+def hierarchical(
+    design: SourcesDesign, *, passes: int = 4, rounds: int = 8, start: tuple[Matrix, Vector] | None = None
+) -> Hierarchy:
+    """Fit all levels to all rows; `start` is `at_priors` where several fits share it."""
     sources = dict.fromkeys(design.sources.tolist())
     hyper = Hyper(0.5, np.full(len(design.names), 0.5), {})
-    slopes, target = linearised(design, [design.centre] * len(design.samples))
+    slopes, target = start or at_priors(design)
     state = Hierarchy(design, noises(design, hyper), slopes, target, np.ones(len(target)), hyper)
     for _ in range(passes):
         state = learned(state, rounds)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from benchmarks.accuracy.hierarchy import Hierarchy, design, hierarchical
+from benchmarks.accuracy.hierarchy import Hierarchy, at_priors, design, hierarchical
 from benchmarks.accuracy.rows import samples
 from simulator.evidence.calibration.cluster import Sample, prepared
 from simulator.evidence.measurements.rows import read_rows
@@ -79,16 +79,13 @@ def reported() -> tuple[Sample, ...]:
 def kinds_judged() -> Iterator[KindJudged]:
     """Yield every kind with its rows judged."""
     fitted = tuple(each for each in samples() if each.counts("memory"))
+    slopes, target = at_priors(design("memory", fitted))
     for kind, holds in KINDS.items():
-        mine = tuple(each for each in fitted if holds(each))
-        rows = (*mine, *(each for each in reported() if holds(each)))
-        rest = _fit(tuple(each for each in fitted if not holds(each)))
-        yield KindJudged(kind, rows, len(mine), tuple(_errors(rest, rows)))
-
-
-@cache
-def _fit(rows: tuple[Sample, ...]) -> Hierarchy:
-    return hierarchical(design("memory", rows))
+        mine = np.array([holds(each) for each in fitted])
+        rows = (*(fitted[at] for at in np.flatnonzero(mine)), *(each for each in reported() if holds(each)))
+        others = [fitted[at] for at in np.flatnonzero(~mine)]
+        rest = hierarchical(design("memory", others), start=(slopes[~mine], target[~mine]))
+        yield KindJudged(kind, rows, int(mine.sum()), tuple(_errors(rest, rows)))
 
 
 def _errors(state: Hierarchy, rows: Sequence[Sample]) -> Iterator[float]:

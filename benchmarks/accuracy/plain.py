@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -55,16 +55,16 @@ class PlainRow:
     inside: Mapping[str, bool]
 
 
-def plain_rows() -> Iterator[PlainRow]:
-    """Yield every public row that ran, asked plainly."""
+def plain_rows(every: int = 1, known: Container[str] = ()) -> Iterator[PlainRow]:
+    """Yield public rows that ran, asked plainly: one in `every` of each table, and all whose keys are not known."""
     judged, trainers = _judged(), _trainers()
     for table in (*shipped_tables(), *public_tables()):
-        for row in read_rows(table):
-            if row.asks and row.outcome == "ok":
-                try:
-                    yield _asked(row, judged, trainers)
-                except SimulateError:
-                    continue
+        ran = [row for row in read_rows(table) if row.asks and row.outcome == "ok"]
+        for row in [row for number, row in enumerate(ran) if number % every == 0 or row.key not in known]:
+            try:
+                yield _asked(row, judged, trainers)
+            except SimulateError:
+                continue
 
 
 def _judged() -> Mapping[tuple[str, str], tuple[float, float]]:

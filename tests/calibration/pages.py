@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from benchmarks.accuracy import shipped as shipping
 from benchmarks.accuracy.coverage import coverage_sections
@@ -54,10 +56,27 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}
 
 
+RECORD = Path(__file__).with_name("plain.jsonl")
+"""Public rows asked without their switches, a line each: asking all takes a minute, so that a test asks some."""
+
+
 @cache
 def asked_plainly() -> tuple[PlainRow, ...]:
-    """Public rows without their switches."""
-    return tuple(plain_rows())
+    """Public rows without their switches, as they are recorded."""
+    lines = map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
+    return tuple(PlainRow(**line | {"classes": tuple(line["classes"])}) for line in lines)
+
+
+def recorded_plainly(rows: Iterator[PlainRow]) -> str:
+    """The text of the record."""
+    return "".join(f"{json.dumps(_rounded(asdict(row)))}\n" for row in rows)
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers to the digits that machines agree on."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return round(value, 5) if isinstance(value, float) else value
 
 
 def _news(found: Judgement) -> str:
@@ -141,6 +160,7 @@ def written(found: Judgement) -> Iterator[tuple[Path, str]]:
 
 if __name__ == "__main__":
     shipping.write({"configurations": counted()} if CONFIGURATIONS.is_dir() else {})
+    RECORD.write_text(recorded_plainly(plain_rows()), encoding="utf-8")
     for file, text in written(judgement()):
         file.write_text(text, encoding="utf-8")
     walk.write()

@@ -6,12 +6,15 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from simulator.evidence.calibration import own
+from simulator.evidence.calibration.cluster import Sample
 from simulator.evidence.calibration.store import calibration_text, read_calibration
 from simulator.evidence.measurements.rows import read_rows, shipped_tables, write_rows
 from simulator.question.coefficients import priors
@@ -24,6 +27,23 @@ LOG = Path(__file__).parents[1] / "measurements" / "data" / "megatron-8b.log"
 TABLES = {path.stem: str(path) for path in shipped_tables()}
 OWN = TABLES["a100-paddlenlp"]
 """Rows that stand for somebody's own."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fitted_once() -> Iterator[None]:
+    """A table is fitted once for all the forms of an answer."""
+    fits: dict[str, own.OwnFit] = {}
+
+    def fit(family: str, samples: Sequence[Sample]) -> own.OwnFit:
+        key = repr((family, [sample.row for sample in samples]))
+        if key not in fits:
+            fits[key] = fit_own(family, samples)
+        return fits[key]
+
+    fit_own = own.fit_own
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(own, "fit_own", fit)
+        yield
 
 
 @pytest.mark.parametrize("format_name", ANSWERS["calibration"].formats)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 from statistics import fmean
 from typing import Final, get_args
 
 import pytest
 
-from benchmarks.accuracy.plain import PlainRow
+from benchmarks.accuracy.plain import PlainRow, plain_rows
 from benchmarks.accuracy.rows import Judgement
 from simulator.cost.pricing.estimate import Coverage
 from simulator.evidence.calibration.cluster import UNFITTED
 from simulator.evidence.calibration.own import MOST_SCATTER
+from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients, priors
 from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, asked_plainly, blocks, differences, quoted
 from tests.cli.running import run
@@ -64,6 +66,26 @@ def test_words_of_what_is_known_are_explained() -> None:
     page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
     assert [status for status in get_args(Coverage) if f"| `{status}` |" not in page] == []
     assert f"{100 * MOST_SCATTER:.0f} %" in page
+
+
+SAMPLED: Final = 5
+"""Every so many rows of a table are asked here; the fit anew asks all."""
+
+
+def test_recorded_rows_are_asked_as_they_are_now() -> None:
+    """Of one row in fifty the verdict may lie at a limit, which the last digit of a fit decides."""
+    recorded = {row.key: row for row in asked_plainly()}
+    ran = {row.key for table in (*shipped_tables(), *public_tables()) for row in read_rows(table)}
+    asked = {row.key: row for row in plain_rows(SAMPLED, recorded)}
+    assert asked.keys() <= recorded.keys() <= ran, ANEW_HINT
+    assert len(asked) > len(recorded) // SAMPLED
+    words = attrgetter("classes", "verdict", "inside")
+    others = [key for key, row in asked.items() if words(row) != words(recorded[key])]
+    assert len(others) <= len(asked) // 50, f"{others}; {ANEW_HINT}"
+    for key, row in asked.items():
+        assert row.probability == pytest.approx(recorded[key].probability, abs=0.05), f"{key}; {ANEW_HINT}"
+        for name in ("documented", "with_stack", "plain", "half_widths"):
+            assert getattr(row, name) == pytest.approx(getattr(recorded[key], name), abs=0.01), f"{key}; {ANEW_HINT}"
 
 
 FEWEST: Final = 16

@@ -11,8 +11,9 @@ from simulator.errors import SimulateError
 from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.readers.read import read_recipe
-from tests.check.bare import without_advice
 from tools.practice import SHARED, public_files
+
+pytestmark = pytest.mark.usefixtures("bare")
 
 DEVICE = {"hardware": "h100-sxm-80g"}
 FILES = 6
@@ -20,11 +21,6 @@ FILES = 6
 NOES = {"does_not_fit", "refused", "longest_does_not_fit", "stated_longest_does_not_fit"}
 FEW = 5
 """Files of a kind from which a share is told."""
-
-
-@pytest.fixture(autouse=True)
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_advice(monkeypatch)
 
 
 def files() -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.repository import read_settings
 from simulator.recipes.check.verdict import Checked
-from tests.check.bare import without_advice
 from tests.check.repositories import (
     FIRM,
     FOLDER,
@@ -27,14 +26,11 @@ from tests.check.repositories import (
     passed_over,
 )
 
+pytestmark = pytest.mark.usefixtures("bare")
+
 REPRODUCTIONS = SHARED / "findings" / "recipes-repro"
 SAMPLED = 9
 """Every so many files of the list are judged here; `python -m tests.check.repositories` judges all."""
-
-
-@pytest.fixture(autouse=True)
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_advice(monkeypatch)
 
 
 def test_most_of_what_trains_gets_a_verdict() -> None:

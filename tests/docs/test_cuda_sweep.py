@@ -10,6 +10,7 @@ import pytest
 from benchmarks import cuda_sweep
 from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.runner.engines import ReferenceEngine
+from tests.check.bare import without_advice, without_open_switches
 from tests.project.tree import ROOT
 from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH, in_forked_ranks
 
@@ -49,7 +50,9 @@ def test_no_case_starts_once_the_time_is_up(tmp_path: Path, capsys: pytest.Captu
     assert "3 cases left out" in capsys.readouterr().out
 
 
-def test_every_case_for_an_accelerator_can_be_launched(tmp_path: Path) -> None:
+def test_every_case_for_an_accelerator_can_be_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_advice(monkeypatch)
+    without_open_switches(monkeypatch)
     engine = ReferenceEngine(backend="cuda")
     picks = [(case, case.launch("h100-sxm-80g", engine, tmp_path, 1.0).pick) for case in cuda_sweep.cases("cuda")]
     shapes = {(c.seq_length, c.micro_batch_size, c.recompute, pick.scenario.model.name) for c, pick in picks}

@@ -185,11 +185,6 @@ LAYOUTS = [
 ]
 
 
-@pytest.fixture
-def closed_switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_open_switches(monkeypatch)
-
-
 OPEN = {target: (target, options) for target, options in reversed(LAYOUTS)}.values()
 """The first layout of each format: asked with what nobody said. The others have the switches of the answer alone."""
 

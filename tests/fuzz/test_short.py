@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz.cases import CLASSES, cases, tried
 from tests.fuzz.oracle import Answer, WrongAnswerError, judge
 
-INPUTS = 250
+INPUTS = 120
 SEED = int(os.environ.get("SIMULATE_FUZZ_SEED", "20261123"))
 
 

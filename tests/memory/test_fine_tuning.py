@@ -96,10 +96,13 @@ def test_adapters_on_one_t4(row: tuple[Any, int, bool, int, int, float, float]) 
     assert found.verdict == "fits"
 
 
+MEMORY_ALONE = pytest.mark.usefixtures("bare", "closed_switches")
+"""Of tests that look at bytes, not at verdicts."""
 BEFORE_CHUNKS = {"loss_chunks": "0", "loss_bytes_per_logit": "12"}
 OF_A_LAYER = {"recompute": "full", "compiled": "true", "step_in_backward": "true"}
 
 
+@MEMORY_ALONE
 @pytest.mark.parametrize(
     ("words", "measured"),
     [
@@ -159,6 +162,7 @@ OF_ITS_TIME: Any = {"options": {"compiled": "true", "adapter_targets": "query_va
 IN_BACKWARD: Any = {"optimizer": "paged_adamw_8bit", "options": {"compiled": "true", "step_in_backward": "true"}}
 
 
+@MEMORY_ALONE
 @pytest.mark.parametrize(
     ("method", "model", "hardware", "devices", "recompute", "more", "measured"),
     [
@@ -189,6 +193,7 @@ def test_torchtune_s_other_figures(  # noqa: PLR0917  the columns of a table
     assert found.memory.allocated_bytes / GIB == pytest.approx(measured, rel=0.08)
 
 
+@MEMORY_ALONE
 @pytest.mark.parametrize(("tokens", "measured"), [(512, 20.4), (2048, 23.8), (8192, 36.6)])
 def test_adapters_by_length(tokens: int, measured: float) -> None:
     """README of QwenLM/Qwen 03cd81f: Qwen-7B's adapters of rank 64 on one A100, from 512 to 8,192 tokens."""
@@ -208,6 +213,7 @@ def test_adapters_by_length(tokens: int, measured: float) -> None:
     assert found.memory.device_bytes / GIB == pytest.approx(measured, rel=0.07)
 
 
+@MEMORY_ALONE
 @pytest.mark.parametrize(
     ("model", "tokens", "measured"),
     [("7b", 512, 11.5), ("7b", 2048, 13.9), ("14b", 8192, 27.9), ("72b", 512, 61.4), ("72b", 8192, 75.6)],

@@ -14,7 +14,7 @@ from tests.pricing.layouts import Case, cases
 from tests.scenario.cases import ROUND, layout_of, scenario_of, small_moe
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=cases())
 def test_no_formula_changes_what_others_read(case: Case) -> None:
     fresh = Pricing(case.scenario, block_of((case.layout,)))

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -9,6 +10,7 @@ DATA_FOLDERS = ("calibration", "hardware_specs", "model_specs")
 _SKIPPED = {".git", ".venv", "venv", "build", "dist", "htmlcov", "__pycache__"}
 
 
+@cache
 def project_files() -> list[Path]:
     """Files of the project, relative to its root: as git lists them, or all of them where there is no git."""
     git = shutil.which("git")

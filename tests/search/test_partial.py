@@ -19,6 +19,8 @@ from tests.scenario.cases import layout_of, scenario_of
 from tests.search.layouts_found import search
 from tests.search.test_recommended import probability, split
 
+pytestmark = pytest.mark.usefixtures("bare", "closed_switches")
+
 TIGHT: dict[str, Any] = {
     "model": "llama3.1-70b",
     "hardware": "z2000",

@@ -47,6 +47,7 @@ def every_fitting(number: int) -> tuple[Estimate, ...]:
     return api.rank(**space, top=10_000, variants=True, min_fit_probability=0.0).estimates
 
 
+@pytest.mark.usefixtures("bare", "closed_switches")
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: str(question["model"]))
 def test_the_fastest_likely_layout_of_each_split_is_recommended(question: dict[str, Any]) -> None:
     """Against every layout that fits, priced one by one."""
