@@ -173,10 +173,13 @@ def _misfit(record: Any, unnamed: tuple[Any, ...], values: Mapping[str, Any]) ->
     return TypeError(f"{type(record).__name__}() {'; '.join(wrong)}")
 
 
-def _dataclass(kind: type[Bare], types: dict[str, Any], said: Mapping[str, Any], **options: bool) -> Any:
-    """Return a class that `dataclasses` makes of fields."""
-    body = {**said, "__annotations__": types, "__module__": kind.__module__, "__doc__": "-"}
-    return dataclass(repr=False, eq=False, **options)(type(kind.__name__, (), body))
+@cache
+def _usual() -> Any:
+    """Return the mark that `dataclasses` sets on a field that each instance has."""
+    made: Any = dataclass(init=False, repr=False, eq=False)(
+        type("_", (), {"__annotations__": {"_": int}, "__doc__": "-"})
+    )
+    return made.__dataclass_fields__["_"]._field_type
 
 
 @cache
@@ -184,11 +187,13 @@ def _dataclass_fields(kind: Any) -> dict[str, Field[Any]]:
     """Return the fields of a class of records, with those that it inherits, as `dataclasses` would."""
     about = kind._fields_known
     above = [each for each in kind.__mro__[1:] if issubclass(each, Bare)]
-    inherited = _dataclass_fields(above[0]) if above else {}
-    said = {name: value for name, value in about.own.items() if value is not MISSING}
-    types = {name: kind.__annotations__[name] for name in about.own}
-    made = _dataclass(kind, types, said, init=False, kw_only=about.kw_only)
-    return {**inherited, **made.__dataclass_fields__}
+    made = dict(_dataclass_fields(above[0])) if above else {}
+    for name, said in about.own.items():
+        each: Any = said if isinstance(said, Field) else field(default=said)
+        each.name, each.type, each._field_type = name, kind.__annotations__[name], _usual()
+        each.kw_only = about.kw_only if each.kw_only is MISSING else each.kw_only
+        made[name] = each
+    return made
 
 
 @cache
@@ -199,7 +204,9 @@ def _signature(kind: Any) -> Any:
     from inspect import signature  # noqa: PLC0415  start-up time
 
     about = _dataclass_fields(kind)
-    return signature(_dataclass(kind, {name: each.type for name, each in about.items()}, about))
+    types = {name: each.type for name, each in about.items()}
+    body = {**about, "__annotations__": types, "__module__": kind.__module__, "__doc__": "-"}
+    return signature(dataclass(repr=False, eq=False)(type(kind.__name__, (), body)))
 
 
 class _OnDemand:
