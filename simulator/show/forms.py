@@ -80,6 +80,12 @@ else:
 class Answer(Generic[_Shown]):
     """An answer of a type and its forms, in the order in which `--format` lists them; the first is the default."""
 
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, _shown: object) -> type[Answer]:
+            """Return the class: what is shown is for type checkers, and takes Python long."""
+            return cls
+
     def __init__(
         self,
         table: AnswerWriter[_Shown],
