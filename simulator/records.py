@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields
+from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, dataclass, fields  # type: ignore[attr-defined]
 from dataclasses import field as field  # noqa: PLC0414  other modules import it from here
 from functools import cache
 from itertools import repeat
@@ -174,15 +174,6 @@ def _misfit(record: Any, unnamed: tuple[Any, ...], values: Mapping[str, Any]) ->
 
 
 @cache
-def _usual() -> Any:
-    """Return the mark that `dataclasses` sets on a field that each instance has."""
-    made: Any = dataclass(init=False, repr=False, eq=False)(
-        type("_", (), {"__annotations__": {"_": int}, "__doc__": "-"})
-    )
-    return made.__dataclass_fields__["_"]._field_type
-
-
-@cache
 def _dataclass_fields(kind: Any) -> dict[str, Field[Any]]:
     """Return the fields of a class of records, with those that it inherits, as `dataclasses` would."""
     about = kind._fields_known
@@ -190,7 +181,7 @@ def _dataclass_fields(kind: Any) -> dict[str, Field[Any]]:
     made = dict(_dataclass_fields(above[0])) if above else {}
     for name, said in about.own.items():
         each: Any = said if isinstance(said, Field) else field(default=said)
-        each.name, each.type, each._field_type = name, kind.__annotations__[name], _usual()
+        each.name, each.type, each._field_type = name, kind.__annotations__[name], _FIELD
         each.kw_only = about.kw_only if each.kw_only is MISSING else each.kw_only
         made[name] = each
     return made

@@ -81,10 +81,7 @@ class Answer(Generic[_Shown]):
     """An answer of a type and its forms, in the order in which `--format` lists them; the first is the default."""
 
     if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, _shown: object) -> type[Answer]:
-            """Return the class: what is shown is for type checkers, and takes Python long."""
-            return cls
+        __class_getitem__ = classmethod(lambda cls, _: cls)  # what is shown is for type checkers, and takes Python long
 
     def __init__(
         self,

@@ -391,7 +391,7 @@ def _remembered(
     cached = Path(f"{cache_from_source(f'{file}.py').removesuffix('.pyc')}{suffix}.data")
     with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
         data = cached.read_bytes()
-        known, content = marshal.loads(data[4:]) if data[:4] == _sum(data[4:]) else ((), None)  # noqa: S302  as .pyc files
+        known, content = marshal.loads(data[4:]) if data[:4] == _sum(data[4:]) else ((), None)  # noqa: S302  as of modules
         if known == stamp:
             return made(content)
     content = read()

@@ -155,8 +155,8 @@ def run() -> NoReturn:
     """Run the command line of this process."""
     open_streams()
     code = INTERNAL
-    # Registered first, it runs behind all others, and spares Python to take all that was imported apart.
-    atexit.register(lambda: _leave(code))
+    # It runs behind all that is registered later, and spares Python to take apart what was imported.
+    atexit.register(gc.freeze if atexit._ncallbacks() else lambda: _leave(code))  # noqa: SLF001  nobody's is left out
     try:
         cli.main(prog_name="simulate")
     except SystemExit as left:
