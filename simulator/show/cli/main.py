@@ -161,7 +161,7 @@ def run() -> NoReturn:
         cli.main(prog_name="simulate")
     except SystemExit as left:
         code = int(left.code or 0)
-        raise
+    sys.exit(code)
 
 
 def _leave(code: int) -> None:
