@@ -28,9 +28,9 @@ from simulator.errors import InputError, UnsupportedError, check_kind, did_you_m
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question, question_of
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, check_count
+from simulator.question.scenario.keywords import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.scenario.typed import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
 from simulator.question.specs.documents import parse_json
 from simulator.question.units import parse_count, to_gib
 from simulator.question.vocabulary import Precision

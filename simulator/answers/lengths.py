@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from bisect import bisect_left
@@ -124,6 +123,8 @@ def _lines(file: str) -> Iterator[tuple[int, str]]:
 
 def _text(place: str, line: str, field: str) -> str:
     """Return the text of a sample: of the field, or of all messages in it. Raises InputError."""
+    import json  # noqa: PLC0415  start-up time
+
     try:
         sample = json.loads(line)
     except (ValueError, RecursionError) as error:

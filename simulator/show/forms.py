@@ -80,6 +80,9 @@ else:
 class Answer(Generic[_Shown]):
     """An answer of a type and its forms, in the order in which `--format` lists them; the first is the default."""
 
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(lambda cls, _: cls)  # what is shown is for type checkers, and takes Python long
+
     def __init__(
         self,
         table: AnswerWriter[_Shown],

@@ -13,8 +13,8 @@ import simulator
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numpy", "pydantic", "scipy", "tabulate", "yaml")
 NOT_ASKED = (
-    *("annotated_types", "difflib", "importlib.metadata", "pandas", "pydantic", "pydantic_core", "scipy", "tabulate"),
-    *("simulator.question.specs.families", "simulator.recipes", "tree_sitter", "yaml"),
+    *("annotated_types", "difflib", "importlib.metadata", "json", "pandas", "pydantic", "pydantic_core", "scipy"),
+    *("tabulate", "simulator.question.specs.families", "simulator.recipes", "tree_sitter", "yaml"),
 )
 """What neither a ranking nor an estimate of shipped specs needs."""
 
@@ -114,6 +114,27 @@ def test_a_question_imports_what_it_needs(command: str, most: int) -> None:
     *_, others, modules = err.splitlines()
     assert others == "[]"
     assert int(modules) <= most
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "left"),
+    [
+        ("", "'--version'", 0),
+        ("", "'--modle', 'x'", 2),
+        ("import atexit; atexit.register(print, 'first')\n", "'-h'", 0),
+    ],
+)
+def test_what_is_registered_for_the_end_runs(before: str, options: str, left: int) -> None:
+    code = (
+        f"{before}import sys, simulator.__main__ as start, simulator.show.cli.main as main\n"
+        "import atexit\n"
+        "def answered(run=main.cli.main, **more): atexit.register(print, 'last'); return run(**more)\n"
+        f"main.cli.main, sys.argv = answered, ['simulate', {options}]\n"
+        "start.run()"
+    )
+    status, out, _ = finished(start(code=code))
+    assert status == left
+    assert out.splitlines()[-2 if before else -1 :] == (["last", "first"] if before else ["last"])
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

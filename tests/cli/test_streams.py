@@ -12,7 +12,7 @@ import pytest
 
 from simulator.show.cli import streams
 from simulator.show.cli.main import cli
-from simulator.show.cli.streams import progress_bar, wants_colour, write
+from simulator.show.cli.streams import _OBEYED, progress_bar, visible, wants_colour, write
 from tests.cli.running import TINY, refusal, run
 from tests.project.tree import ROOT
 
@@ -123,3 +123,8 @@ def test_what_takes_long_shows_its_progress(
         cli.main(list(command))
     assert label in terminal.getvalue()
     assert label not in run(*command).stderr  # no terminal
+
+
+def test_every_character_that_is_obeyed_is_escaped() -> None:
+    for mark in map(chr, (*range(0x10000), 0x1F600, 0xE0001)):
+        assert (visible(f"± {mark}.\n") == f"± {mark}.\n") == (not _OBEYED.search(mark)), hex(ord(mark))

@@ -1,4 +1,4 @@
-"""The text of `simulator/question/scenario/typed.py`; `python -m tools.regenerate types` writes it."""
+"""The texts of `scenario/typed.py` and `scenario/keywords.py`, which `python -m tools.regenerate types` writes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +9,25 @@ from simulator.question import vocabulary
 from simulator.question.scenario.inputs import INPUTS, LISTS, REQUIRED, WORKLOAD, InputSetting, Workload
 from simulator.question.scenario.layout import FIELDS, SETTINGS, Layout
 
-FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
+FOLDER = Path(simulator.__file__).parent / "question" / "scenario"
 
-_HEAD = '''"""Typed dictionaries of the inputs of a question, for type checkers and completion in Python.
+_HEAD = '''"""Layouts by column, and the values that a search tries, as types.
+
+Written from the fields of `Layout` by `python -m tools.regenerate types`, never by hand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.question.arrays import NDArray
+from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName
+from simulator.records import Bare, Record
+
+Array = NDArray[np.float64]
+"""One number per layout, shape (n,)."""
+'''
+_HEAD_OF_KEYWORDS = '''"""Typed dictionaries of the inputs of a question, for type checkers and completion in Python.
 
 Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regenerate types`, never by hand.
 """
@@ -21,9 +37,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict
 
-import numpy as np
-
-from simulator.question.arrays import NDArray
 from simulator.question.vocabulary import (
     Batching,
     FileName,
@@ -38,10 +51,6 @@ from simulator.question.vocabulary import (
     StackName,
     TuningMethod,
 )
-from simulator.records import Bare, Record
-
-Array = NDArray[np.float64]
-"""One number per layout, shape (n,)."""
 '''
 
 
@@ -154,10 +163,8 @@ def _inputs() -> str:
     return "\n\n\n".join("\n".join(lines) for lines in classes)
 
 
-def text() -> str:
-    """The file as it should be."""
-    return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _layout_fields(), _searched(), _inputs()]) + "\n"
-
-
 def generated() -> Mapping[Path, str]:
-    return {FILE: text()}
+    columns = [_HEAD.rstrip("\n"), _columns(), _axes()]
+    keywords = [_HEAD_OF_KEYWORDS.rstrip("\n"), _layout_fields(), _searched(), _inputs()]
+    files = {"typed": columns, "keywords": keywords}
+    return {FOLDER / f"{name}.py": "\n\n\n".join(parts) + "\n" for name, parts in files.items()}

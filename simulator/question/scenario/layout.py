@@ -1,7 +1,7 @@
 """Layout: the cut of a model over devices, with recomputation and offload.
 
 The fields of `Layout` are the one place of layout fields: columns of blocks, axes of a search, options, keys of JSON,
-columns of CSV and of measured rows, and texts derive from them; `scenario.typed` is written from them.
+columns of CSV and of measured rows, and texts derive from them; `scenario.typed` and `.keywords` are written from them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
@@ -11,12 +11,16 @@ from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import MEGATRON, ReleaseCase, with_release
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD, Workload
 from simulator.question.scenario.lengths import Lengths
-from simulator.question.scenario.typed import WorkloadFields
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.vision import Images
 from simulator.question.vocabulary import StackName
 from simulator.records import Record, field, replace
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from simulator.question.scenario.keywords import WorkloadFields
 
 
 class Calibrated(Protocol):

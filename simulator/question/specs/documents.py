@@ -6,7 +6,7 @@ says its prior, unit, bounds and meaning. `specs.catalogue` asks for specs, many
 
 from __future__ import annotations
 
-import json
+import marshal
 import math
 import os
 import sys
@@ -18,6 +18,7 @@ from functools import cache
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast, dataclass_transform, get_type_hints
+from zlib import crc32
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
@@ -350,7 +351,7 @@ _SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))  # folders of what 
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:
     """Return the content of a YAML file as plain values; None for an empty file."""
-    return _parsed(file, loose=True) if loose else _remembered(str(file), ".json", lambda: _parsed(file, loose=False))
+    return _parsed(file, loose=True) if loose else _remembered(str(file), "", lambda: _parsed(file, loose=False))
 
 
 def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
@@ -360,7 +361,7 @@ def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
         files = {path: folder / path for path in paths}
         return {path: _parsed(file, loose=False) for path, file in files.items() if file.is_file()}
 
-    contents: dict[str, Any] = _remembered(f"{folder}{os.sep}all", ".json", read, paths)
+    contents: dict[str, Any] = _remembered(f"{folder}{os.sep}all", "", read, paths)
     return contents
 
 
@@ -370,7 +371,7 @@ def shipped(file: Path, kind: type[SpecT]) -> SpecT:
     def read() -> Any:
         return plain(validated(str(file), kind, _parsed(file, loose=False)), packed=True)
 
-    return cast("SpecT", _remembered(str(file), ".spec.json", read, made=unpacked))
+    return cast("SpecT", _remembered(str(file), ".spec", read, made=unpacked))
 
 
 def _remembered(
@@ -379,15 +380,16 @@ def _remembered(
     """Return what is made of what is read of a file, or of `parts` beside it; what ships is remembered as modules are.
 
     That is by size and time of the file and of what reads and judges it: in the same folders, where these may be
-    written. It is JSON, which runs nothing.
+    written. It is data of `marshal` behind their sum, which runs nothing.
     """
     if _INSTEAD.get() is not None or not file.startswith(tuple(f"{folder}{os.sep}" for folder in _SHIPPED)):
         return made(read())
     beside = file.rpartition(os.sep)[0]
     stamp = [_stamp(f"{beside}{os.sep}{part}" if part else file) for part in parts] + list(map(_stamp, _READERS))
-    cached = Path(f"{cache_from_source(f'{file}.py').removesuffix('.pyc')}{suffix}")
-    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
-        known, content = json.loads(cached.read_bytes())
+    cached = Path(f"{cache_from_source(f'{file}.py').removesuffix('.pyc')}{suffix}.data")
+    with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
+        data = cached.read_bytes()
+        known, content = marshal.loads(data[4:]) if data[:4] == _sum(data[4:]) else ((), None)  # noqa: S302  as of modules
         if known == stamp:
             return made(content)
     content = read()
@@ -395,8 +397,14 @@ def _remembered(
         with suppress(OSError):
             cached.parent.mkdir(exist_ok=True)
             with replacing(cached) as beside_it:
-                beside_it.write_text(json.dumps([stamp, content]), encoding="ascii")
+                data = marshal.dumps((stamp, content))
+                beside_it.write_bytes(_sum(data) + data)
     return made(content)
+
+
+def _sum(data: bytes) -> bytes:
+    """Return the checksum of data: of spoilt ones `marshal` may make anything."""
+    return crc32(data).to_bytes(4)
 
 
 def _stamp(file: str | Path) -> list[str | int]:
@@ -440,6 +448,8 @@ def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
         return value if math.isfinite(value) else constant(text[:40])
 
     charge(CHARACTER_WORK * len(text))
+    import json  # noqa: PLC0415  start-up time
+
     try:
         return json.loads(text, object_pairs_hook=mapping, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +45,8 @@ def counted_lines(file: str) -> Iterator[tuple[int, Any, Any]]:
 
 def _json(text: str) -> tuple[Any, Any]:
     """Return length and weight of a line of JSON; what is no length is returned as text."""
+    import json  # noqa: PLC0415  start-up time
+
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

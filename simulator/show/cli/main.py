@@ -152,14 +152,26 @@ class MainCommand(Sectioned, click.Group):
 
 
 def run() -> NoReturn:
-    """Run the command line of this process.
-
-    Garbage collection is off at first: it would take a sixth of one search. Commands turn it on.
-    """
+    """Run the command line of this process."""
     open_streams()
-    gc.disable()
-    atexit.register(gc.freeze)
-    sys.exit(cli.main(prog_name="simulate"))
+    code = INTERNAL
+    # It runs behind all that is registered later, and spares Python to take apart what was imported.
+    atexit.register(gc.freeze if atexit._ncallbacks() else lambda: _leave(code))  # noqa: SLF001  nobody's is left out
+    try:
+        cli.main(prog_name="simulate")
+    except SystemExit as left:
+        code = int(left.code or 0)
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """End the process, unless somebody measures it or a stream cannot be written: Python itself then says so."""
+    gc.freeze()
+    if sys.gettrace() is None and sys.getprofile() is None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
 
 def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR0911  one per kind of end

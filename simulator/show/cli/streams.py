@@ -150,9 +150,10 @@ def visible(text: str, *, colour: bool = False, commands: bool = False) -> str:
 
     With `colour` its colour codes stay; without `commands` no line is a command to a CI runner.
     """
-    parts = _COLOUR.split(text) if colour else [text]
-    shown = "".join(part if number % 2 else _OBEYED.sub(_escape, part) for number, part in enumerate(parts))
-    return shown if commands else _RUNNER_LINE.sub(r"\1: :", shown)
+    if not text.replace("\n", "").isprintable() or "\ufffc" in text or "\ufffd" in text:
+        parts = _COLOUR.split(text) if colour else [text]
+        text = "".join(part if number % 2 else _OBEYED.sub(_escape, part) for number, part in enumerate(parts))
+    return text if commands or "::" not in text else _RUNNER_LINE.sub(r"\1: :", text)
 
 
 def _escape(mark: re.Match[str]) -> str:

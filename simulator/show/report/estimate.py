@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -483,6 +482,8 @@ def trace_text(timeline: Timeline) -> str:
         },
         "traceEvents": [*_names(timeline), *_passes(timeline), *_after(timeline)],
     }
+    import json  # noqa: PLC0415  start-up time
+
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
 

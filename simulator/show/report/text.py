@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -467,6 +466,8 @@ def dumps(value: object, *, indent: int | None = 2) -> str:
         text = to_json(value, indent=indent).decode()
         if "NaN" not in text and "Infinity" not in text:
             return text
+    import json  # noqa: PLC0415  start-up time
+
     text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
     # Surrogates, which stand for bytes of a file's name that are no UTF-8, cannot be written unescaped.
     return re.sub("[\ud800-\udfff]", lambda mark: f"\\u{ord(mark[0]):04x}", text)
