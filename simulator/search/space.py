@@ -398,7 +398,7 @@ def _block(
     """Return the layouts of a shape with `splits`, (virtual stages, *split) by row, and the choices at an index."""
     columns = {
         name: axis.values[:, at].take(chosen)
-        if len(axis.values) > 1
+        if len(axis.values) > 1 or len(chosen) < 4096
         else np.broadcast_to(axis.values[0, at], len(chosen))
         for axis, chosen in zip(choices, index, strict=True)
         for at, name in enumerate(axis.names)
