@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from simulator.answers.cases import Case, case_of
@@ -88,14 +89,24 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
         changes = fitting(other) or fitting(_further(other, 2, marks))
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
     wider = [] if case.question.has_groups or enough else list(_nodes(start))
-    more = fitting(wider)
-    if not more:
-        pairs = list(_further(wider, 2, marks))
-        more = fitting(pairs) or fitting(_further((x for x in pairs if "recompute" in x.axes), 3, marks))
-    fewest = min((candidate.case.scenario.devices for candidate, _ in more), default=0)
-    smallest = [pair for pair in more if pair[0].case.scenario.devices == fewest]
+    pairs: list[list[_Try]] = []
+
+    def paired() -> Iterator[list[_Try]]:
+        for each in _by_devices(wider):
+            pairs.append(list(_further(each, 2, marks)))
+            yield pairs[-1]
+
+    # What passes on the fewest devices is told: more are tried where nothing does.
+    recomputed_pairs = (_further((x for x in each if "recompute" in x.axes), 3, marks) for each in pairs)
+    smallest = next(filter(None, map(fitting, chain(_by_devices(wider), paired(), recomputed_pairs))), [])
     is_open = base.open is not None
     return (*_best(changes, MOST_SHOWN, gates, is_open=is_open), *_best(smallest, MOST_WIDER, gates, is_open=is_open))
+
+
+def _by_devices(candidates: Sequence[_Try]) -> list[list[_Try]]:
+    """Return the candidates by their number of devices, the fewest first."""
+    counts = sorted({candidate.case.scenario.devices for candidate in candidates})
+    return [[each for each in candidates if each.case.scenario.devices == count] for count in counts]
 
 
 def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
