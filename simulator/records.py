@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, dataclass, fields  # type: ignore[attr-defined]
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields
 from dataclasses import field as field  # noqa: PLC0414  other modules import it from here
 from functools import cache
 from itertools import repeat
@@ -173,18 +173,22 @@ def _misfit(record: Any, unnamed: tuple[Any, ...], values: Mapping[str, Any]) ->
     return TypeError(f"{type(record).__name__}() {'; '.join(wrong)}")
 
 
+def _dataclass(kind: type[Bare], types: dict[str, Any], said: Mapping[str, Any], **options: bool) -> Any:
+    """Return a class that `dataclasses` makes of fields."""
+    body = {**said, "__annotations__": types, "__module__": kind.__module__, "__doc__": "-"}
+    return dataclass(repr=False, eq=False, **options)(type(kind.__name__, (), body))
+
+
 @cache
 def _dataclass_fields(kind: Any) -> dict[str, Field[Any]]:
     """Return the fields of a class of records, with those that it inherits, as `dataclasses` would."""
     about = kind._fields_known
     above = [each for each in kind.__mro__[1:] if issubclass(each, Bare)]
-    made = dict(_dataclass_fields(above[0])) if above else {}
-    for name, said in about.own.items():
-        each: Any = said if isinstance(said, Field) else field(default=said)
-        each.name, each.type, each._field_type = name, kind.__annotations__[name], _FIELD
-        each.kw_only = about.kw_only if each.kw_only is MISSING else each.kw_only
-        made[name] = each
-    return made
+    inherited = _dataclass_fields(above[0]) if above else {}
+    said = {name: value for name, value in about.own.items() if value is not MISSING}
+    types = {name: kind.__annotations__[name] for name in about.own}
+    made = _dataclass(kind, types, said, init=False, kw_only=about.kw_only)
+    return {**inherited, **made.__dataclass_fields__}
 
 
 @cache
@@ -195,9 +199,7 @@ def _signature(kind: Any) -> Any:
     from inspect import signature  # noqa: PLC0415  start-up time
 
     about = _dataclass_fields(kind)
-    types = {name: each.type for name, each in about.items()}
-    body = {**about, "__annotations__": types, "__module__": kind.__module__, "__doc__": "-"}
-    return signature(dataclass(repr=False, eq=False)(type(kind.__name__, (), body)))
+    return signature(_dataclass(kind, {name: each.type for name, each in about.items()}, about))
 
 
 class _OnDemand:

@@ -35,9 +35,7 @@ BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models with the sizes of LLaMA-7B but another vocabulary, which sizes cannot identify."""
 _SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
 """A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
-_APART: Final = re.compile(r"[-.]+(?=[a-z])")
-_NEW_SHAPE: Final = re.compile(r"-(open|code|tiny|sheared|pruned|chinese|japanese|eagle|embed\w*|\w*llava|video)\b")
-"""Words before a model's name that mark other layers, another vocabulary or an encoder beside it."""
+_OWNER: Final = re.compile(r"^[a-z][a-z\d-]*?(?:--|\.)(?=[a-z])")  # in one word with a model: `Qwen__Qwen2.5-7B`
 _CACHED: Final = re.compile(r"(?:^|/)models--[^/]*?--([^/]+?)(?:/snapshots/[^/]*)?/?$")
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (
@@ -60,6 +58,8 @@ def by_name(name: str) -> tuple[str | None, bool]:
     shipped = shipped_name("model", plain)
     if shipped is not None:
         return shipped, False
+    if _OWNER.match(plain):
+        return by_name(_OWNER.sub("", plain))
     seeing, rest = vision_name(plain)
     if seeing is not None:
         return (None, False) if _OTHER.search(rest) else (seeing, bool(rest))
@@ -72,20 +72,9 @@ def by_name(name: str) -> tuple[str | None, bool]:
         and not (_SIZE.match if _SIZE.search(word) else _SIZE.search)(plain, len(word) + 1)
     ]
     start = max(starts, key=len, default="")
-    model = _named_last(plain) if not start else None if _OTHER.search(plain, len(start)) else known[start]
-    return model, model is not None
-
-
-def _named_last(plain: str) -> str | None:
-    """Return the model that a name ends with, behind an owner or what was tuned: `hermes-3-llama-3.1-8b`."""
-    for mark in _APART.finditer(plain):
-        front, last = f"-{plain[: mark.start()]}", plain[mark.end() :]
-        if _SIZE.search(front) or _OTHER.search(front) or _NEW_SHAPE.search(front) or not _SIZE.search(last):
-            return None
-        seeing, rest = vision_name(last)
-        if model := shipped_name("model", last) or (None if rest else seeing):
-            return None if model in BY_NAME_ALONE else model
-    return None
+    if not start or _OTHER.search(plain, len(start)):
+        return None, False
+    return known[start], True
 
 
 def beside(name: str, recipe: Path) -> str | None:

@@ -325,7 +325,7 @@ def layouts_below(
             continue
         sized = size(allowed)
         if misses is not None and bar() == np.inf and (starved := sized.verdict == STARVED).any():
-            misses.starved.append(sized.pricing.take(starved))
+            misses.starved.append(replace(sized.pricing.take(starved), sizes=None, passes=None))
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
             more = solved(sized, bar())

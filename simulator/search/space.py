@@ -334,7 +334,7 @@ def blocks(
             pricing = Pricing(scenario, block, work=_shared(work, shape, choices, split, index))
             if fullest and first_needs_most(pricing):
                 pricing = replace(pricing, fullest=True)
-            yield _distinct(pricing, choices, split, index)
+            yield _sharing(pricing, choices, split, index)
 
 
 _OF_STATE = frozenset({"expert_parallel", "zero_stage", "offload"})
@@ -421,7 +421,7 @@ def _block(
     )
 
 
-def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
+def _sharing(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
     """Return the layouts with those marked that differ in recompute, or in what shards or offloads state, alone."""
     _, first, kind = numbered(_coded(choices, split, index, lambda axis: "recompute" not in axis.names))
     if 2 * len(first) <= len(kind):  # with fewer, sharing is not faster

@@ -80,9 +80,6 @@ else:
 class Answer(Generic[_Shown]):
     """An answer of a type and its forms, in the order in which `--format` lists them; the first is the default."""
 
-    if not TYPE_CHECKING:
-        __class_getitem__ = classmethod(lambda cls, _: cls)  # what is shown is for type checkers, and takes Python long
-
     def __init__(
         self,
         table: AnswerWriter[_Shown],
@@ -152,7 +149,9 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
         html=lambda: pages.plan_page,
     ),
     "comparison": Answer["Comparison"](
-        lambda: compare.compare_table, _json(lambda: json_answers.ComparisonJson), html=lambda: pages.compare_page
+        lambda: compare.compare_table,
+        _json(lambda: json_answers.ComparisonJson),
+        html=lambda: pages.compare_page,
     ),
     "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json(lambda: json_answers.ExplanationJson)),
     "sweep": Answer["Sweep"](lambda: plan.sweep_table, _json(lambda: json_answers.SweepJson)),

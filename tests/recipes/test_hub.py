@@ -239,8 +239,9 @@ def test_the_defaults_of_qloras_own_program(tmp_path: Path) -> None:
     (tmp_path / "x.sh").write_text(f"python qlora.py {words} --per_device_train_batch_size 1 --full_finetune\n")
     (judged,) = check_files([str(tmp_path / "x.sh")], question_of({"hardware": "rtx-a6000"}), Gates(), root=tmp_path)
     assert judged.outcome == "cannot_tell"
-    bare = words.replace("--source_max_len 16 --target_max_len 512", "")
-    assert read(tmp_path, f"python x.py {bare} --per_device_train_batch_size 1\n", "x.sh").lora_rank is None
+    for word in ("--source_max_len 16 --target_max_len 512", "--bits 4"):
+        bare = words.replace(word, "")
+        assert read(tmp_path, f"python x.py {bare} --per_device_train_batch_size 1\n", "x.sh").lora_rank is None
 
 
 @pytest.mark.parametrize("keys", ["load_in_4bit: true\n", "load_in_8bit: true\nuse_peft: true\n"])

@@ -394,7 +394,7 @@ def _remembered(
             return made(content)
     content = read()
     if not sys.dont_write_bytecode:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             cached.parent.mkdir(exist_ok=True)
             with replacing(cached) as beside_it:
                 data = marshal.dumps((stamp, content))

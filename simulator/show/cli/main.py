@@ -156,7 +156,8 @@ def run() -> NoReturn:
     open_streams()
     code = INTERNAL
     # It runs behind all that is registered later, and spares Python to take apart what was imported.
-    atexit.register(gc.freeze if atexit._ncallbacks() else lambda: _leave(code))  # noqa: SLF001  nobody's is left out
+    others = getattr(atexit, "_ncallbacks", lambda: 1)
+    atexit.register(gc.freeze if others() else lambda: _leave(code))  # nobody's is left out
     try:
         cli.main(prog_name="simulate")
     except SystemExit as left:

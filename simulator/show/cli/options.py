@@ -534,7 +534,7 @@ GENERAL_OPTIONS = in_section(
     Option("--debug", "Show where a defect of the simulator arose."),
 )
 """Options of every command, before or behind its name."""
-_GENERAL_WORDS = frozenset(("--verbose", "--quiet", "--debug", "--color"))
+_GENERAL_WORD = late_pattern(r"-[vq]+|--verbose|--quiet|--debug|--color(=.*)?")
 
 
 def general_first(words: Sequence[str]) -> list[str]:
@@ -548,8 +548,7 @@ def general_first(words: Sequence[str]) -> list[str]:
     rest: list[str] = []
     left = iter(words[:end])
     for word in left:
-        short = word[:1] == "-" and 0 < len(word) - 1 == sum(map(word.count, "vq"))
-        (general if short or word in _GENERAL_WORDS or word.startswith("--color=") else rest).append(word)
+        (general if _GENERAL_WORD.fullmatch(word) else rest).append(word)
         if word == "--color":
             general += [value for value in (next(left, None),) if value is not None]
     return [*general, *rest, *words[end:]]
