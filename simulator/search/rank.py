@@ -410,12 +410,10 @@ class Shortlist:
     def _figure(self, entry: Entry) -> float:
         return entry.step_seconds if self.by == "step_seconds" else entry.device_bytes
 
-    def _figures(self, sized: Sized) -> Array:
-        return sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
-
     def entering(self, sized: Sized, index: Index) -> Index:
         """Return the positions of layouts at an index that would enter, best first."""
-        return self.below_bar(sized.block, self._figures(sized), index)
+        figures = sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
+        return self.below_bar(sized.block, figures, index)
 
     def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
         """Return `entering` for layouts with `figures`, shape (n,)."""

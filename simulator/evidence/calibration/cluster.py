@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Literal
 
 import numpy as np
@@ -428,6 +429,7 @@ class ClusterFit(Record):
         # The rows' shares of the information on each coefficient, in deviations of the prior, whose own is then 1.
         information = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
         shares = information / (1.0 + information.sum(axis=0))
+        used = compress(self.state.design.samples, self.used)
         decided = {}
         for column, name in enumerate(self.names):
             order = np.argsort(-shares[:, column], kind="stable")[:_NAMED]
@@ -439,12 +441,8 @@ class ClusterFit(Record):
             rows_used=self.keys,
             rows_left_out={key: self.residuals[key] for key in self.left_out},
             decided_by=decided,
-            coverage=coverage_of(((s.scenario, s.layout) for s in self._samples_used), sources=1),
+            coverage=coverage_of(((s.scenario, s.layout) for s in used), sources=1),
         )
-
-    @property
-    def _samples_used(self) -> list[Sample]:
-        return [s for s, used in zip(self.state.design.samples, self.used, strict=True) if used]
 
 
 def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> ClusterFit:

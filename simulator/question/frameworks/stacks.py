@@ -436,13 +436,9 @@ def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
         return own
     rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
     common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
-    texts = {name: text for row in common for name, text in _texts(row).items()}
+    texts = {name: text for row in common for name, text in {row["switch"]: row["value"], **_others(row)}.items()}
     decided = frozenset() if stack == DEFAULT else decided_by(stack) or frozenset(_SWITCHES)
     return MappingProxyType(texts if decided.isdisjoint(texts) else {})
-
-
-def _texts(row: Mapping[str, str]) -> dict[str, str]:
-    return {row["switch"]: row["value"], **_others(row)}
 
 
 def _others(row: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,9 @@ def _until_files_come(read: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind,
 @_until_files_come
 def spec_file(kind: SpecKind, name: str) -> Path | None:
     """Return the file of the shipped spec called ``name``, or None if there is none."""
-    if not name or len(name) > 100 or name.startswith(".") or not _is_plain(name):
+    # A stem on every system, which leads nowhere else.
+    plain = name.isascii() and all(mark.isalnum() or mark in "._+-" for mark in name)
+    if not name or len(name) > 100 or name.startswith(".") or not plain:
         return None
     file = spec_folder(kind) / f"{name}{_SUFFIX}"
     return file if file.is_file() else None
@@ -72,11 +74,6 @@ def model_names() -> tuple[str, ...]:
 def hardware_names() -> tuple[str, ...]:
     """Return the names of the shipped hardware, in order."""
     return spec_names("hardware")
-
-
-def _is_plain(name: str) -> bool:
-    """Tell whether ``name`` can be a file's stem on every system, without leading anywhere else."""
-    return name.isascii() and all(mark.isalnum() or mark in "._+-" for mark in name)
 
 
 _ALIASES: Final = late_pattern(r"^aliases: \[(.*)\]$", re.MULTILINE)
