@@ -575,11 +575,11 @@ def _with_virtual_stages(question: Question, recipe: Recipe, layout: Layout) -> 
 
 def _options(question: Question, recipe: Recipe, layout: Layout, machines: Cluster) -> dict[str, str]:
     """Return the switches of the question, without those of the recipe that have no effect on the layout."""
-    options, stated = question.options, question.user_options
+    options, overlap = question.options, question.switches.get("tp_comm_overlap")
     if options.get("sharding_degree") == A_NODE:
         options["sharding_degree"] = str(recipe.devices_per_node or machines.hardware.devices_per_node)
-    if layout.tensor_parallel == 1 and "tp_comm_overlap" not in stated:
-        options.pop("tp_comm_overlap", None)
+    if layout.tensor_parallel == 1 and overlap is not None and not overlap.origin.is_user:
+        del options["tp_comm_overlap"]
     return options
 
 

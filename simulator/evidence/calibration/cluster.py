@@ -115,12 +115,6 @@ def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
     return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
 
 
-def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
-    """Return the bytes that the device would show, whatever kind the row measured."""
-    scenario = replace(sample.scenario, coefficients=coefficients)
-    return float(np.max(memory_by_stage(Pricing(scenario, sample.block)).device))
-
-
 def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:
     """Return the measured figures of samples that have them: bytes, or TFLOP/s per device."""
     return np.array([sample.figure(kind) for sample in samples], dtype=np.float64)
@@ -496,4 +490,5 @@ def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
     memory = sample.row.memory_bytes if sample.row.compares_with == "device" else None
     if memory is None or memory < FULL * usable:
         return False
-    return predict_device_memory(sample, coefficients) > coefficients.memory.starved_from * usable
+    predicted = memory_by_stage(Pricing(replace(sample.scenario, coefficients=coefficients), sample.block)).device
+    return bool(np.max(predicted) > coefficients.memory.starved_from * usable)
