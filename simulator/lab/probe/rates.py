@@ -386,6 +386,7 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
     attention = rates.attention[precision]
     call, latency = rates.dispatch_seconds[precision], rates.link.latency_seconds if rates.link is not None else 0.0
     memory_efficiency = rates.memory_efficiency[precision].value
+    once = UPDATE_BYTES / (rates.memory_bandwidth * memory_efficiency)  # one pass through state, gradient and weight
     stated = {
         "gemm_efficiency": rates.gemm_efficiency[precision].value,
         "attention_efficiency": attention.efficiency,
@@ -393,7 +394,7 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
         "attention_tile_tokens": attention.tile_tokens,
         "attention_backward_slowdown": attention.backward_slowdown,
         "memory_efficiency": memory_efficiency,
-        "optimizer_slowdown": _update_slowdown(rates, memory_efficiency),
+        "optimizer_slowdown": rates.optimizer_seconds_per_parameter.value / once,
         "layer_overhead_seconds": LAYER_CALLS * call,
         "micro_batch_overhead_seconds": MICRO_BATCH_CALLS * call,
         "step_overhead_seconds": STEP_CALLS * call,
@@ -431,12 +432,6 @@ def assumed_rates(hardware: HardwareSpec) -> Rates:
         link=Link(inner.latency_seconds, inner.bandwidth_bytes_per_second, 1.0),
         dispatch_seconds=dict.fromkeys(peaks, 5e-5),
     )
-
-
-def _update_slowdown(rates: Rates, memory_efficiency: float) -> float:
-    """Return the time of an update over one pass through state, gradient and weight."""
-    once = UPDATE_BYTES / (rates.memory_bandwidth * memory_efficiency)
-    return rates.optimizer_seconds_per_parameter.value / once
 
 
 def _inside(value: float, prior: Prior) -> float:

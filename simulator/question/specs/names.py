@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -175,7 +175,8 @@ def known_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every name and alias in lower case; ids also without their owner."""
     called: dict[str, str] = {}
     for name in spec_names(kind):
-        for word in (name, *_aliases(spec_folder(kind) / f"{name}.yaml")):
+        aliases = _ALIASES.search((spec_folder(kind) / f"{name}.yaml").read_text("utf-8"))
+        for word in (name, *(word.strip(' "') for word in (aliases[1].split(",") if aliases else ()))):
             plain = _plain(kind, word)
             called |= {plain: name, plain.rpartition("/")[2]: name}
     return called
@@ -249,8 +250,3 @@ def _plain(kind: SpecKind, text: str) -> str:
 def _maker(name: str) -> str:
     letters = _LETTERS.match(name)
     return letters.group() if letters else ""
-
-
-def _aliases(file: Path) -> Iterator[str]:
-    match = _ALIASES.search(file.read_text("utf-8"))
-    yield from (word.strip(' "') for word in (match[1].split(",") if match else ()))

@@ -346,12 +346,6 @@ def _anyres(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
     return Image((math.prod(best) + 1) * side**2, features + lines + side**2)
 
 
-def _fixed(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
-    """Every image has one size."""
-    del width, height
-    return Image((n["e"] // n["p"]) ** 2, n["k"])
-
-
 def _budget(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
     """The image grows or shrinks to the most tokens, its sides multiples of what a token pools; patches are padded."""
     step = n["p"] * n["g"]
@@ -371,6 +365,6 @@ _RULES: Final[Mapping[str, Callable[[_Sizes, int, int, Mapping[str, Any]], Image
     "tiles": _tiles,
     "canvas": _canvas,
     "anyres": _anyres,
-    "fixed": _fixed,
+    "fixed": lambda n, *_: Image((n["e"] // n["p"]) ** 2, n["k"]),  # every image has one size
     "budget": _budget,
 }
