@@ -35,7 +35,7 @@ BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models with the sizes of LLaMA-7B but another vocabulary, which sizes cannot identify."""
 _SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
 """A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
-_APART: Final = re.compile(r"[-.]+(?=[a-z])")
+_APART: Final = re.compile(r"(?<![-.])[-.]+(?=[a-z])")
 _NEW_SHAPE: Final = re.compile(r"-(open|code|tiny|sheared|pruned|chinese|japanese|eagle|embed\w*|\w*llava|video)\b")
 """Words before a model's name that mark other layers, another vocabulary or an encoder beside it."""
 _CACHED: Final = re.compile(r"(?:^|/)models--[^/]*?--([^/]+?)(?:/snapshots/[^/]*)?/?$")

@@ -276,10 +276,10 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
             nearest.offer(price(starved), np.arange(len(starved)))
     if not nearest.entries:
         nearest = Shortlist(query, 1, by="device_bytes")
-        least = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
+        usable_bytes = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
         for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=_divides, fullest=True):
             allowed = lawful(query.space, pricing)[0]
-            smaller = allowed.take(_least_share(allowed) * least < nearest.bar) if len(allowed) else allowed
+            smaller = allowed.take(_least_share(allowed) * usable_bytes < nearest.bar) if len(allowed) else allowed
             if len(smaller):
                 nearest.offer(size(smaller), np.arange(len(smaller)))
     return next(iter(nearest.layouts), None)
