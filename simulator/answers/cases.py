@@ -11,7 +11,6 @@ from simulator.answers.rules import LaunchFacts, Mark, replicated_key_value_head
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
-from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, RECOMPUTES, decided_by, framework, usual_profile
 from simulator.question.origin import Remark, Severity, Unknown, option_for
 from simulator.question.question import SEARCH, Question
@@ -267,7 +266,8 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     options = _options(question, recipe, base, machines)
     adapters = workload["lora_rank"] is not None
     options, bound = _with_open_experts(question, recipe, model, options) if adapters else (options, ())
-    profile = _profile(question, machines, options, (model.name, "", workload["precision"]), adapters=adapters)
+    name, stack, exact = question.value("framework"), question.stated("stack"), (model.name, "", workload["precision"])
+    profile = usual_profile(name, options, stack, (), exact, _makers(machines), adapters=adapters)
     lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.
     own = any(flag.name == "max_position_embeddings" for flag in recipe.flags)
@@ -301,14 +301,6 @@ def _stated_layout(question: Question, recipe: Recipe) -> Layout | None:
         return None
     fields = question.layout_values
     return replace(recipe.layout, **{field.name: fields[field.name] for field in FIELDS if field.name in fields})
-
-
-def _profile(
-    question: Question, machines: Cluster, options: Mapping[str, str], case: tuple[str, str, str], *, adapters: bool
-) -> FrameworkProfile:
-    """Return the framework's profile: a launch has its stack, else the framework's defaults."""
-    devices, name, stack = _makers(machines), question.value("framework"), question.stated("stack")
-    return usual_profile(name, options, stack, (), case, devices, adapters=adapters)
 
 
 def _makers(machines: Cluster) -> tuple[str, str]:
@@ -583,11 +575,11 @@ def _with_virtual_stages(question: Question, recipe: Recipe, layout: Layout) -> 
 
 def _options(question: Question, recipe: Recipe, layout: Layout, machines: Cluster) -> dict[str, str]:
     """Return the switches of the question, without those of the recipe that have no effect on the layout."""
-    options, stated = question.options, question.user_options
+    options, overlap = question.options, question.switches.get("tp_comm_overlap")
     if options.get("sharding_degree") == A_NODE:
         options["sharding_degree"] = str(recipe.devices_per_node or machines.hardware.devices_per_node)
-    if layout.tensor_parallel == 1 and "tp_comm_overlap" not in stated:
-        options.pop("tp_comm_overlap", None)
+    if layout.tensor_parallel == 1 and overlap is not None and not overlap.origin.is_user:
+        del options["tp_comm_overlap"]
     return options
 
 

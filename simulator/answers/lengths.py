@@ -76,7 +76,8 @@ def measured_lengths(file: str, field: str, characters_per_token: float) -> Meas
     kinds: Counter[str] = Counter()
     for number, line in _lines(file):
         text = _text(f"{file}:{number}", line, field)
-        kinds.update(dict(zip(_CHARACTERS, _by_kind(text), strict=True)))
+        listed = [len(re.findall(kind, text)) for kind in _KINDS]
+        kinds.update(dict(zip(_CHARACTERS, [*listed, len(text) - sum(listed)], strict=True)))
         counts[max(math.ceil(len(text) / characters_per_token), 1)] += 1
     samples, characters = counts.total(), kinds.total()
     if not samples:
@@ -101,11 +102,6 @@ _CHARACTERS: Final = {"letters": 4.4, "digits": 1.6, "marks": 1.8, "wide": 1.4, 
 scripts of East Asia, other scripts."""
 _LEAST_ERROR: Final = 0.15  # least relative error of a length that is told by characters
 _KINDS: Final = (r"[A-Za-z\s]", r"[0-9]", r"[!-/:-@\[-`{-~]", r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
-
-
-def _by_kind(text: str) -> list[int]:
-    counts = [len(re.findall(kind, text)) for kind in _KINDS]
-    return [*counts, len(text) - sum(counts)]
 
 
 def _lines(file: str) -> Iterator[tuple[int, str]]:

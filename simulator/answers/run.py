@@ -169,16 +169,12 @@ def question_object(question: Question) -> dict[str, Any]:
     """Return a question as plain values: each with who said it, and where."""
     groups = {name: getattr(question, name) for name in _GROUPS}
     shown: dict[str, Any] = {
-        name: {_key(name, key): _input_object(stated) for key, stated in group.items()}
+        name: {BY_NAME[key].key if name == "layout" else key: _input_object(stated) for key, stated in group.items()}
         for name, group in groups.items()
     }
     if question.recipe is not None:
         shown["recipe"] = {"file": question.recipe.file, "title": question.recipe.title}
     return shown
-
-
-def _key(group: str, name: str) -> str:
-    return BY_NAME[name].key if group == "layout" else name
 
 
 def _input_object(stated: Input) -> dict[str, Any]:
@@ -261,7 +257,8 @@ def _question(value: Mapping[str, Any], outer: Mapping[str, Any]) -> Question:
     said = _inputs(written.get("layout", {}), BY_NAME)
     layout = layout_of_object({name: _sound(setting) for name, setting in value["layout"].items()})
     options = {**(query or {}).get("options", {}), **(value.get("options") or {})}
-    switches = {name: Input(text, NOBODY) for name, text in current_switches(_texts(options)).items()}
+    texts = {str(name): str(text) for name, text in options.items()}
+    switches = {name: Input(text, NOBODY) for name, text in current_switches(texts).items()}
     return Question(
         inputs=inputs,
         model_fields=_inputs(written.get("model_fields", {})),
@@ -272,10 +269,6 @@ def _question(value: Mapping[str, Any], outer: Mapping[str, Any]) -> Question:
         },
         switches=switches | _inputs(written.get("switches", {})),
     )
-
-
-def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(text) for name, text in options.items()}
 
 
 def _earlier_inputs(value: Mapping[str, Any]) -> dict[str, Input]:

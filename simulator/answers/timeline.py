@@ -43,11 +43,6 @@ class Timeline(Record, kw_only=True):
         """Relative difference to the estimate's step time, which closed formulas give."""
         return self.seconds / self.estimate.throughput.step_seconds - 1.0
 
-    def bytes_of_a_pass(self, rank: int) -> float:
-        """Return the bytes saved from a forward pass to its backward pass: peak activations over most passes alive."""
-        stage = self.estimate.memory.stages[rank]
-        return stage.parts_bytes["activations"] / max(self.passes.most_alive(rank), 1)
-
     def resident_bytes(self, rank: int) -> float:
         """Return the bytes alive throughout the step: the allocated bytes of the estimate less its activations."""
         stage = self.estimate.memory.stages[rank]
@@ -55,7 +50,8 @@ class Timeline(Record, kw_only=True):
 
     def bytes_alive(self, rank: int) -> Iterator[tuple[float, float]]:
         """Yield seconds from the start of the step and the bytes alive from then on, at every change."""
-        of_pass, alive = self.bytes_of_a_pass(rank), self.resident_bytes(rank)
+        activations = self.estimate.memory.stages[rank].parts_bytes["activations"]  # when most passes are alive
+        of_pass, alive = activations / max(self.passes.most_alive(rank), 1), self.resident_bytes(rank)
         yield 0.0, alive
         for event in self.passes.events[rank]:
             alive += of_pass * float(HELD[PASSES.index(event.ran.kind)])

@@ -339,12 +339,6 @@ class Arguments:
             affected.update(options)
             self._causes[cause.name] = (min(line, cause.line) or cause.line, affected)
 
-    def note_others(self) -> None:
-        """Record the unknown values of flags that nothing has read."""
-        for entries in self.entries.values():
-            for entry in entries:
-                self.note(entry.causes)
-
     def flags(self) -> tuple[RecipeFlag, ...]:
         """Return the last occurrence of each flag."""
         last = (entries[-1] for entries in self.entries.values() if entries)
@@ -469,7 +463,9 @@ def finished(arguments: Arguments, recipe: Recipe) -> Recipe:
     """Return the recipe with all remarks, unknowns and places; its layout is None where a part of it is unknown."""
     arguments.remark_repeated()
     arguments.remark_unread()
-    arguments.note_others()
+    for entries in arguments.entries.values():
+        for entry in entries:
+            arguments.note(entry.causes)
     shaped = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
     absent = {"model": not shaped, "seq_length": recipe.seq_length is None, "precision": not recipe.precision}
     arguments.note_bags(absent)

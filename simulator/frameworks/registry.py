@@ -74,11 +74,6 @@ def step_log_forms() -> tuple[StepLogForm, ...]:
     return tuple(sorted((form for form in forms if form), key=lambda form: form.order))
 
 
-def log_table(name: str) -> FlagTable:
-    """Return the flags of a framework by the names that its logs use."""
-    return table_of(*log_forms()[name].tables, *tables(name))
-
-
 def read_log(name: str, arguments: Arguments) -> Recipe:
     """Return the run of a log's words, changed by the framework's extensions and with all remarks."""
     return _extended(name, arguments, None, lambda: log_forms()[name].read(arguments))
@@ -102,8 +97,3 @@ def framework_of(name: str) -> FrameworkName:
 def writers() -> Mapping[str, RecipeWriter]:
     """Return the recipe writers by their framework's name."""
     return {name: framework.writer for name, framework in frameworks().items() if framework.writer}
-
-
-def writer_of(dialect: str) -> tuple[str, RecipeWriter] | None:
-    """Return the framework and the writer of a recipe format; None where nothing writes it."""
-    return next((pair for pair in writers().items() if dialect in pair[1].dialects), None)

@@ -106,11 +106,6 @@ class Question(Record, kw_only=True):
         return {name: stated.value for name, stated in self.switches.items()}
 
     @property
-    def user_options(self) -> dict[str, str]:
-        """Switches that the user said, beside any file, as text."""
-        return {name: stated.value for name, stated in self.switches.items() if stated.origin.is_user}
-
-    @property
     def layout_is_searched(self) -> bool:
         """Whether nobody said a word of the layout, so that a search chose it."""
         said = {stated.origin for stated in self.layout.values()} - {FOLLOWS}

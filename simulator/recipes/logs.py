@@ -32,6 +32,7 @@ from simulator.evidence.measurements.question import (
 )
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.frameworks import logs, registry
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.logs import LogForm, LoggedConfig, LoggedRun, LoggedStep, LogLine, StepLogForm
 from simulator.question.frameworks.stacks import profile_of, stack_for, stacks_of
 from simulator.question.origin import Origin
@@ -106,7 +107,7 @@ def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[Measu
 
 def _rows(name: str, form: LogForm, lines: Iterable[LogLine], context: LogContext) -> tuple[MeasuredRow, ...]:
     """Return a row for each run of a log of this form."""
-    runs = enumerate(form.runs(lines, registry.log_table(name)), start=1)
+    runs = enumerate(form.runs(lines, table_of(*form.tables, *registry.tables(name))), start=1)
     return tuple(_row(name, form, logged, context, number) for number, logged in runs)
 
 

@@ -276,10 +276,10 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
             nearest.offer(price(starved), np.arange(len(starved)))
     if not nearest.entries:
         nearest = Shortlist(query, 1, by="device_bytes")
-        least = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
+        usable_bytes = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
         for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=_divides, fullest=True):
             allowed = lawful(query.space, pricing)[0]
-            smaller = allowed.take(_least_share(allowed) * least < nearest.bar) if len(allowed) else allowed
+            smaller = allowed.take(_least_share(allowed) * usable_bytes < nearest.bar) if len(allowed) else allowed
             if len(smaller):
                 nearest.offer(size(smaller), np.arange(len(smaller)))
     return next(iter(nearest.layouts), None)
@@ -410,12 +410,10 @@ class Shortlist:
     def _figure(self, entry: Entry) -> float:
         return entry.step_seconds if self.by == "step_seconds" else entry.device_bytes
 
-    def _figures(self, sized: Sized) -> Array:
-        return sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
-
     def entering(self, sized: Sized, index: Index) -> Index:
         """Return the positions of layouts at an index that would enter, best first."""
-        return self.below_bar(sized.block, self._figures(sized), index)
+        figures = sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
+        return self.below_bar(sized.block, figures, index)
 
     def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
         """Return `entering` for layouts with `figures`, shape (n,)."""

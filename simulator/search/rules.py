@@ -244,11 +244,6 @@ def _recompute_modules(pricing: Pricing) -> Mask:
     return _mask(selective & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
-def _recompute_operations(pricing: Pricing) -> Mask:
-    scenario = pricing.scenario
-    return _mask(pricing.recomputes("operations") & (not scenario.framework.limits.recomputes_operations))
-
-
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     """Return why modules of selective recompute are refused."""
     modules = ",".join(layout.recompute_modules)
@@ -436,16 +431,6 @@ _MIXERS: Final = LATENT | {"grouped_query", "sliding"}  # mixers whose saved ten
 _BY_MODULE: Final = ("none", "selective")  # recompute modes under which layers still save tensors by module
 
 
-def _parameters_on_host(pricing: Pricing) -> Mask:
-    """Return the layouts with parameters on the host below ZeRO 3."""
-    return _mask((pricing.block.zero_stage < 3) & pricing.scenario.framework.offload_parameters)
-
-
-def _step_in_backward(pricing: Pricing) -> Mask:
-    """Return the layouts of several micro batches whose weights are updated in a backward pass."""
-    return _mask((micro_batches(pricing) > 1.0) & pricing.scenario.framework.step_in_backward)
-
-
 def _offload_with_pipeline(pricing: Pricing) -> Mask:
     """Return the layouts that offload whole layers with a pipeline, where the framework cannot."""
     scenario, block = pricing.scenario, pricing.block
@@ -545,8 +530,8 @@ _BROKEN: Mapping[str, Masks] = {
     "sharding_groups": _sharding_degree,
     "fp4_recipe": _fp4_recipe,
     "fp8_recipe": _fp8_recipe,
-    "parameters_on_host": _parameters_on_host,
-    "step_in_backward": _step_in_backward,
+    "parameters_on_host": lambda p: _mask((p.block.zero_stage < 3) & p.scenario.framework.offload_parameters),
+    "step_in_backward": lambda p: _mask((micro_batches(p) > 1.0) & p.scenario.framework.step_in_backward),
     "offload_pipeline": _offload_with_pipeline,
     "offload_recompute": _offload_with_recompute,
     "offloaded_modules": _offloaded_modules,
@@ -554,7 +539,9 @@ _BROKEN: Mapping[str, Masks] = {
     "two_stages": _two_stages,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
-    "recompute_operations": _recompute_operations,
+    "recompute_operations": lambda p: _mask(
+        p.recomputes("operations") & (not p.scenario.framework.limits.recomputes_operations)
+    ),
     "tensor_parallel_across_nodes": tensor_parallel_across_nodes,
 }
 _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {

@@ -390,7 +390,7 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     block, contents = pricing.block, pricing.contents
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
     if contents.unequal or (schedule.by_run and np.all(chunks == len(contents.chunk))):
-        return _most_in_flight(pricing)
+        return most_in_flight(pricing)
     by_chunk = [contents.on_ranks(saved) for saved in stage_activations(pricing).by_chunk]
     passes = flight * chunks
     held = np.zeros_like(flight)
@@ -402,18 +402,10 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     return held
 
 
-def before_backward(pricing: Pricing, chunk: int) -> StageArray:
-    """Return the most bytes that a rank's layers hold when a backward pass of its first (0) or last (-1) chunk begins.
+def most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
+    """Return the most bytes that a rank's layers hold at once, shape (pipeline_parallel, n), where none are offloaded.
 
-    Shape (pipeline_parallel, n), for chunks of unequal layers that stay on the device.
-    """
-    return _most_in_flight(pricing, chunk % len(pricing.contents.chunk))
-
-
-def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
-    """Return the most bytes that passes in flight hold at once, shape (pipeline_parallel, n).
-
-    With `chunk`, only moments at which a backward pass of that chunk begins count.
+    With `chunk`, the first (0) or the last (-1), only moments at which a backward pass of it begins count.
     """
     block, contents = pricing.block, pricing.contents
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, tuple(map(int, contents.chunk))
@@ -463,7 +455,7 @@ def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: i
     begun = np.zeros((len(kind), max(chunks) + 1))
     begun[np.arange(len(kind)), np.array(chunks)[chunk]] = HELD[kind]
     if before is not None:
-        begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before)
+        begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before % len(chunks))
         return _distinct(np.cumsum(begun, axis=0)[np.append(begins[1:], False)])
     backward = schedule.together(rank, ranks, len(chunks), micro_batches)
     # An overlapped forward pass takes the memory that the backward pass frees.

@@ -25,10 +25,10 @@ from simulator.cost.dtypes import (
     parameter_dtype,
 )
 from simulator.cost.memory.activations import (
-    before_backward,
     in_flight,
     layer_bytes,
     layer_input_bytes,
+    most_in_flight,
     recompute_plan,
     stage_activations,
 )
@@ -337,7 +337,7 @@ def _held(step: _Step, flight: StageArray, *, ended: bool = False) -> StageArray
         fewer = pricing.contents.on_ranks(activations.one_micro_batch) * (ranks.flight - flight)
         if ended:
             fewer = np.where(_first_chunk_last(step), 0.0, fewer) + first
-        layers = np.where(activations.offloaded, layers, before_backward(pricing, 0 if ended else -1) - fewer)
+        layers = np.where(activations.offloaded, layers, most_in_flight(pricing, 0 if ended else -1) - fewer)
     return layers + ranks.beside_layers * left + ranks.buffers + ranks.boundary * _sent_chunks(pricing, left)
 
 

@@ -275,8 +275,7 @@ def gradients_absent(pricing: Pricing) -> GradientsAbsent:
     of_kinds = training_state(pricing).gradients, stage_activations(pricing).one_micro_batch
     gradients, freed = (pricing.contents.on_ranks(each) for each in of_kinds)
     return GradientsAbsent(
-        backward=np.where(comes_again, 0.0, np.minimum(gradients, freed)),
-        loss=np.where(comes_again, 0.0, gradients),
+        backward=np.where(comes_again, 0.0, np.minimum(gradients, freed)), loss=np.where(comes_again, 0.0, gradients)
     )
 
 

@@ -87,11 +87,7 @@ def _captured(conditions: Conditions, operation: Operation) -> Operation:
 
 _MIXING = frozenset(("attention_projection", "position", "context_exchange", "core_attention", "indexer"))
 CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "attention": _MIXING,
-        "attention_router": _MIXING | {"router"},
-        "network": frozenset(("feed_forward",)),
-    }
+    {"attention": _MIXING, "attention_router": _MIXING | {"router"}, "network": frozenset(("feed_forward",))}
 )
 """Groups of operations in CUDA graphs, for `attn` and `mamba`, those with `moe_router`, and `mlp` of Megatron."""
 

@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 _ATTENTION: frozenset[OperationGroup] = frozenset(
-    {"attention_projection", "position", "context_exchange", "indexer", "core_attention"},
+    {"attention_projection", "position", "context_exchange", "indexer", "core_attention"}
 )
 
 

@@ -518,8 +518,7 @@ def min_step_seconds(pricing: Pricing) -> Array:
 
 def least_step_seconds(pricing: Pricing) -> Array:
     """Return a lower bound on a step's seconds, shape (n,): its passes."""
-    bare = pricing.by_mean
-    return _bounded(bare, stage_work(bare))[-1]
+    return _passing(pricing.by_mean)[-1]
 
 
 @of_passes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Literal
 
 import numpy as np
@@ -112,12 +113,6 @@ def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
     stages = kinds[row.compares_with or "device"]
     ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
     return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
-
-
-def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
-    """Return the bytes that the device would show, whatever kind the row measured."""
-    scenario = replace(sample.scenario, coefficients=coefficients)
-    return float(np.max(memory_by_stage(Pricing(scenario, sample.block)).device))
 
 
 def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:
@@ -428,6 +423,7 @@ class ClusterFit(Record):
         # The rows' shares of the information on each coefficient, in deviations of the prior, whose own is then 1.
         information = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
         shares = information / (1.0 + information.sum(axis=0))
+        used = compress(self.state.design.samples, self.used)
         decided = {}
         for column, name in enumerate(self.names):
             order = np.argsort(-shares[:, column], kind="stable")[:_NAMED]
@@ -439,12 +435,8 @@ class ClusterFit(Record):
             rows_used=self.keys,
             rows_left_out={key: self.residuals[key] for key in self.left_out},
             decided_by=decided,
-            coverage=coverage_of(((s.scenario, s.layout) for s in self._samples_used), sources=1),
+            coverage=coverage_of(((s.scenario, s.layout) for s in used), sources=1),
         )
-
-    @property
-    def _samples_used(self) -> list[Sample]:
-        return [s for s, used in zip(self.state.design.samples, self.used, strict=True) if used]
 
 
 def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> ClusterFit:
@@ -498,4 +490,5 @@ def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
     memory = sample.row.memory_bytes if sample.row.compares_with == "device" else None
     if memory is None or memory < FULL * usable:
         return False
-    return predict_device_memory(sample, coefficients) > coefficients.memory.starved_from * usable
+    predicted = memory_by_stage(Pricing(replace(sample.scenario, coefficients=coefficients), sample.block)).device
+    return bool(np.max(predicted) > coefficients.memory.starved_from * usable)

@@ -175,13 +175,6 @@ def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     return run
 
 
-def _drop_parts(arguments: Arguments) -> None:
-    for name, parts in _PARTS.items():
-        if not arguments.has(name):
-            for part in parts:
-                arguments.entries.pop(part, None)
-
-
 _PARTS: Final = {
     "fp8_format": ("fp8_param_gather", "fp8_recipe"),
     "fp4_format": ("fp4_param_gather", "fp4_recipe"),
@@ -216,7 +209,8 @@ def read_filled(
         remark_keys(arguments, unread, "nemo", "bridge")
     else:
         arguments.remark_key(*other)
-    _drop_parts(arguments)
+    for part in (part for name, parts in _PARTS.items() if not arguments.has(name) for part in parts):
+        arguments.entries.pop(part, None)
     if not shared:
         arguments.add("--untie-embeddings-and-output-weights", [], 1)
     rank = _lora(arguments, chosen)

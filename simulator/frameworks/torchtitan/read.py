@@ -129,7 +129,8 @@ def torchtitan_run(arguments: Arguments, layers: int | None = None) -> Recipe:
     """Return the run of torchtitan's keys; `layers` overrides the model's number of layers."""
     targets = take(arguments)
     model, shape = _model(arguments)
-    layers = layers or (models.load_model(model).num_hidden_layers if model else _layer_count(shape))
+    count = models.load_model(model).num_hidden_layers if model else shape.get("num_hidden_layers")
+    layers = layers or (count if isinstance(count, int) else None)
     layout, steps = _layout(arguments, layers)
     batch = arguments.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
     batch = batch if batch and batch > 0 else None
@@ -160,11 +161,6 @@ def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, ob
     named: dict[str, Any] = {"name": "flavor", "architecture": "llama", "tie_word_embeddings": False, **shape}
     spec = models.load_model(model) if model else validated(arguments.file, ModelSpec, named)
     return 4.0 * FP32 * total_parameters(spec)
-
-
-def _layer_count(shape: Mapping[str, object]) -> int | None:
-    layers = shape.get("num_hidden_layers")
-    return layers if isinstance(layers, int) else None
 
 
 def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:

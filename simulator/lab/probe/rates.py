@@ -26,7 +26,7 @@ from simulator.lab.trainer.job import (
     Timed,
     Timing,
 )
-from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, TimeCoefficients, priors
+from simulator.question.coefficients import Coefficients, Prior, TimeCoefficients, priors
 from simulator.question.specs.documents import plain
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIGA, MEGA, MIB, TERA
@@ -322,7 +322,9 @@ def _reduce_slowdown(gathers: Sequence[Timed], scatters: Sequence[Timed]) -> flo
 def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates, date: str) -> dict[str, Any]:
     """Return `template`'s document with measured figures; those that the probe cannot see keep values and sources."""
     document: dict[str, Any] = plain(template)
-    document["sources"] = dict(document["sources"]) | {SOURCE: _source(measured, date)}
+    versions = ", ".join(f"{name} {text}" for name, text in measured.versions.items())
+    source = f"Probe of {measured.device_name}, {versions}, {date}"
+    document["sources"] = dict(document["sources"]) | {SOURCE: source}
     document["note"] = (
         f"Measured by `simulate calibrate --probe` with {measured.devices} ranks at once; "
         "rates are the best seen, so coefficients are shares of them."
@@ -350,11 +352,6 @@ def spec_text(document: dict[str, Any]) -> str:
     """Return the text of the spec's file."""
     head = "# Written by `simulate calibrate --probe`: what one machine measured of itself.\n"
     return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
-
-
-def _source(measured: MeasuredRates, date: str) -> str:
-    versions = ", ".join(f"{name} {text}" for name, text in measured.versions.items())
-    return f"Probe of {measured.device_name}, {versions}, {date}"
 
 
 def _known(value: str | int) -> dict[str, Any]:
@@ -389,6 +386,7 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
     attention = rates.attention[precision]
     call, latency = rates.dispatch_seconds[precision], rates.link.latency_seconds if rates.link is not None else 0.0
     memory_efficiency = rates.memory_efficiency[precision].value
+    once = UPDATE_BYTES / (rates.memory_bandwidth * memory_efficiency)  # one pass through state, gradient and weight
     stated = {
         "gemm_efficiency": rates.gemm_efficiency[precision].value,
         "attention_efficiency": attention.efficiency,
@@ -396,7 +394,7 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
         "attention_tile_tokens": attention.tile_tokens,
         "attention_backward_slowdown": attention.backward_slowdown,
         "memory_efficiency": memory_efficiency,
-        "optimizer_slowdown": _update_slowdown(rates, memory_efficiency),
+        "optimizer_slowdown": rates.optimizer_seconds_per_parameter.value / once,
         "layer_overhead_seconds": LAYER_CALLS * call,
         "micro_batch_overhead_seconds": MICRO_BATCH_CALLS * call,
         "step_overhead_seconds": STEP_CALLS * call,
@@ -409,7 +407,9 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
             "tensor_ends_overhead_seconds": SPLIT_ENDS * split,
             "reduce_slowdown": rates.link.reduce_slowdown,
         }
-    return replace(base, name=f"rates of {precision}", time=replace(values, **_bounded("time", stated)))
+    # Well inside the bounds of their coefficients, so that a fit can move them to either side.
+    inside = {name: _inside(float(value), priors("time")[name]) for name, value in stated.items()}
+    return replace(base, name=f"rates of {precision}", time=replace(values, **inside))
 
 
 def assumed_rates(hardware: HardwareSpec) -> Rates:
@@ -432,18 +432,6 @@ def assumed_rates(hardware: HardwareSpec) -> Rates:
         link=Link(inner.latency_seconds, inner.bandwidth_bytes_per_second, 1.0),
         dispatch_seconds=dict.fromkeys(peaks, 5e-5),
     )
-
-
-def _update_slowdown(rates: Rates, memory_efficiency: float) -> float:
-    """Return the time of an update over one pass through state, gradient and weight."""
-    once = UPDATE_BYTES / (rates.memory_bandwidth * memory_efficiency)
-    return rates.optimizer_seconds_per_parameter.value / once
-
-
-def _bounded(kind: CoefficientKind, values: dict[str, float]) -> dict[str, float]:
-    """Return values well inside the bounds of their coefficients, so that a fit can move them to either side."""
-    known = priors(kind)
-    return {name: _inside(float(value), known[name]) for name, value in values.items()}
 
 
 def _inside(value: float, prior: Prior) -> float:

@@ -268,7 +268,8 @@ class Watch:
             # Sharded data parallelism empties these storages between gathers of parameters.
             counter.register(GATHERED, [tensor for tensor in alive if not tensor.untyped_storage().nbytes()])
             counter.register(PARAMETERS, parameters)
-            counter.register(OPTIMIZER, _states(optimizer))
+            states = [value for state in optimizer.state.values() for value in state.values()]
+            counter.register(OPTIMIZER, [value for value in states if isinstance(value, torch.Tensor)])
             counter.reset_peak()
             handles = declare_gradients(counter, parameters)
             self._counter = counter
@@ -325,7 +326,3 @@ def _alive(device: torch.device) -> list[torch.Tensor]:
     """Return every tensor of this process on the device, receive buffers of torch included."""
     tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
     return [local for tensor in tensors for local in _locals(tensor) if local.device == device]
-
-
-def _states(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]

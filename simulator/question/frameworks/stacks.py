@@ -328,11 +328,6 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     return framework(name, options, stack)
 
 
-def usual_fp8_recipe(family: str) -> str:
-    """Return TransformerEngine 2.16's default scaling of fp8 (`get_default_fp8_recipe`, quantization.py)."""
-    return "mxfp8" if family in _BLOCKS else "delayed"
-
-
 def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfile:
     """Return a release's profile with the switches it sets for one case; those that the question names stay.
 
@@ -342,7 +337,8 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
         return profile
     chosen = {name: getattr(profile, name) for name in profile.stated}
     usual = framework(profile.name, stack=profile.stack)
-    fp8_recipe = chosen.get(_RECIPE) or usual_fp8_recipe(case.family)
+    # Else TransformerEngine 2.16's default (`get_default_fp8_recipe`, quantization.py).
+    fp8_recipe = chosen.get(_RECIPE) or ("mxfp8" if case.family in _BLOCKS else "delayed")
     wholly = chosen.get("fully_shard", usual.fully_shard) and not usual.fully_shard
     every = release_recipes(profile.stack)
     recipes = [each for each in every if ("fully_shard" in each.switches) == wholly]
@@ -436,13 +432,9 @@ def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
         return own
     rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
     common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
-    texts = {name: text for row in common for name, text in _texts(row).items()}
+    texts = {name: text for row in common for name, text in {row["switch"]: row["value"], **_others(row)}.items()}
     decided = frozenset() if stack == DEFAULT else decided_by(stack) or frozenset(_SWITCHES)
     return MappingProxyType(texts if decided.isdisjoint(texts) else {})
-
-
-def _texts(row: Mapping[str, str]) -> dict[str, str]:
-    return {row["switch"]: row["value"], **_others(row)}
 
 
 def _others(row: Mapping[str, str]) -> dict[str, str]:

@@ -23,17 +23,13 @@ from simulator.question.specs.model import ModelSpec
 from simulator.records import Bare, replace
 
 
-def _refusal(message: str, *_keys: str) -> InputError:
-    return InputError(message)
-
-
 class Wording(Bare, kw_only=True):
     """Names of settings in error messages: keywords of the API, keys of a file or options."""
 
     spell: Callable[[InputSetting], str]
     where: str = ""
     """Prefix of the message."""
-    refusal: Callable[..., InputError] = _refusal
+    refusal: Callable[..., InputError] = lambda message, *_keys: InputError(message)
     """Constructor of the error from a message and the keys at fault, most important first."""
 
     def __call__(self, key: str) -> str:

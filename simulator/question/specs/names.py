@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -52,7 +52,9 @@ def _until_files_come(read: Callable[[SpecKind, *Ts], T]) -> Callable[[SpecKind,
 @_until_files_come
 def spec_file(kind: SpecKind, name: str) -> Path | None:
     """Return the file of the shipped spec called ``name``, or None if there is none."""
-    if not name or len(name) > 100 or name.startswith(".") or not _is_plain(name):
+    # A stem on every system, which leads nowhere else.
+    plain = name.isascii() and all(mark.isalnum() or mark in "._+-" for mark in name)
+    if not name or len(name) > 100 or name.startswith(".") or not plain:
         return None
     file = spec_folder(kind) / f"{name}{_SUFFIX}"
     return file if file.is_file() else None
@@ -72,11 +74,6 @@ def model_names() -> tuple[str, ...]:
 def hardware_names() -> tuple[str, ...]:
     """Return the names of the shipped hardware, in order."""
     return spec_names("hardware")
-
-
-def _is_plain(name: str) -> bool:
-    """Tell whether ``name`` can be a file's stem on every system, without leading anywhere else."""
-    return name.isascii() and all(mark.isalnum() or mark in "._+-" for mark in name)
 
 
 _ALIASES: Final = late_pattern(r"^aliases: \[(.*)\]$", re.MULTILINE)
@@ -178,7 +175,8 @@ def known_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every name and alias in lower case; ids also without their owner."""
     called: dict[str, str] = {}
     for name in spec_names(kind):
-        for word in (name, *_aliases(spec_folder(kind) / f"{name}.yaml")):
+        aliases = _ALIASES.search((spec_folder(kind) / f"{name}.yaml").read_text("utf-8"))
+        for word in (name, *(word.strip(' "') for word in (aliases[1].split(",") if aliases else ()))):
             plain = _plain(kind, word)
             called |= {plain: name, plain.rpartition("/")[2]: name}
     return called
@@ -252,8 +250,3 @@ def _plain(kind: SpecKind, text: str) -> str:
 def _maker(name: str) -> str:
     letters = _LETTERS.match(name)
     return letters.group() if letters else ""
-
-
-def _aliases(file: Path) -> Iterator[str]:
-    match = _ALIASES.search(file.read_text("utf-8"))
-    yield from (word.strip(' "') for word in (match[1].split(",") if match else ()))

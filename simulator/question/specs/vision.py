@@ -314,18 +314,14 @@ def _tiles(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
 def _canvas(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
     """Tiles of the smallest canvas onto which the image need not shrink, else shrinks least, and one of the whole."""
     grids = [(y, x) for y in range(1, n["most"] + 1) for x in range(1, n["most"] // y + 1)]
-    scales = {(y, x): _single(min(y * n["e"] / height, x * n["e"] / width)) for y, x in grids}
+    # Scales are compared as numbers of 32 bits.
+    scales = {(y, x): float(np.float32(min(y * n["e"] / height, x * n["e"] / width))) for y, x in grids}
     larger = [scale for scale in scales.values() if scale >= 1.0]
     chosen = min(larger) if larger else max(scales.values())
     rows, columns = min((grid for grid in grids if scales[grid] == chosen), key=math.prod)
     count = rows * columns
     patches, tokens = _tiled(n, count + (count > 1))
     return Image(patches, tokens + (rows * columns if count > 1 else 0))
-
-
-def _single(value: float) -> float:
-    """Return a number as one of 32 bits, in which the scales are compared."""
-    return float(np.float32(value))
 
 
 def _anyres(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
@@ -350,12 +346,6 @@ def _anyres(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
     return Image((math.prod(best) + 1) * side**2, features + lines + side**2)
 
 
-def _fixed(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
-    """Every image has one size."""
-    del width, height
-    return Image((n["e"] // n["p"]) ** 2, n["k"])
-
-
 def _budget(n: _Sizes, width: int, height: int, _: Mapping[str, Any]) -> Image:
     """The image grows or shrinks to the most tokens, its sides multiples of what a token pools; patches are padded."""
     step = n["p"] * n["g"]
@@ -375,6 +365,6 @@ _RULES: Final[Mapping[str, Callable[[_Sizes, int, int, Mapping[str, Any]], Image
     "tiles": _tiles,
     "canvas": _canvas,
     "anyres": _anyres,
-    "fixed": _fixed,
+    "fixed": lambda n, *_: Image((n["e"] // n["p"]) ** 2, n["k"]),  # every image has one size
     "budget": _budget,
 }

@@ -96,10 +96,7 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     subject = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
     return Remark(
-        rule="positional-parameters",
-        severity="note",
-        message=f"the script is started with {subject} it",
-        fix=fix,
+        rule="positional-parameters", severity="note", message=f"the script is started with {subject} it", fix=fix
     )
 
 

@@ -238,7 +238,7 @@ def _shown(line: str) -> bool:
 def _changed(text: str, base: Case, case: Case) -> str | None:
     """Return the recipe's text with the settings of another case; None where it does not allow them."""
     recipe = base.recipe
-    written = registry.writer_of(recipe.dialect)
+    written = next((pair for pair in registry.writers().items() if recipe.dialect in pair[1].dialects), None)
     shell = recipe.dialect.endswith("-shell")
     if written is None:
         return None

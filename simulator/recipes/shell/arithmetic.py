@@ -106,7 +106,9 @@ class _Parser:
         self._depth += 1
         if self._depth > _MAXIMUM_DEPTH:
             raise ArithmeticProblemError("nested too deep")
-        left = self._assigned() if lowest <= _CHOICE and self._names_before(_ASSIGNMENTS) else self._operand()
+        named = bool(self._tokens) and self._tokens[0][0] == "name"
+        assigns = named and lowest <= _CHOICE and self.peek(1) in _ASSIGNMENTS
+        left = self._assigned() if assigns else self._operand()
         while (level := _LEVELS.get(sign := self.peek(), -1)) >= lowest:
             self._tokens.popleft()
             left = self._binary(left, sign, level)
@@ -125,10 +127,6 @@ class _Parser:
             return self._applied(sign, left, after())
         right = self._skipping(after, skip=bool(left) == (sign == "||"))
         return int(bool(left) and bool(right)) if sign == "&&" else int(bool(left) or bool(right))
-
-    def _names_before(self, signs: tuple[str, ...]) -> bool:
-        """Whether a name and one of these signs follow."""
-        return bool(self._tokens) and self._tokens[0][0] == "name" and self.peek(1) in signs
 
     def _assigned(self) -> int:
         """Return the value of `N = 3` or `N += 3`."""

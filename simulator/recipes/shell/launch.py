@@ -538,7 +538,7 @@ def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], 
     Known are `env A=1`, `sudo A=1`, `mpirun -x A=1`, `docker run -e A=1`; unknown is A in `srun --export=ALL,A=1`, and
     what `docker`, `ssh` or `sudo` may keep away.
     """
-    words = _in_front(argv)
+    words = list(takewhile(_is_in_front, argv[:FARTHEST]))
     names = {PurePath(word.text).name for word in words}
     texts = [word.text for word in words]
     passed = {part for text in texts for part in re.split("[,=]", text)}
@@ -558,11 +558,7 @@ def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], 
     return variables | {_FOR_CONTAINERS.sub("", name): value for name, value in variables.items()}
 
 
-def _in_front(argv: Sequence[Value]) -> list[Value]:
-    """Return the words in front of a program."""
-
-    def is_in_front(word: Value) -> bool:
-        name = PurePath(word.text).name
-        return name not in SHELLS and (word.text[:1] == "-" or "=" in word.text or _PROGRAM.fullmatch(name) is None)
-
-    return list(takewhile(is_in_front, argv[:FARTHEST]))
+def _is_in_front(word: Value) -> bool:
+    """Whether a word may stand in front of a program."""
+    name = PurePath(word.text).name
+    return name not in SHELLS and (word.text[:1] == "-" or "=" in word.text or _PROGRAM.fullmatch(name) is None)

@@ -226,9 +226,9 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
     question, space = shown.question, shown.space or Space()
     best = ranking.estimates[0] if ranking.estimates and ranking.fewest is None else None
 
-    def curve(axis: str, values: Sequence[int], asked: int | None, price: Callable[[int], Estimate | None]) -> Curve:
+    def curve(axis: str, values: Sequence[int], answered: int | None, price: Callable[[int], Estimate | None]) -> Curve:
         known = best is not None and ranking.query["min_fit_probability"] == MIN_FIT_PROBABILITY
-        return Curve(axis, values, lambda value: best if known and value == asked else price(value))
+        return Curve(axis, values, lambda value: best if known and value == answered else price(value))
 
     def of_length(length: int) -> Estimate | None:
         return recommended(question.changed(seq_length=length), space)
@@ -240,8 +240,8 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
         yield "nodes", curve("nodes", sizes, nodes, lambda size: recommended(question.changed(nodes=size), space))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
     spaces = {size: replace(space, micro_batch_size=(size,)) for size in batches}
-    asked = first.layout.micro_batch_size
-    yield "micro-batch", curve("micro batch size", batches, asked, lambda size: recommended(question, spaces[size]))
+    answered = first.layout.micro_batch_size
+    yield "micro-batch", curve("micro batch size", batches, answered, lambda size: recommended(question, spaces[size]))
 
 
 def _around(length: int) -> tuple[int, ...]:

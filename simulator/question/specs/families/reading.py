@@ -508,11 +508,11 @@ class _Reading:
         if name not in self._known:
             if name in self._set:
                 return self._set[name]
-            kind = _kind(name)
+            is_flag = isinstance(getattr(ModelSpec, name, None), bool) or name == "tie_word_embeddings"
             text = str(self._read[name])
             if name == "activation":
                 value: Any = self._activation(text)
-            elif kind is bool:
+            elif is_flag:
                 value = self._flag(text)
             else:
                 value = self._number(name, text)
@@ -595,11 +595,6 @@ _SLIDING: Final = {
 def _refers(value: object) -> bool:
     """Tell whether a value stands for a field of the spec."""
     return isinstance(value, str) and value.startswith("=")
-
-
-def _kind(name: str) -> object:
-    """Return the type of a field of a model spec."""
-    return bool if isinstance(getattr(ModelSpec, name, None), bool) or name == "tie_word_embeddings" else int
 
 
 def _without_absent_parts(fields: Fields) -> Fields:
