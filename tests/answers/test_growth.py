@@ -14,7 +14,7 @@ MOST_GROWTH_MIB = 40.0
 """What 72 further questions may add: a leak of a hundredth of one's arrays would be more."""
 COLLECTS = """
 import atexit, gc, sys
-from simulator.show.cli.main import run
+from simulator.__main__ import run
 atexit.register(lambda: print(gc.isenabled(), file=sys.stderr))
 sys.argv[0] = "simulate"
 run()
