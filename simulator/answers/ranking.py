@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
+from simulator.answers.cases import OF_DEVICES, Case, case_of, priceable, scenario_of, scenario_of_run
+from simulator.answers.devices import over_memories
 from simulator.answers.lengths import with_failing_length
 from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
@@ -17,6 +18,7 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
+from simulator.question.specs.hardware import HardwareSpec
 from simulator.records import Bare, replace
 from simulator.search.alternatives import (
     fewest_nodes,
@@ -48,7 +50,23 @@ _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 
 
 def estimate_of(case: Case) -> Estimate:
-    """Return the estimate of a case; without a recipe also the worth of its assumed switches."""
+    """Return the estimate of a case over the memories of its device; without a recipe also what switches are worth."""
+    return over_memories(case, _of_one_memory(case), partial(_with_memory_of, case))
+
+
+def _with_memory_of(case: Case, other: HardwareSpec) -> Estimate:
+    """Return the estimate of a case with the memory of another device; of a searched layout, what a search finds."""
+    question, scenario = case.question, case.scenario
+    if question.layout_is_searched:
+        said = {"hardware": other.name, "devices": scenario.devices}
+        anew = with_best_layout(question.without(SEARCH).changed(question.origin("hardware"), **said))
+        return _of_one_memory(priceable(case_of(anew)))
+    hardware = replace(scenario.hardware, usable_memory=other.usable_memory, memory_capacity=other.memory_capacity)
+    return _of_one_memory(replace(case, scenario=replace(scenario, hardware=hardware)))
+
+
+def _of_one_memory(case: Case) -> Estimate:
+    """Return the estimate of a case on the hardware that is taken."""
     if case.question.recipe is not None:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
         known = estimate.provenance

@@ -126,12 +126,12 @@ def shipped_name(kind: SpecKind, text: str) -> str | None:
         return text
     known, joined = known_names(kind), _joined_names(kind)
     plain = _plain(kind, text)
-    while plain not in known and _VERSION_APART.sub("", plain) not in joined:
+    while plain not in known and _joined(plain) not in joined:
         shorter = _shorter(kind, plain)
         if shorter == plain:
             return None
         plain = shorter
-    return known.get(plain) or joined[_VERSION_APART.sub("", plain)]
+    return known.get(plain) or joined[_joined(plain)]
 
 
 def _shorter(kind: SpecKind, plain: str) -> str:
@@ -185,9 +185,34 @@ def known_names(kind: SpecKind) -> Mapping[str, str]:
 
 
 @_until_files_come
+def names_of_other_memory(kind: SpecKind, text: str) -> tuple[str, ...]:
+    """Return the shipped specs that a device's name means too, one for each memory that may be put behind it.
+
+    `v100` means `v100-sxm-16g`, and leaves `v100-sxm-32g` open; the name of a shipped spec leaves nothing open.
+    """
+    taken, plain = shipped_name(kind, text), _plain(kind, text)
+    if taken is None or plain in spec_names(kind):
+        return ()
+    while (shorter := _shorter(kind, plain)) != plain:
+        plain = shorter
+    names: dict[str, str] = {}
+    for word in sorted(known_names(kind), key=lambda word: (len(word), word)):
+        memory = _GIGABYTES.search(word)
+        device = word[: memory.start()] if memory else ""
+        if memory and any(f"{form(device)}-".startswith(f"{form(plain)}-") for form in (str, _joined)):
+            names.setdefault(memory[1], known_names(kind)[word])
+    return tuple(name for name in names.values() if name != taken)
+
+
+def _joined(name: str) -> str:
+    """Return a name without the dashes between a word and a number."""
+    return _VERSION_APART.sub("", name)
+
+
+@_until_files_come
 def _joined_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every known name without the dashes between a word and a number."""
-    return {_VERSION_APART.sub("", word): name for word, name in known_names(kind).items()}
+    return {_joined(word): name for word, name in known_names(kind).items()}
 
 
 def hub_file(name: str) -> Path | None:

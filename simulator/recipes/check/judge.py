@@ -336,6 +336,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     firm = outcome in ("fits", "starved", "does_not_fit")
     device = _unsure(estimate, recipe.unpriced_bytes) if firm and not _starts(case, estimate) else ()
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
+    if estimate.memory_decides and outcome == "depends":
+        unsure = (Remark(UNDECIDED, "error", estimate.provenance.cautions[0], fix="--hardware NAME"),)
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
@@ -347,7 +349,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
         title=recipe.title,
         framework=case.scenario.framework.name,
         dialect=recipe.dialect,
-        outcome="cannot_tell" if unsure else outcome,
+        outcome="cannot_tell" if unsure and outcome != "depends" else outcome,
         passed=passed,
         reasons=reasons,
         remarks=_ordered(

@@ -271,9 +271,13 @@ class SpecName(Parsed):
         self.kind = kind
 
     def spec(self, text: str) -> str:
-        """Return the text with aliases replaced by shipped names."""
+        """Return the text with aliases replaced by shipped names, but for one that leaves a device's memory open."""
+        from simulator.question.specs.names import names_of_other_memory
+
         if self.kind == "model":
             return self._shipped(text)
+        if names_of_other_memory(self.kind, text):
+            return text
         return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
 
     def _shipped(self, text: str) -> str:
