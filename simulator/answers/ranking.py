@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from simulator.answers.cases import OF_DEVICES, Case, case_of, priceable, scenario_of, scenario_of_run
-from simulator.answers.devices import over_memories
 from simulator.answers.lengths import with_failing_length
-from simulator.answers.unsaid import over_open
+from simulator.answers.unsaid import over_memories, over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
@@ -51,7 +50,7 @@ _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 
 def estimate_of(case: Case) -> Estimate:
     """Return the estimate of a case over the memories of its device; without a recipe also what switches are worth."""
-    return over_memories(case, _of_one_memory(case), partial(_with_memory_of, case))
+    return over_memories(case.question, _of_one_memory(case), partial(_with_memory_of, case))
 
 
 def _with_memory_of(case: Case, other: HardwareSpec) -> Estimate:

@@ -194,6 +194,8 @@ BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where the recipe without it does not fit, so that no verdict is firm."""
 LONGEST = "longest-sample-decides"
 """Rule of a bound, such as the model's longest sample, by which a recipe does not fit though the shortest does."""
+MEMORY_UNSAID = "memory-unsaid"
+"""Rule of a verdict that depends on the memory of a device whose name leaves it open."""
 UNDECIDED = "interval-reaches-capacity"
 """Rule of a need whose range reaches the capacity: a run decides."""
 WEIGHT_CACHE = "fp8-weight-cache"
@@ -337,7 +339,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     device = _unsure(estimate, recipe.unpriced_bytes) if firm and not _starts(case, estimate) else ()
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
     if estimate.memory_decides and outcome == "depends":
-        unsure = (Remark(UNDECIDED, "error", estimate.provenance.cautions[0], fix="--hardware NAME"),)
+        unsure = (Remark(MEMORY_UNSAID, "error", estimate.provenance.cautions[0], fix="--hardware NAME"),)
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
