@@ -238,7 +238,8 @@ def recommended(
 def with_best_layout(question: Question, space: Space | None = None) -> Question:
     """Return the question with the fastest layout that is likely to fit, else the nearest; itself if it says a layout.
 
-    Its switches are those with which a search recommends it.
+    Its switches are those with which a search recommends it; where nothing is likely to fit, those of a stack that
+    nobody said stay open.
     """
     if question.layout or question.recipe is not None:
         return question
@@ -246,7 +247,8 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     estimate = best.recommended or best.nearest
     if estimate is None:
         return question
-    named = {} if question.stated("stack") or estimate.stack == DEFAULT else {"stack": estimate.stack}
+    is_open = question.stated("stack") or estimate.stack == DEFAULT or best.recommended is None
+    named = {} if is_open else {"stack": estimate.stack}
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
