@@ -56,7 +56,7 @@ def estimate_of(case: Case) -> Estimate:
 def _with_memory_of(case: Case, other: HardwareSpec) -> Estimate:
     """Return the estimate of a case with the memory of another device; of a searched layout, what a search finds."""
     question, scenario = case.question, case.scenario
-    if question.layout_is_searched:
+    if question.layout_is_searched and scenario.devices % min(other.devices_per_node, scenario.devices) == 0:
         said = {"hardware": other.name, "devices": scenario.devices}
         anew = with_best_layout(question.without(SEARCH).changed(question.origin("hardware"), **said))
         return _of_one_memory(priceable(case_of(anew)))
@@ -247,8 +247,8 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     estimate = best.recommended or best.nearest
     if estimate is None:
         return question
-    is_open = question.stated("stack") or estimate.stack == DEFAULT or best.recommended is None
-    named = {} if is_open else {"stack": estimate.stack}
+    as_said = question.stated("stack") or estimate.stack == DEFAULT or best.recommended is None
+    named = {} if as_said else {"stack": estimate.stack}
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 

@@ -315,7 +315,7 @@ def test_who_tunes_all_weights_has_no_stack_of_pretraining() -> None:
     asked: Any = {"model": "llama3-8b", "hardware": "a100-sxm-80g", "devices": 1, "seq_length": 2048}
     tuned = simulator.estimate(**asked, global_batch_size=4, method="full")
     assert tuned.verdict == "depends"
-    trained = simulator.estimate(**asked, global_batch_size=4, framework="torch")
+    trained = simulator.estimate(**asked, global_batch_size=4, framework="torch", stack="torchtitan")
     assert trained.verdict == "does_not_fit"
 
 

@@ -41,13 +41,6 @@ LONG_CONTEXT_TOKENS = 8192
 _SIXTEEN_BITS = frozenset({"bf16", "fp16", "fp32"})
 
 
-FEATURES: Final = (
-    *("precision", "tensor_parallel", "pipeline_parallel", "context_parallel", "zero_stage 3", "offload"),
-    *("experts", "lora", "long context"),
-)
-"""Names of features; a precision appears under its own name, such as `fp8`."""
-
-
 def features(scenario: Scenario, layout: Layout) -> tuple[str, ...]:
     """Return the features of a run that many runs lack; formulas alone price one that no run has."""
     present = {

@@ -126,12 +126,12 @@ def shipped_name(kind: SpecKind, text: str) -> str | None:
         return text
     known, joined = known_names(kind), _joined_names(kind)
     plain = _plain(kind, text)
-    while plain not in known and _joined(plain) not in joined:
+    while plain not in known and _VERSION_APART.sub("", plain) not in joined:
         shorter = _shorter(kind, plain)
         if shorter == plain:
             return None
         plain = shorter
-    return known.get(plain) or joined[_joined(plain)]
+    return known.get(plain) or joined[_VERSION_APART.sub("", plain)]
 
 
 def _shorter(kind: SpecKind, plain: str) -> str:
@@ -198,21 +198,15 @@ def names_of_other_memory(kind: SpecKind, text: str) -> tuple[str, ...]:
     names: dict[str, str] = {}
     for word in sorted(known_names(kind), key=lambda word: (len(word), word)):
         memory = _GIGABYTES.search(word)
-        device = word[: memory.start()] if memory else ""
-        if memory and any(f"{form(device)}-".startswith(f"{form(plain)}-") for form in (str, _joined)):
+        if memory and f"{word[: memory.start()]}-".startswith(f"{plain}-"):
             names.setdefault(memory[1], known_names(kind)[word])
     return tuple(name for name in names.values() if name != taken)
-
-
-def _joined(name: str) -> str:
-    """Return a name without the dashes between a word and a number."""
-    return _VERSION_APART.sub("", name)
 
 
 @_until_files_come
 def _joined_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every known name without the dashes between a word and a number."""
-    return {_joined(word): name for word, name in known_names(kind).items()}
+    return {_VERSION_APART.sub("", word): name for word, name in known_names(kind).items()}
 
 
 def hub_file(name: str) -> Path | None:
