@@ -271,7 +271,7 @@ class SpecName(Parsed):
         self.kind, self.asks = kind, asks
 
     def spec(self, text: str) -> str:
-        """Return the text with aliases replaced by shipped names; what `asks` keeps a name that leaves a device's memory open."""
+        """Return the text with shipped names for aliases; what `asks` keeps one that leaves a device's memory open."""
         from simulator.question.specs.names import names_of_other_memory
 
         if self.kind == "model":
