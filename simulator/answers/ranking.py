@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
+from simulator.answers.cases import OF_DEVICES, Case, case_of, priceable, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
-from simulator.answers.unsaid import over_open
+from simulator.answers.unsaid import over_memories, over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
@@ -17,6 +17,7 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
+from simulator.question.specs.hardware import HardwareSpec
 from simulator.records import Bare, replace
 from simulator.search.alternatives import (
     fewest_nodes,
@@ -48,7 +49,23 @@ _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 
 
 def estimate_of(case: Case) -> Estimate:
-    """Return the estimate of a case; without a recipe also the worth of its assumed switches."""
+    """Return the estimate of a case over the memories of its device; without a recipe also what switches are worth."""
+    return over_memories(case.question, _of_one_memory(case), partial(_with_memory_of, case))
+
+
+def _with_memory_of(case: Case, other: HardwareSpec) -> Estimate:
+    """Return the estimate of a case with the memory of another device; of a searched layout, what a search finds."""
+    question, scenario = case.question, case.scenario
+    if question.layout_is_searched and scenario.devices % min(other.devices_per_node, scenario.devices) == 0:
+        said = {"hardware": other.name, "devices": scenario.devices}
+        anew = with_best_layout(question.without(SEARCH).changed(question.origin("hardware"), **said))
+        return _of_one_memory(priceable(case_of(anew)))
+    hardware = replace(scenario.hardware, usable_memory=other.usable_memory, memory_capacity=other.memory_capacity)
+    return _of_one_memory(replace(case, scenario=replace(scenario, hardware=hardware)))
+
+
+def _of_one_memory(case: Case) -> Estimate:
+    """Return the estimate of a case on the hardware that is taken."""
     if case.question.recipe is not None:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
         known = estimate.provenance
@@ -221,7 +238,8 @@ def recommended(
 def with_best_layout(question: Question, space: Space | None = None) -> Question:
     """Return the question with the fastest layout that is likely to fit, else the nearest; itself if it says a layout.
 
-    Its switches are those with which a search recommends it.
+    Its switches are those with which a search recommends it; where nothing is likely to fit, those of a stack that
+    nobody said stay open.
     """
     if question.layout or question.recipe is not None:
         return question
@@ -229,7 +247,8 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     estimate = best.recommended or best.nearest
     if estimate is None:
         return question
-    named = {} if question.stated("stack") or estimate.stack == DEFAULT else {"stack": estimate.stack}
+    as_said = question.stated("stack") or estimate.stack == DEFAULT or best.recommended is None
+    named = {} if as_said else {"stack": estimate.stack}
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 

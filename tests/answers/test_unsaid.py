@@ -315,7 +315,7 @@ def test_who_tunes_all_weights_has_no_stack_of_pretraining() -> None:
     asked: Any = {"model": "llama3-8b", "hardware": "a100-sxm-80g", "devices": 1, "seq_length": 2048}
     tuned = simulator.estimate(**asked, global_batch_size=4, method="full")
     assert tuned.verdict == "depends"
-    trained = simulator.estimate(**asked, global_batch_size=4, framework="torch")
+    trained = simulator.estimate(**asked, global_batch_size=4, framework="torch", stack="torchtitan")
     assert trained.verdict == "does_not_fit"
 
 
@@ -325,3 +325,14 @@ def test_a_library_that_recomputes_by_itself_does_so_beside_other_words_of_a_lay
     asked |= {"global_batch_size": 8, "method": "qlora", "micro_batch_size": 2}
     assert simulator.estimate(**asked).layout.recompute == recompute
     assert simulator.estimate(**asked, recompute="none").layout.recompute == "none"
+
+
+def test_where_nothing_fits_a_stack_that_nobody_said_is_no_reason_for_a_firm_no() -> None:
+    question: dict[str, Any] = {"model": "llama3-8b", "hardware": "a100-sxm-80g", "devices": 1, "framework": "torch"}
+    plain, method = simulator.estimate(**question), simulator.estimate(**question, method="full")
+    assert plain.verdict == method.verdict == "depends"
+    assert plain.open == method.open is not None
+    assert simulator.estimate(**question, stack="torchtitan").verdict == "does_not_fit"
+    # A layout that fits is recommended with the stack that it was searched with.
+    assert simulator.estimate(**question | {"devices": 8}).stack == "torchtitan"
+    assert simulator.estimate(**question | {"model": "llama3-70b"}).verdict == "does_not_fit"

@@ -30,7 +30,7 @@ class Violation(Record):
 
 
 Verdict = Literal["fits", "depends", "starved", "does_not_fit", "refused"]
-"""Whether a layout runs. `depends`: on switches that nobody said. `starved`: so near capacity that the allocator keeps
+"""Whether a layout runs. `depends`: on what nobody said. `starved`: so near capacity that the allocator keeps
 freeing blocks; slow, if it runs."""
 Coverage = Literal["measured", "between", "beyond", "never"]
 """Position of a question relative to the measured runs: among, between or beyond them, or where there are none."""
@@ -409,6 +409,9 @@ class Estimate(Workload, Tabular, kw_only=True):
     """Unset switches that matter, the largest effect on speed first; only in answers on a single layout."""
     open: OpenRange | None = field(default=None, compare=False)
     """What nobody said of a run that exists; None where its stack is said, or the layout is recommended."""
+
+    memory_decides: bool = field(default=False, compare=False)
+    """Whether a memory that the device's name leaves open decides the verdict; `provenance.cautions` names it."""
 
     def __repr__(self) -> str:
         """Return one line: the question, the layout, the verdict."""

@@ -235,7 +235,9 @@ def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, i
 def _is_trainer(launch: LaunchCommand) -> bool:
     by_name = launch.flags >= {"model_name", "per_device_train_batch_size"} and "model" not in launch.flags
     marked = launch.flags >= _MARKS or by_name or "train_args_file" in launch.flags
-    return launch.launcher != "other" and (marked or _takes_file(launch))
+    script = PurePath(launch.script.text).name  # of TRL's kind, and configured by a file
+    by_file = _SCRIPT.search(script) is not None and any(text.endswith(SUFFIXES) for text in launch.texts)
+    return launch.launcher != "other" and (marked or by_file)
 
 
 def _is_accelerated(launch: LaunchCommand) -> bool:
@@ -244,12 +246,6 @@ def _is_accelerated(launch: LaunchCommand) -> bool:
 
 def _is_engine(launch: LaunchCommand) -> bool:
     return _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags)
-
-
-def _takes_file(launch: LaunchCommand) -> bool:
-    """Whether a script of TRL's kind is configured by a file."""
-    script = PurePath(launch.script.text).name
-    return _SCRIPT.search(script) is not None and any(text.endswith(SUFFIXES) for text in launch.texts)
 
 
 FRAMEWORK: Final = Framework(

@@ -29,6 +29,7 @@ from simulator.lab.trainer.process import failure_in
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.names import shipped_name
 from simulator.records import Record, field
 
 OutcomeKind = Literal["ok", "oom", "error", "timeout", "interrupted"]
@@ -63,7 +64,8 @@ class Pick(Record, kw_only=True):
     @property
     def hardware(self) -> str:
         """Name or path of the hardware spec."""
-        return str(self.question.value("hardware"))
+        name = str(self.question.value("hardware"))
+        return shipped_name("hardware", name) or name
 
     @property
     def options(self) -> Mapping[str, str]:

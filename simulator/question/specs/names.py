@@ -183,6 +183,25 @@ def known_names(kind: SpecKind) -> Mapping[str, str]:
 
 
 @_until_files_come
+def names_of_other_memory(kind: SpecKind, text: str) -> tuple[str, ...]:
+    """Return the shipped specs that a device's name means too, one for each memory that may be put behind it.
+
+    `v100` means `v100-sxm-16g`, and leaves `v100-sxm-32g` open; the name of a shipped spec leaves nothing open.
+    """
+    taken, plain = shipped_name(kind, text), _plain(kind, text)
+    if taken is None or plain in spec_names(kind):
+        return ()
+    while (shorter := _shorter(kind, plain)) != plain:
+        plain = shorter
+    names: dict[str, str] = {}
+    for word in sorted(known_names(kind), key=lambda word: (len(word), word)):
+        memory = _GIGABYTES.search(word)
+        if memory and f"{word[: memory.start()]}-".startswith(f"{plain}-"):
+            names.setdefault(memory[1], known_names(kind)[word])
+    return tuple(name for name in names.values() if name != taken)
+
+
+@_until_files_come
 def _joined_names(kind: SpecKind) -> Mapping[str, str]:
     """Return the shipped name of every known name without the dashes between a word and a number."""
     return {_VERSION_APART.sub("", word): name for word, name in known_names(kind).items()}

@@ -194,6 +194,8 @@ BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where the recipe without it does not fit, so that no verdict is firm."""
 LONGEST = "longest-sample-decides"
 """Rule of a bound, such as the model's longest sample, by which a recipe does not fit though the shortest does."""
+MEMORY_UNSAID = "memory-unsaid"
+"""Rule of a verdict that depends on the memory of a device whose name leaves it open."""
 UNDECIDED = "interval-reaches-capacity"
 """Rule of a need whose range reaches the capacity: a run decides."""
 WEIGHT_CACHE = "fp8-weight-cache"
@@ -336,6 +338,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     firm = outcome in ("fits", "starved", "does_not_fit")
     device = _unsure(estimate, recipe.unpriced_bytes) if firm and not _starts(case, estimate) else ()
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
+    if estimate.memory_decides and outcome == "depends":
+        unsure = (Remark(MEMORY_UNSAID, "error", estimate.provenance.cautions[0], fix="--hardware NAME"),)
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
@@ -347,7 +351,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
         title=recipe.title,
         framework=case.scenario.framework.name,
         dialect=recipe.dialect,
-        outcome="cannot_tell" if unsure else outcome,
+        outcome="cannot_tell" if unsure and outcome != "depends" else outcome,
         passed=passed,
         reasons=reasons,
         remarks=_ordered(

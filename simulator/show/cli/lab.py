@@ -156,7 +156,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
     learned = None
     if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
-        rows = [row for row in record.rows() if row.hardware == values["hardware"]]
+        rows = [row for row in record.rows() if row.hardware in (values["hardware"], hardware.name)]
 
         def ranked_again(file: str) -> Sequence[Estimate]:
             return rank(question.changed(calibration=file)).estimates

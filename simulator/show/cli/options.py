@@ -266,14 +266,18 @@ class Setting(Parsed):
 class SpecName(Parsed):
     """Name of a shipped spec, for which an alias stands too, or a path; both complete in the shell."""
 
-    def __init__(self, kind: SpecKind) -> None:
+    def __init__(self, kind: SpecKind, *, asks: bool = False) -> None:
         super().__init__("NAME|PATH", self.spec)
-        self.kind = kind
+        self.kind, self.asks = kind, asks
 
     def spec(self, text: str) -> str:
-        """Return the text with aliases replaced by shipped names."""
+        """Return the text with shipped names for aliases; what `asks` keeps one that leaves a device's memory open."""
+        from simulator.question.specs.names import names_of_other_memory
+
         if self.kind == "model":
             return self._shipped(text)
+        if self.asks and names_of_other_memory(self.kind, text):
+            return text
         return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
 
     def _shipped(self, text: str) -> str:
@@ -494,7 +498,7 @@ def left_to_default(ctx: click.Context, name: str) -> bool:
 def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | None:  # noqa: PLR0911  one per kind
     match setting.kind:
         case "model" | "hardware":
-            return SpecName(setting.kind)
+            return SpecName(setting.kind, asks=True)
         case "count" | "number":
             low, high = setting.low, setting.high
             return WholeList(low, high, distinct=True) if many else Whole(low, high, of_tokens=setting.of_tokens)

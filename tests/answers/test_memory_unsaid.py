@@ -1,0 +1,110 @@
+"""A device's name that several memories share, such as V100 (16 or 32 GB): no firm verdict where they tell it apart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.question.specs.names import hardware_names, known_names, names_of_other_memory, shipped_name
+from tests.cli.running import run
+
+DENSE: dict[str, Any] = {
+    "model": "llama3.1-8b",
+    "devices": 8,
+    "stack": "default",
+    "tensor_parallel": 8,
+    "micro_batch_size": 1,
+    "seq_length": 4096,
+    "global_batch_size": 8,
+}
+"""Needs about 25 GiB of a V100 or A100; of 40,960 tokens 44 or more of an A100."""
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("v100", ("v100-sxm-32g",)),
+        ("Tesla V100", ("v100-sxm-32g",)),
+        ("V100-SXM2", ("v100-sxm-32g",)),
+        ("a100", ("a100-sxm-40g",)),
+        ("A100-SXM4", ("a100-sxm-40g",)),
+        ("a100-pcie", ("a100-pcie-40g",)),
+        ("dgx-a100", ("a100-sxm-40g",)),
+        ("NVIDIA H100", ("h100-nvl-94g",)),
+        ("bi150", ("bi150-32g",)),
+        ("BI-V150", ("bi150-32g",)),
+        ("天垓150", ("bi150-32g",)),
+        ("Ascend 910B", ("ascend-910b-280t-32g",)),
+        ("a100-80gb", ()),
+        ("p4d.24xlarge", ()),
+        ("h100-sxm", ()),
+        ("910b4", ()),
+        ("h200", ()),
+        ("no-such-device", ()),
+    ],
+)
+def test_what_a_name_leaves_open(name: str, others: tuple[str, ...]) -> None:
+    assert names_of_other_memory("hardware", name) == others
+
+
+def test_shipped_names_say_their_memory_and_other_names_never_lead_to_themselves() -> None:
+    assert not any(names_of_other_memory("hardware", name) for name in hardware_names())
+    for name in known_names("hardware"):
+        assert shipped_name("hardware", name) not in names_of_other_memory("hardware", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "other", "verdict"),
+    [("v100", "v100-sxm-16g", "v100-sxm-32g", "does_not_fit"), ("a100", "a100-sxm-80g", "a100-sxm-40g", "fits")],
+)
+def test_a_verdict_that_memories_tell_apart_depends(name: str, taken: str, other: str, verdict: str) -> None:
+    question = DENSE | ({"seq_length": 40960} if name == "a100" else {})
+    said, open_ = (simulator.estimate(hardware=each, **question) for each in (taken, name))
+    assert (said.verdict, open_.verdict) == (verdict, "depends")
+    assert not said.memory_decides
+    assert open_.memory_decides
+    assert open_.memory == said.memory
+    assert taken in open_.provenance.cautions[0]
+    assert other in open_.provenance.cautions[0]
+
+
+def test_a_verdict_that_holds_for_each_memory_is_firm() -> None:
+    small = DENSE | {"model": "llama3.2-1b"}
+    large = DENSE | {"model": "llama3.1-405b"}
+    assert [simulator.estimate(hardware="v100", **each).verdict for each in (small, large)] == ["fits", "does_not_fit"]
+
+
+def test_a_layout_that_nobody_said_is_searched_for_each_memory() -> None:
+    question: dict[str, Any] = {"model": "llama3.1-8b", "devices": 8, "seq_length": 4096, "global_batch_size": 64}
+    large = simulator.estimate(hardware="a100", **question)
+    small = simulator.estimate(hardware="a100-sxm-40g", **question)
+    assert large.memory.device_bytes > small.memory.capacity_bytes
+    assert (large.verdict, small.verdict) == ("fits", "fits")
+
+
+def test_the_command_line_keeps_a_name_that_leaves_a_memory_open() -> None:
+    options = "--model llama3.1-8b --devices 8 --stack default --tp 8 --micro-batch-size 1 --seq-length 4096"
+    for name, said in (("v100", "depends: needs"), ("v100-32gb", "fits: needs")):
+        result = run("estimate", *options.split(), "--global-batch-size", "8", "--hardware", name)
+        assert said in result.stdout, result.output
+        assert ("The memory is not said" in result.stdout) == (name == "v100")
+
+
+RECIPE = """#!/bin/bash
+#SBATCH --gres=gpu:{device}:8
+torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --tensor-model-parallel-size 8 --num-layers 32 \
+  --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 \
+  --micro-batch-size 1 --global-batch-size 8 --fp16 --vocab-size 32000 --train-iters 100 --mock-data
+"""
+
+
+@pytest.mark.parametrize(("device", "outcome"), [("v100", "depends"), ("v100-16g", "does_not_fit")])
+def test_a_check_of_a_recipe_that_names_the_device_depends_too(device: str, outcome: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text(RECIPE.format(device=device))
+    for results in (simulator.check(file).results, simulator.check(file, hardware=device).results):
+        (checked,) = results
+        assert checked.outcome == outcome
+        assert not checked.passed
+        assert ("memory-unsaid" in {remark.rule for remark in checked.remarks}) == (outcome == "depends")
