@@ -67,8 +67,7 @@ _HOMES = {
     "question.specs.catalogue": "load_hardware load_model",
     "recipes.check.verdict": "Checks",
     "search.space": "Ranking Space",
-}
-"""Public names by the module that they live in."""
+}  # public names by the module that they live in
 
 
 class _Notebook:

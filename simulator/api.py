@@ -54,8 +54,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "progress": ((Callable,), "a function"),
     "offers": ((Offer, str), "a list of offers"),
     "settings": ((Mapping,), "a mapping"),
-}
-"""Types of arguments that are no inputs of a question, with their words; of lists those of their members."""
+}  # types of arguments that are no inputs of a question, with their words; of lists those of their members
 AnyAnswer = Estimate | Ranking | Comparison | Explanation | Plan | Checks | Sweep
 """What `to_json` writes and `from_json` reads."""
 P = ParamSpec("P")
@@ -389,8 +388,7 @@ _READERS: Final[tuple[tuple[set[str], Callable[[Mapping[str, Any]], AnyAnswer]],
     ({"choices", "offers"}, _planned),
     ({"results", "gates"}, _checked),
     ({"outcomes", "table"}, _swept),
-)
-"""Readers of answers that hold several, by keys that they alone have."""
+)  # readers of answers that hold several, by keys that they alone have
 
 
 @spelled(OpenFields, over=True)

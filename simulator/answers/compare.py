@@ -206,8 +206,7 @@ _MECHANISMS: Final[Mapping[tuple[str, str], str]] = {
     ("pipeline_parallel", "activations"): "rank 0 holds up to {pipeline} micro batches in flight",
     **{(f"{size}_parallel", ""): _EXCHANGE for size in ("tensor", "context", "expert")},
     ("recompute", ""): "a layer that is run again is alive at once",
-}
-"""How an input makes a part larger, by both names; any part where none is named."""
+}  # how an input makes a part larger, by both names; any part where none is named
 
 
 def _mechanism(name: str, part: str, sides: tuple[_Side, _Side]) -> str:

@@ -33,8 +33,7 @@ _BELONGS_TO = {
     "recompute_method": "full",
     "recompute_layers": "full",
     "recompute_layer_list": "full",
-}
-"""The mode of recompute that each field refines."""
+}  # the mode of recompute that each field refines
 
 
 def estimate_command(estimate: Estimate, *, has_experts: bool) -> str:

@@ -132,8 +132,7 @@ _ENDS: Final[tuple[_Figure, ...]] = (
     lambda switch: -switch.need_bytes,
     lambda switch: -switch.speed_change,
     lambda switch: switch.speed_change,
-)
-"""Least and most memory, fastest and slowest."""
+)  # least and most memory, fastest and slowest
 
 
 def _worth(estimate: Estimate) -> _Figure:

@@ -72,8 +72,7 @@ _BOUND_RULES: Final[Mapping[str, tuple[str, Bound]]] = {
     "state": ("upper-bound", "state"),
     "length": ("upper-bound", "length"),
     "activations": ("activations-bound", ""),
-}
-"""Rules and bounds of flags that are not priced and only lower the need, by their weight."""
+}  # rules and bounds of flags that are not priced and only lower the need, by their weight
 
 
 LARGEST_OF_WORKLOAD: Final = {

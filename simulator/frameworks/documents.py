@@ -31,8 +31,7 @@ _MAXIMUM_KEYS: Final = 20_000
 _TOML_TEXT: Final = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)?|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
     re.DOTALL,
-)
-"""Quoted text, closed or not, and comments: dots in them separate no keys."""
+)  # quoted text, closed or not, and comments: dots in them separate no keys
 _TOML_CHAIN: Final = re.compile(
     rf'(?<![\w"-])(?:[\w-]++|")(?:[ \t]*+\.[ \t]*+(?:[\w-]++|")){{{_MAXIMUM_DEPTH}}}', re.ASCII
 )

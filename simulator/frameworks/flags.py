@@ -24,13 +24,11 @@ _RELEVANT: Final = re.compile(
     r"|optimizer|attention|batch|seq|hidden|layers|heads|vocab|mtp|quant|chunk|checkpoint_act|activation"
     r"|checkpointing|\dbit|memory|adapter|peft|freez|compile|galore|liger|full_?(?:param|fine|tun|train)|trainable"
     r"|tune_(?:full|method|mode|type)"
-)
-"""Words of flags that may change memory or speed, which outweigh `idle` words."""
+)  # words of flags that may change memory or speed, which outweigh `idle` words
 _DECISIVE: Final = re.compile(
     r"modules|parallel|dtype|quant|(?:max|seq|block|context)_(?:[a-z]{1,12}_)?len|optim(?:izer)?_(?:name|type)"
     r"|(?:ref|reference|reward|teacher|critic|draft)_model"
-)
-"""Words that outweigh `surely_idle` words: `modules_to_save`, `optimizer_name`, `data_max_length`."""
+)  # words that outweigh `surely_idle` words: `modules_to_save`, `optimizer_name`, `data_max_length`
 _CLOSE: Final = 0.9
 """Smallest similarity at which a name counts as a misspelling; high, since names of flags share many words."""
 

@@ -29,8 +29,7 @@ __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_
 _OTHER: Final = re.compile(
     r"-(distill|vl|vision|multimodal|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4"
     r"|mini|tiny|small|medium|large|nano|lite|flash|moe)\b"
-)
-"""Parts of a name that mark another network, or other weights, than the model whose name it begins with."""
+)  # parts of a name that mark another network, or other weights, than the model whose name it begins with
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models with the sizes of LLaMA-7B but another vocabulary, which sizes cannot identify."""
 _SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")

@@ -17,8 +17,7 @@ from simulator.frameworks.flags import plain
 
 _TRAINS: Final = re.compile(
     r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf|distill|orpo|simpo|reinforce|(?<![a-z])rl(?![a-z])"
-)
-"""Parts of the name of a program that trains, whatever else it does."""
+)  # parts of the name of a program that trains, whatever else it does
 _ROWS: Final = read_table(__file__, "_purposes")
 
 
@@ -46,8 +45,7 @@ _DATA: Final = re.compile(r"-o$|--(?:in|out|save)[_a-z]*$")
 """An option before a file of data, which is no configuration."""
 _CHOICE: Final = re.compile(
     r"\w+=(?!\S*eval)(?:\S*/)?(?:fine-?tun|(?:pre|post)?-?train(?!ed)|sft|dpo|grpo|rlhf)", re.ASCII
-)
-"""A choice among configurations, of which one that trains is taken: `recipes=fine-tuning/x`."""
+)  # a choice among configurations, of which one that trains is taken: `recipes=fine-tuning/x`
 _SPREADS: Final = re.compile(r"--?(?:nnodes|nproc[-_]per[-_]node|num[-_](?:nodes|gpus))(?![\w-])")
 """An option of a program that starts others, with a number of nodes or of processes per node."""
 _HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")

@@ -164,8 +164,7 @@ _CALLED: Final[Mapping[str, Callable[..., Any]]] = {
     "enumerate": lambda items: list(enumerate(items)),
     "range": _ranged,
     "zip": lambda *items, **_: list(zip(*items, strict=False)),
-}
-"""Built-in functions that are evaluated if all their arguments are known."""
+}  # built-in functions that are evaluated if all their arguments are known
 _COPIES: Final = ("replace", "deepcopy", "copy", "dataclasses.replace", "copy.deepcopy", "copy.copy")
 _MODULE: Final = "importlib.import_module"
 WRONG: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError, OverflowError)

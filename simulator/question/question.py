@@ -213,8 +213,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     **dict.fromkeys(("options", "model_fields"), ((Mapping,), "a mapping")),
     **dict.fromkeys(("stage_layers", "chunk_layers"), ((list, tuple, range), "a list of whole numbers")),
     "optimizer": ((str,), "a word"),
-}
-"""Types of inputs that no setting checks, with their words."""
+}  # types of inputs that no setting checks, with their words
 
 
 def _plain(name: str, value: Any) -> Any:

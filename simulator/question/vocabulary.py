@@ -47,8 +47,7 @@ _WRITTEN_AS = {
     **{f"torch --stack {name}": (name,) for name in ("axolotl", "peft", "torchtune", "trl", "unsloth")},
     "megatron": ("megatron-lm", "megatron-core", "mcore", "nemo", "bridge", "megatron-bridge", "mindspeed", "primus"),
     "paddle": ("paddlenlp", "paddleformers", "paddlefleet", "ernie", "erniekit"),
-}
-"""Names of trainers, by the framework and the stack that stand for them."""
+}  # names of trainers, by the framework and the stack that stand for them
 
 
 def framework_hint(word: str) -> str:

@@ -364,8 +364,7 @@ _ADAPTED: Final = {
     "all": "every linear layer",
     "attention": "attention's linear layers",
     "query_value": "queries and values",
-}
-"""Words for the targets of adapters (`adapter_targets`)."""
+}  # words for the targets of adapters (`adapter_targets`)
 
 
 def _cautions(scenario: Scenario) -> Iterator[str]:

@@ -575,8 +575,7 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "layers_recomputed": _refused_layers,
     "modules": _refused_modules,
     "offloaded_modules": _refused_offload,
-}
-"""Figures in messages beside the fields of the layout."""
+}  # figures in messages beside the fields of the layout
 
 
 class _Figures(dict[str, object]):

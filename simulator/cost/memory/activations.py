@@ -90,8 +90,7 @@ _OUTPUT_SPREADS: Final[Mapping[str, Spread]] = {
     "replicated": "sequence",
     "expert_column": "copies_tensor",
     "expert_row": "copies",
-}
-"""Spread of a product's outputs over ranks, by how its weight is split."""
+}  # spread of a product's outputs over ranks, by how its weight is split
 
 
 @of_work

@@ -189,8 +189,7 @@ _OUTPUTS: Mapping[Split, Spread] = {
     # Partial sums of every rank, before the scatter.
     "row": "whole",
     "replicated": "sequence",
-}
-"""Spread of a product's output, by how its weight is split."""
+}  # spread of a product's output, by how its weight is split
 
 
 def _saved_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:

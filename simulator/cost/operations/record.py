@@ -241,8 +241,7 @@ _TENSORS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "moe_act": _EXPERT_INPUTS,
         "fused_group_mlp": _EXPERT_INPUTS | {"dispatched_tokens", "experts_product"},
     }
-)
-"""Names of the tensors that each module saves in any layer."""
+)  # names of the tensors that each module saves in any layer
 
 
 @lru_cache(maxsize=256)

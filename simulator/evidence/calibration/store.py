@@ -250,8 +250,7 @@ def difference_unit(variance: float, *scatter: float) -> Unit:
 _SIZES = (
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("virtual_stages", "micro_batch_size"),
-)
-"""Sizes of a layout that a calibration has a range of; others follow from them and from the devices."""
+)  # sizes of a layout that a calibration has a range of; others follow from them and from the devices
 _SPLITS = 3  # the first of them, which are features of a run above 1
 PLACE = (*_SIZES, "recompute", "recompute_method", "offload", "zero_stage", "sequence_parallel")
 """Fields of a layout that decide its place beside measured runs: layouts with equal ones share a place."""

@@ -18,16 +18,14 @@ _ENGINE: Final = {
     "offload_param_device": "zero_optimization.offload_param.device",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "deepspeed_config_file": "deepspeed",
-}
-"""Keys of DeepSpeed's section, and the trainer's or DeepSpeed's own keys that they stand for."""
+}  # keys of DeepSpeed's section, and the trainer's or DeepSpeed's own keys that they stand for
 _SHARDS: Final = {
     **dict.fromkeys(("full_shard", "1"), "full_shard"),
     **dict.fromkeys(("shard_grad_op", "2"), "shard_grad_op"),
     **dict.fromkeys(("no_shard", "3"), ""),
     **dict.fromkeys(("hybrid_shard", "4"), "hybrid_shard"),
     **dict.fromkeys(("hybrid_shard_zero2", "5"), "hybrid_shard_zero2"),
-}
-"""FSDP strategies by name or number, as the trainer's `fsdp` spells them."""
+}  # FSDP strategies by name or number, as the trainer's `fsdp` spells them
 
 
 def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:

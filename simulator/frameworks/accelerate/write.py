@@ -23,8 +23,7 @@ _NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention", "optimizer",
 _OPTIMIZERS: Final = {
     **dict.fromkeys(("lion", "paged_lion", "paged_adamw"), "{}_32bit"),
     **dict.fromkeys(("adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"), "{}"),
-}
-"""The trainer's words by optimizer (transformers 5.23.0, training_args.py, `OptimizerNames`)."""
+}  # the trainer's words by optimizer (transformers 5.23.0, training_args.py, `OptimizerNames`)
 _LAID_OUT: Final = ("data_parallel", "stage_layers", "zero_stage", "recompute", "recompute_method", "recompute_layers")
 
 

@@ -44,8 +44,7 @@ _RECIPES: Final = ("recipe", "recipe._target_")
 _PREDICTING: Final = (
     *("qwen3_5_text", "qwen3_5_moe_text", "nemotron_h", "deepseek_v4", "deepseek_ref"),
     *("step3p7", "minimax_m3", "minimax_m3_vl_text"),
-)
-"""Architectures whose prediction layers its own classes build and train (`components/models/*/mtp.py`)."""
+)  # architectures whose prediction layers its own classes build and train (`components/models/*/mtp.py`)
 _KNOWN: Final = {
     "model._target_": ("NeMoAutoModelForCausalLM", "NeMoAutoModelForImageTextToText", "build_gpt2_model"),
     **dict.fromkeys(
@@ -55,14 +54,12 @@ _KNOWN: Final = {
             "FinetuneRecipeForVLM",
         ),
     ),
-}
-"""Classes that train a decoder of text, or one with an encoder of images."""
+}  # classes that train a decoder of text, or one with an encoder of images
 
 
 _STARTED: Final = re.compile(
     r"(?:.*/)?examples/[lv]lm_\w+/\w+\.py|nemo_automodel\.\S+|(?:.*/)?nemo_automodel/recipes/[lv]lm/\w+\.py"
-)
-"""Programs that train by a configuration file."""
+)  # programs that train by a configuration file
 
 
 def is_launch(launch: LaunchCommand) -> bool:

@@ -56,8 +56,7 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
 _OF_TRAINER: Final = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
-}
-"""Keys whose value the Trainer compares with a flag of its own, which it takes for `auto`."""
+}  # keys whose value the Trainer compares with a flag of its own, which it takes for `auto`
 
 
 def _compare(arguments: Arguments, key: Key) -> None:
@@ -111,8 +110,7 @@ _SECTIONS_OFF: Final = frozenset(
         *("scheduler", "flops_profiler", "tensorboard", "wandb", "csv_monitor", "comms_logger"),
         *("activation_checkpointing", "aio"),
     ]
-)
-"""Sections on monitoring, or on features that a trainer's model does not use."""
+)  # sections on monitoring, or on features that a trainer's model does not use
 _SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types"])
 
 

@@ -21,8 +21,7 @@ _KINDS: Final = {
     "qwen2.5vl": ("qwen2_5_vl",),
     "qwen3vl": ("qwen3_vl", "qwen3_5"),
     "gemma3vl": ("gemma3",),
-}
-"""Encoders of `--model-arch`, which stands for Qwen3.5 too."""
+}  # encoders of `--model-arch`, which stands for Qwen3.5 too
 
 
 def bridged(arguments: Arguments, run: Recipe, _: LaunchCommand | None) -> Recipe:

@@ -28,8 +28,7 @@ _EAGER: Final = {
     "repeat_kv": "true",
     "release_grads": "true",
     "loss_bytes_per_logit": "14",
-}
-"""`RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads."""
+}  # `RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads
 _LENGTH: Final = "train.max_seq_length"
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""

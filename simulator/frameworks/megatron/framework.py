@@ -52,8 +52,7 @@ _CLASS: Final = re.compile(r"(?:torch|[A-Z]\w{1,40})\.(?=[a-z])")
 _INTERLEAVED: Final = (
     *("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"),
     "num_virtual_stages_per_pipeline_rank",
-)
-"""Arguments of which an interleaved pipeline sets one."""
+)  # arguments of which an interleaved pipeline sets one
 _TYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 
 

@@ -179,8 +179,7 @@ _ALL: Final = 2**31  # limit of deferred micro batches where none is stated
 _LORA_TARGETS: Final = (
     frozenset(("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
     frozenset(("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
-)
-"""All linear layers, by the core's and the legacy modules' names."""
+)  # all linear layers, by the core's and the legacy modules' names
 _LORA_OF_ATTENTION: Final = (frozenset(("linear_qkv", "linear_proj")), frozenset(("query_key_value", "dense")))
 """The linear layers of attention, likewise."""
 _CONTEXT_KINDS: Final = {
@@ -192,8 +191,7 @@ _CONTEXT_KINDS: Final = {
     "ulysses_cp_algo": "all_to_all",
     "hybrid_cp_algo": "all_to_all_ring",
     "kvallgather_cp_algo": "all_gather",
-}
-"""Exchanges by the names of Megatron (`--cp-comm-type`) and MindSpeed (`--context-parallel-algo`)."""
+}  # exchanges by the names of Megatron (`--cp-comm-type`) and MindSpeed (`--context-parallel-algo`)
 
 
 def set_layout(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:

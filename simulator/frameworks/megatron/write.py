@@ -18,8 +18,7 @@ from simulator.question.scenario.scenario import Scenario
 _NAMED: Final = (
     *("expandable_segments", "flash_attention", "optimizer_dtype", "cp_communication", "cp_inner_degree"),
     *("fp8_recipe", "fp4_recipe", "expert_dispatch", "splits_last_backward", "optimizer"),
-)
-"""Switches without a row that are written here."""
+)  # switches without a row that are written here
 _OF_LATER_CORES: Final = (*CAPTURED_SWITCHES, "offloaded_modules")
 """Switches that MindSpeed-LLM's core has no flags for."""
 _MINDSPEED: Final = "mindspeed-llm"

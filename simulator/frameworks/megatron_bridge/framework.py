@@ -44,8 +44,7 @@ _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "fp8_mx": ("bf16", "fp8-format=e4m3", "fp8-recipe=mxfp8"),
     "fp8_sc": ("bf16", "fp8-format=e4m3", "fp8-recipe=blockwise"),
     "nvfp4": ("bf16", "fp4-format=e2m1"),
-}
-"""Megatron-LM's words for `--compute_dtype` (`utils/precision.py`)."""
+}  # Megatron-LM's words for `--compute_dtype` (`utils/precision.py`)
 _CUTS: Final = ("stage_layers", "chunk_layers")
 _RECOMPUTE: Final = ("recompute", "recompute_modules", "recompute_method", "recompute_layers")
 _WHOLE: Final = {"optimizer_dtype": "fp32", "master_weight_dtype": "fp32"}
@@ -223,8 +222,7 @@ _SHORT: Final = (
     {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size"}
     | {"vp": "virtual_pipeline_model_parallel_size", "ep": "expert_model_parallel_size", "sl": "seq_length"}
     | {"etp": "expert_tensor_parallel_size", "gb": "global_batch_size", "mb": "micro_batch_size"}
-)
-"""Flags that stand for keys (`COMMON_OVERRIDE_FIELDS`), of which batches are the training's, the others the model's."""
+)  # flags that stand for keys (`COMMON_OVERRIDE_FIELDS`), of which batches are the training's, the others the model's
 _IDLE: Final = re.compile(
     r"recipe|mode|step[-_]func|dataset|lr|min_lr|warmup_iters|max_steps|ms|pretrained_checkpoint|save\w+|load_dir"
     r"|deterministic|dump[-_]env|hf_path|per_split_data_args_path|data_paths|finetune_lr|lr_warmup_iters|train_iters"

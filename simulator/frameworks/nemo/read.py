@@ -30,8 +30,7 @@ _SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
     ("actor", "trainer"): "training on preferences by PPO, with a model that generates, is not modelled",
     ("trainer", "dpo"): "training on preferences under a frozen copy of the model is not modelled",
     ("trainer", "knowledge_distillation"): "a second model beside the one that is trained is not priced",
-}
-"""Sections of the configurations in examples/multimodal of NeMo 8cfedd7 and examples/nlp/gpt/conf of NeMo-Aligner."""
+}  # sections of the configurations in examples/multimodal of NeMo 8cfedd7 and examples/nlp/gpt/conf of NeMo-Aligner
 _KEYS: Final = {
     "virtual_prompt_style": "prompts or adapters in front of frozen layers are not priced",
     "vision_pretraining_type": "a vision model is not modelled",
@@ -90,8 +89,7 @@ _SIZES: Final = frozenset(
         *("max_position_embeddings", "make_vocab_size_divisible_by", "override_vocab_size", "qk_layernorm"),
         *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "rotary_percentage", "add_qkv_bias"),
     ]
-)
-"""Keys taken from the weights' own configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)."""
+)  # keys taken from the weights' own configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)
 
 
 def restored_sizes(path: Path, keys: Iterable[Key]) -> list[Key]:
@@ -141,8 +139,7 @@ _SPECIAL: Final = (
     *("num_nodes", "devices", "num_gpus_per_node", "nnodes", "nproc_per_node", "precision", "mixed_precision", "fp8"),
     *("grad_sync_dtype", "megatron_amp_O2", "fsdp", "type", "activation", "bias", "num_query_groups", "name", "dim"),
     *("share_embeddings_and_output_weights", "_target_", "overlap_p2p_comm", "peft_scheme", "adapter_dim"),
-)
-"""Keys with code of their own."""
+)  # keys with code of their own
 _PADDLE: Final = frozenset(["per_device_train_batch_size", "tensor_parallel_degree", "fp16_opt_level"])
 """Keys of Paddle's trainers, whose files may have similar sections."""
 _CLASS: Final = re.compile(
@@ -151,8 +148,7 @@ _CLASS: Final = re.compile(
 )
 _OTHER_MODEL: Final = re.compile(
     r"vision|vit|image|video|audio|speech|projector|teacher|draft|reward|critic|reference|ref_policy"
-)
-"""Parts of the path of a model beside the trained one."""
+)  # parts of the path of a model beside the trained one
 _OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
 """Parts of the path of keys that do not concern training."""
 _PRECISIONS: Final = ("precision", "mixed_precision")
@@ -180,8 +176,7 @@ _PARTS: Final = {
     "fp4_format": ("fp4_param_gather", "fp4_recipe"),
     "cpu_offloading": ("cpu_offloading_weights", "cpu_offloading_activations", "cpu_offloading_num_layers"),
     "tp_comm_overlap": ("tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_overlap_cfg"),
-}
-"""Flags that only configure another one, and have no effect where that one is off."""
+}  # flags that only configure another one, and have no effect where that one is off
 
 
 def read_filled(

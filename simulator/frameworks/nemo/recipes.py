@@ -168,8 +168,7 @@ def _class(part: Instance) -> str:
 
 _PARTIAL_OR_RECIPES: Final = re.compile(
     r"recipes\b|^configs\b|^utils\b|mixed_precision|flex_dispatcher|comm_overlap|token_drop|cuda_graph"
-)
-"""Modules that recipes are made of; the modules that they configure are not read."""
+)  # modules that recipes are made of; the modules that they configure are not read
 _RECIPE: Final = re.compile(r"[a-z]\w*_config")
 _DEFINED: Final = re.compile(r"^(?:def \w+_config\(|\w+_config = \w)", re.MULTILINE)
 _SETUP: Final = re.compile(r"_(?P<devices>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8\w{2}|nvfp4)")
@@ -429,8 +428,7 @@ _HYBRID: Final = frozenset(
         *("gated_linear_unit", "position_embedding_type", "make_vocab_size_divisible_by", "max_position_embeddings"),
         "share_embeddings_and_output_weights",
     ]
-)
-"""Keys that restate a shipped hybrid model with the same layers and width."""
+)  # keys that restate a shipped hybrid model with the same layers and width
 
 
 def read_python(arguments: Arguments, recipe: PythonRecipe) -> Recipe:

@@ -23,26 +23,22 @@ _BRIDGE: Final = table_of("bridge")
 _NEMO: Final = table_of("nemo")
 _RENAMED: Final = {
     f"decoder_{end}_pipeline_num_layers": f"num_layers_in_{end}_pipeline_stage" for end in ("first", "last")
-}
-"""Fields of Megatron's own configuration by the names of their flags, where these differ."""
+}  # fields of Megatron's own configuration by the names of their flags, where these differ
 _TITLE: Final = "Megatron-Bridge"
 _SECTIONS: Final = {
     "train": ("global_batch_size", "micro_batch_size"),
     "ddp": ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
     "optimizer": ("optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer"),
-}
-"""Keys outside the section `model`."""
+}  # keys outside the section `model`
 _IMPLIED: Final = frozenset(
     ("group_query_attention", "transformer_impl", "moe_grouped_gemm", "max_position_embeddings")
-)
-"""Flags that other keys imply, that this recipe has anyway, or that set nothing in it."""
+)  # flags that other keys imply, that this recipe has anyway, or that set nothing in it
 _INSTEAD: Final[dict[str, dict[str, Any]]] = {
     "swiglu": {"gated_linear_unit": True, "activation_func": "silu"},
     "disable_bias_linear": {"add_bias_linear": False},
     "untie_embeddings_and_output_weights": {"share_embeddings_and_output_weights": False},
     "recompute_activations": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
-}
-"""Keys that replace flags."""
+}  # keys that replace flags
 _LAID_OVER: Final = "pretrain(process_config_with_overrides(vanilla_gpt_pretrain_config(), THIS_FILE), forward_step)"
 _PRECISIONS: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
 

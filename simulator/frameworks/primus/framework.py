@@ -41,8 +41,7 @@ _RENAMED: Final = {"fp8": "fp8_format"}
 _BASES: Final = ("primus/configs/modules/", "primus/configs/models/megatron/language_model.yaml")
 _DEFAULTS: Final = {
     name: flag.default if flag.file.startswith(_BASES) else "" for name, flag in table_of("primus").items()
-}
-"""Values that Primus' own files set for every model, which count as defaults; those of a model's file do not."""
+}  # values that Primus' own files set for every model, which count as defaults; those of a model's file do not
 _TABLE: Final = FlagTable(
     {
         name: dataclasses.replace(flag, default=_DEFAULTS.get(name, flag.default))

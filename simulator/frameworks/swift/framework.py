@@ -33,8 +33,7 @@ _DEFAULTS: Final = (
     *("micro-batch-size=1", "global-batch-size=16", "recompute-granularity=selective", "use-distributed-optimizer"),
     *("cross-entropy-loss-fusion", "attention-backend=flash", "use-flash-attn", "swiglu", "group-query-attention"),
     *("attention-dropout=0.0", "hidden-dropout=0.0"),
-)
-"""Defaults of `MegatronArguments` that change memory or speed."""
+)  # defaults of `MegatronArguments` that change memory or speed
 _TRAINER_DEFAULTS: Final = (
     *("tuner_type=lora", "per_device_train_batch_size=1", "gradient_checkpointing=true", "torch_dtype=bfloat16"),
 )

@@ -28,12 +28,10 @@ _SECTIONS: Final = frozenset(
         *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "model_init_kwargs"),
         *("dataset_mixer", "dataset_mixture", "dataset_kwargs"),
     )
-)
-"""Keys that hold a mapping, each read as one key."""
+)  # keys that hold a mapping, each read as one key
 _PREFERENCE: Final = re.compile(
     r"(?<![a-z])(dpo|kto|orpo|simpo|cpo|ppo|grpo|rloo|reward(?:_model(?:ing)?)?|rm)(?=v?\d*(?![a-z0-9]))"
-)
-"""Names of scripts and folders of training on preferences or rewards."""
+)  # names of scripts and folders of training on preferences or rewards
 _SAYS_ADAPTERS: Final = ("use_lora", "use_peft", "finetuning_type", "train_mode")
 """Words that state whether adapters are trained."""
 _LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
@@ -45,8 +43,7 @@ _SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
     "multi_gpu": _EIGHT,
     **{f"fsdp{version}": _EIGHT | {"use_fsdp": "use_fsdp"} for version in (1, 2)},
     **{f"zero{stage}": _EIGHT | {"use_deepspeed": "use_deepspeed", "zero_stage": str(stage)} for stage in (1, 2, 3)},
-}
-"""Options of accelerate in the configurations that TRL ships (`trl/accelerate_configs`), by name."""
+}  # options of accelerate in the configurations that TRL ships (`trl/accelerate_configs`), by name
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:

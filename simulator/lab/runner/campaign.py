@@ -31,8 +31,7 @@ _IDENTITY: Final = (
     *("model", "num_layers", "hardware", "framework", "options", "stack", "devices"),
     *WORKLOAD_COLUMNS,
     *LAYOUT_COLUMNS,
-)
-"""Columns of the question that was launched; the others hold its outcome."""
+)  # columns of the question that was launched; the others hold its outcome
 
 
 class RowsFile(Record):

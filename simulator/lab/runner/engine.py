@@ -225,8 +225,7 @@ _MEMORY: Final = re.compile(
     r"|std::bad_alloc|\bMemoryError\b"
     r"|CUDA error: out of memory|[Cc]uda failure.{0,8}out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|[Dd]etected \d+ oom[-_]kill event|[Oo]ut [Oo]f [Mm]emory: Killed process"
-)
-"""Memory that ran out: the device's in the frameworks' words and the libraries', and the host's."""
+)  # memory that ran out: the device's in the frameworks' words and the libraries', and the host's
 _KILLED: Final = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)|: task \d+: Killed\b")
 """Rank that SIGKILL ended, as torchrun and srun report it."""
 _RAISED: Final = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?::.*)?|what\(\):.*")
@@ -234,8 +233,7 @@ _RAISED: Final = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Er
 _AFTERMATH: Final = re.compile(
     r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|[Cc]onnection (?:reset|closed|refused)"
     r"|[Bb]roken pipe|[Ss]ocket closed"
-)
-"""Errors of other ranks and the launcher once one rank has failed."""
+)  # errors of other ranks and the launcher once one rank has failed
 _REFUSED: Final = re.compile(r"[\w./-]+\.py: error: .*|.*: (?:command not found|No such file or directory)")
 """Program that rejected its arguments, or is missing."""
 _SIGNS: Final = {
@@ -243,8 +241,7 @@ _SIGNS: Final = {
     "raised": _RAISED.fullmatch,
     "refused": _REFUSED.fullmatch,
     "killed": _KILLED.search,
-}
-"""Signs in lines that are not the trainer's; the first that matches counts."""
+}  # signs in lines that are not the trainer's; the first that matches counts
 _REASONS: Final = ("trainer", "raised", "followed", "refused", "launcher")  # signs of an error, the most telling first
 _KILLED_CODE: Final = 137
 _KILLED_TEXT: Final = "killed, perhaps out of the host's memory"

@@ -50,8 +50,7 @@ _CODE: Final = (
     "found = Backend(types.SimpleNamespace(backend=sys.argv[1], threads=1))\n"
     "free, whole = getattr(found.module, 'mem_get_info', lambda: (0, 0))()\n"
     "print(json.dumps({'name': found.name, 'memory_bytes': whole, 'count': found.module.device_count()}))\n"
-)
-"""Script that asks torch in a process of its own: this one never imports it, and holds no device while ranks run."""
+)  # script that asks torch in a process of its own: this one never imports it, and holds no device while ranks run
 
 
 class ReferenceEngine(Record, kw_only=True):
@@ -270,14 +269,12 @@ RECIPE_NAME: Final = "recipe.sh"
 _SAME: Final = (
     *("devices", "precision", "seq_length", "micro_batch_size", "global_batch_size", "tensor_parallel"),
     *("pipeline_parallel", "context_parallel", "expert_parallel", "zero_stage", "recompute"),
-)
-"""Columns of a log that must equal those of the launch."""
+)  # columns of a log that must equal those of the launch
 _MEMORY: Final = ("memory_mib", "memory_gib", "memory_reserved_mib", "memory_reserved_gib", "memory_kind")
 _FIGURES: Final = (
     *("tflops_per_device", "tokens_per_second_per_device", "step_time_ms", "step_time_s"),
     *("step_samples", "step_min_s", "step_max_s", "step_iqr_s", *_MEMORY, "evidence"),
-)
-"""Columns that a log measures."""
+)  # columns that a log measures
 _INTERVAL: Final = 2
 """Iterations per line of the log. Some versions report memory at the first line only, and in the first iteration the
 optimizer has no state yet: at an interval of 1 they would report a peak that is too low."""
@@ -286,8 +283,7 @@ _MOCK_TOKENS: Final = 4096  # token ids that Megatron-LM's mock data may hold
 _NEEDED: Final = {
     "MODEL_PATH": "folder or name of the model, with its config.json",
     "DATA_PATH": "training data in the trainer's own format",
-}
-"""Variables that the user has to set: these trainers have no mock data."""
+}  # variables that the user has to set: these trainers have no mock data
 
 
 class OutsideEngine(Record, kw_only=True):

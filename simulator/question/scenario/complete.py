@@ -65,8 +65,7 @@ def named(answers: Mapping[str, Any]) -> dict[str, Any]:
 _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "full": ("recompute_method", "recompute_layers", "recompute_layer_list"),
     "selective": ("recompute_modules",),
-}
-"""Fields that belong to one recompute mode."""
+}  # fields that belong to one recompute mode
 
 
 def layout_fields(answers: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:

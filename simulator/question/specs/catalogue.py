@@ -37,8 +37,7 @@ _JSON: Final = ".json"
 _COMMON: Final = late_pattern(
     r"(gpt2|gpt3-(?!175b)|gpt-[jn]|opt-(?!2)|codellama|deepseek-coder-6|internlm2\.5|baichuan2-13b|open-llama|yi-34b"
     r"|glm-4\.5$|mistral-(7b-v0\.3|small-[23])|phi-3(\.5|-medium)|pythia-(?!12b)|qwen1\.5-(?!4b))"
-)
-"""Beginnings of models whose sizes networks of other makers have too, with another vocabulary: known by name alone."""
+)  # beginnings of models whose sizes networks of other makers have too, with another vocabulary: known by name alone
 
 
 def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:

@@ -240,8 +240,7 @@ _FORMS: Final = {
     "string_too_short": "text",
     **dict.fromkeys(("tuple_type", "list_type"), "a list, such as [a, b]"),
     **dict.fromkeys(("dict_type", "mapping_type", "dataclass_type"), "a mapping, such as {key: value}"),
-}
-"""Forms of a value, by the kind of pydantic's error where it has another."""
+}  # forms of a value, by the kind of pydantic's error where it has another
 
 
 def _keys(kind: type[Frozen], steps: Sequence[int | str]) -> list[str]:

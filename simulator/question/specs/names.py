@@ -94,8 +94,7 @@ _VERSION_APART: Final = late_pattern(r"(?<=[a-z])-(?=\d)")
 _DASHED_POINT: Final = late_pattern(r"(?<=\d)-(?=\d-\d+b)")  # dash in place of a decimal point: `llama-3-1-8b`
 _BEGINNINGS: Final = late_pattern(
     r"^(nvidia|geforce|tesla|amd|instinct|huawei|ascend|iluvatar|standard|英伟达|华为|昇腾|天数智芯|天数)-?"
-)
-"""Makers and series before a device's name; a cloud's `Standard_`."""
+)  # makers and series before a device's name; a cloud's `Standard_`
 _SOCKET: Final = late_pattern(r"-?sxm\d?(?![a-z0-9])")
 """Socket in a device's name, of any generation: `A100-SXM4`, `H100SXM`."""
 _FORM: Final = late_pattern(r"-(oam|gpu|hbm\d\w?|tensor-core|server|mig)$")

@@ -460,8 +460,7 @@ _UNREAD: dict[str, CheckOutcome] = {
     "bound-decides": "not_modelled",
     LONGEST: "longest_does_not_fit",
     LONGEST_STATED: "longest_does_not_fit",
-}
-"""Outcomes by the rule of a remark on something unread or unpriced, which rules out a firm answer."""
+}  # outcomes by the rule of a remark on something unread or unpriced, which rules out a firm answer
 
 
 def _unread(remarks: Iterable[Remark]) -> CheckOutcome | None:

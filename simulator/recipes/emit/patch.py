@@ -177,8 +177,7 @@ _NEMO = {
     "recompute_granularity": "activations_checkpoint_granularity",
     "recompute_method": "activations_checkpoint_method",
     "recompute_num_layers": "activations_checkpoint_num_layers",
-}
-"""NeMo's names of Megatron's flags, where they differ."""
+}  # NeMo's names of Megatron's flags, where they differ
 
 
 def patched(

@@ -119,8 +119,7 @@ _OF_CHART: Final = re.compile(
     r"-[ ]name:[ ]*(\w{1,100})\n[ ]*value:[ ]*[\"']?"
     r"\{\{-?[ ]*(?:\$\w{1,100})?\.Values\.([\w.]{1,200})[ ]*-?\}\}[\"']?[ ]*$",
     re.MULTILINE | re.ASCII,
-)
-"""A container's variable in a template of Helm, and the value that it has."""
+)  # a container's variable in a template of Helm, and the value that it has
 _MOST_TEMPLATES: Final = 32
 
 

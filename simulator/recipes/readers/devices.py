@@ -22,8 +22,7 @@ _DIRECTIVE: Final = re.compile(r"#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
 _PAIR: Final = re.compile(
     r"(?<![\w./-])(?:(?P<name>[A-Za-z-][\w./-]*)[\"']?\s*[=:]\s*|(?P<option>--?[A-Za-z][\w-]*)\s+(?!-))"
     r"[\"']?(?P<value>[^\s\"'#;{}\[\]]+)"
-)
-"""Name and value of a line: `--gres=gpu:h100:8`, `-p h100`, `accelerators: "A100:8"`, `export GPU_TYPE=h100`."""
+)  # name and value of a line: `--gres=gpu:h100:8`, `-p h100`, `accelerators: "A100:8"`, `export GPU_TYPE=h100`
 _COMMENT: Final = re.compile(r"(?:^|\s)(?:#|//\s).*")
 _COUNT: Final = re.compile(r":\d{1,4}$|^(?:gpu|npu):")
 _PARTS: Final = re.compile(r"[/:|&,_.-]")

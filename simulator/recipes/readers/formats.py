@@ -38,14 +38,12 @@ _OVERRIDE: Final = re.compile(
     r"(?:~|\+{0,2})(?:(?:training|fine_tuning|peft)\.)?"
     r"(?P<path>(?:trainer|model|optim|optimizer|strategy|data|dataset|train|ddp)(?:\.\w+)+)(?P<equals>=|$)",
     re.ASCII,
-)
-"""A key that a command line sets, adds or removes."""
+)  # a key that a command line sets, adds or removes
 _SETTING: Final = re.compile(
     r"(?<![\w.])\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
     r"(?P<path>[a-z_]+(?:\.\w+)*)(?P<equals>=)",
     re.ASCII,
-)
-"""A key of Megatron-Bridge's configuration that a command line sets, but of parts that leave memory and speed alone."""
+)  # a key of Megatron-Bridge's configuration that a command line sets, but of parts that leave memory and speed alone
 
 
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:

@@ -280,8 +280,7 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
 _OTHER_KIND: Final = re.compile(
     r"must hold a mapping|nested deeper than|more than one YAML document| is not allowed|is not a finite number"
     r"|duplicate key|not valid YAML(?!: exceeded)|not valid JSON: (?!Exceeds)[A-Z]"
-)
-"""Errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates."""
+)  # errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates
 
 
 _LAUNCH_WORK: Final = 1_000_000  # units of work charged for the verdict on a launch

@@ -43,12 +43,10 @@ _TRAINING: Final = re.compile(r"train(?:ing|er)?_(?:args?|arguments|config|param
 _MODEL: Final = re.compile(r"model(?:_name(?:_or_path)?|_path|_config|_type|_id)?|base_model|pretrained_model\w*|arch")
 _RECORDED: Final = frozenset(
     ["total_time", "train_loss", "eval_loss", "log_history", "best_metric", "num_trainable_params", "total_flos"]
-)
-"""Keys of the results of a run, of which a configuration has none or one."""
+)  # keys of the results of a run, of which a configuration has none or one
 _IDLE: Final = re.compile(
     r"eval[a-z]*|inference[a-z]*|infer|generat[a-z]*|serv(?:e|ing)|quant\w*|tasks?|benchmark\w*|predict\w*|export|convert\w*"
-)
-"""Names of files, folders and sections for evaluation, generation, serving or conversion."""
+)  # names of files, folders and sections for evaluation, generation, serving or conversion
 _OTHER_BATCH: Final = re.compile(r"eval|valid|test|infer|generat|rollout|reward|ref_|max_num|num_batched|cache")
 _PROGRAM: Final = (
     r"torchrun[ \t\\]|accelerate[ \t]+launch|torch\.distributed\.(?:run|launch)\b|paddle\.distributed\.launch\b"
@@ -73,8 +71,7 @@ _QUIET: Final = re.compile(
     r"^[ \t]*(?:echo|printf|git|cp|mv|ls|cat|rm|mkdir|chmod|vim?|sed|grep|pip3?|uv[ \t]+pip|conda|apt|apt-get|test"
     r"|pkill|ps|\[|\[\[|sbatch|qsub|source|\.)(?=[ \t])"
     r"|\bp(?:ip3?|kill|grep)[ \t]|\bps[ \t]+(?:-|aux|ef)|grep[ \t]"
-)
-"""Lines that name a program without starting it."""
+)  # lines that name a program without starting it
 
 
 @functools.cache
@@ -210,8 +207,7 @@ _WITHIN: Final = re.compile(r"(?<![\w-])python[0-9.]*[ \t]+(?:-[a-zA-Z][ \t]+)?(
 """Python code in a shell script."""
 _TRAINER_CODE: Final = re.compile(
     r"(?<!Bpe)(?<!Piece)(?<!Unigram)(?<!Level)Trainer\(|trainer\.(?:train|fit)\(|(?<![\w.])pretrain\("
-)
-"""Calls that train a network; the trainers of tokenizers have names of their own."""
+)  # calls that train a network; the trainers of tokenizers have names of their own
 
 
 def python_that_trains(text: str) -> int:

@@ -23,8 +23,7 @@ _LEVELS: Final = {
         (", ", "?", "||", "&&", "|", "^", "&", "== !=", "<= >= < >", "<< >>", "+ -", "* / %", "**")
     )
     for sign in signs.split()
-}
-"""How strongly each operator binds."""
+}  # how strongly each operator binds
 _ASSIGNMENTS: Final = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
 _MAXIMUM_TOKENS: Final = 2000
 _MAXIMUM_DEPTH: Final = 60

@@ -396,8 +396,7 @@ _VARIABLES: Final = {
     "tasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
     "tasks_per_node": ("SLURM_NTASKS_PER_NODE",),
     "gpus_per_node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
-}
-"""Variables that Slurm sets, by the quantity that a `#SBATCH` line requests."""
+}  # variables that Slurm sets, by the quantity that a `#SBATCH` line requests
 
 
 def shell_text(argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
@@ -500,8 +499,7 @@ def submitted_variables(words: Sequence[Value], text: str) -> dict[str, Value]:
 
 _SELECT: Final = re.compile(
     r"^#PBS[ \t]+-l[ \t]*select=([1-9]\d{0,4})(?!\d|[^\n]*\+)(?:[^\n]*:mpiprocs=([1-9]\d{0,3}))?", re.MULTILINE
-)
-"""Number of chunks that a job requests, one per host, and processes per chunk."""
+)  # number of chunks that a job requests, one per host, and processes per chunk
 _HOSTS: Final = ("sort -u {}", "uniq {}", "cat {} | uniq", "cat {} | sort -u", "cat {} | sort | uniq")
 
 

@@ -104,8 +104,7 @@ _SILENT: Final = frozenset(["mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "
 _WITHOUT_EFFECT: Final = re.compile(
     r"mkdir|rm|cp|mv|ln|touch|chmod|chown|env|ls|sleep|wait|date|ulimit|shopt|:|true|pip3?|umask|find|xargs"
     r"|hostname|which|ray|module|nvidia-smi|npu-smi|ixsmi|trap"
-)
-"""Commands assumed to succeed and to change nothing else that matters."""
+)  # commands assumed to succeed and to change nothing else that matters
 
 
 def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:

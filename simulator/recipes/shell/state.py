@@ -58,8 +58,7 @@ _MAXIMUM_REMARKS: Final = 100
 _MOST_DIGITS: Final = 4  # most digits in the number of a parameter
 _FROM_OUTSIDE: Final = re.compile(
     r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
-)
-"""Names that the run sets, even where the script assigns them on some path."""
+)  # names that the run sets, even where the script assigns them on some path
 SURROUNDINGS: Final = re.compile(
     r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|mamba|setvars|set_env|modules?\b|venv|^/dev/|ssh-agent|pyenv"
     r"|spack|lmod|direnv)"

@@ -210,8 +210,7 @@ _WILD: Final = re.compile(r"\$\(.*\)|\$\(.*|`[^`]*`|\$\{[^}]*\}?|\$\w+|\$.?|\{[^
 """Parts of a path that stand for any text: holes and patterns."""
 _SCRIPT_FOLDER: Final = re.compile(
     r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse"
-)
-"""Commands and variables that yield the script's own folder, or one above it."""
+)  # commands and variables that yield the script's own folder, or one above it
 _ENTRY_WORK: Final = 50  # units of work per file that is copied or compared
 _LONGEST: Final = 1000  # most characters of a path
 _ANY: Final = "**"  # as a folder of a path: that folder and all below it
@@ -386,17 +385,14 @@ _LOG: Final = re.compile(r"log|out|res|err|stat|hist|trace|report|metric|te?mp|d
 """Names of variables that hold the path of what a command prints."""
 _WRITES: Final = re.compile(
     r"""["']\s*,\s*(?:mode\s*=\s*)?["'][rwax]\+?|write|dump|save|replace|rename|move|copy|unlink"""
-)
-"""Signs of a Python program that changes files."""
+)  # signs of a Python program that changes files
 _READERS: Final = re.compile(
     r"\[|awk|basename|bsdtar|chmod|chown|cmp|cut|diff|dirname|du|e?grep|file|find|git|head|jq|less|ls|md5sum|mkdir|more|readlink|realpath"
     r"|sort|stat|tail|tar|test|touch|tr|uniq|wc|which"
-)
-"""Commands that by themselves change no text of the files that they name."""
+)  # commands that by themselves change no text of the files that they name
 _CHECKS_OUT: Final = re.compile(
     "checkout|switch|restore|reset|pull|merge|rebase|stash|cherry-pick|revert|apply|am|submodule|lfs"
-)
-"""Commands of `git` that replace files."""
+)  # commands of `git` that replace files
 
 
 def change_files(files: Files, argv: Sequence[Value], line: int, stdin: Value | None) -> None:

@@ -45,8 +45,7 @@ _ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)
 _LAUNCHES: Final = re.compile(
     r"(?<![\w-])(?:torchrun|deepspeed|msrun|accelerate|python[0-9.]*|[\w-]+cli|swift|megatron|composer)(?![\w-])"
     r"|\.(?:py|sh|slurm|sbatch)(?!\w)"
-)
-"""Parts of a command's text that start a training."""
+)  # parts of a command's text that start a training
 _SCRIPT: Final = re.compile(r"\.py(?!\w)|(?<!\S)-m(?!\S)")  # the end of a launcher's own words
 _DEEPEST_CHOICE: Final = 4  # most nested choices within one text
 _FAILING: Final = frozenset(["command", "test_command", "subshell", "pipeline", "variable_assignment"])

@@ -48,8 +48,7 @@ _BRACED: Final = re.compile(
     r"\$\{(?P<length>#(?=[\w@*]))?(?P<name>\w+|[@*#?$-])(?:\[(?P<index>[^]]*)\])?"
     r"(?P<operator>:?[-=+?])?",
     re.ASCII,
-)
-"""The expansions in braces that are read, up to their operator's operand."""
+)  # the expansions in braces that are read, up to their operator's operand
 _SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 """A variable that an arithmetic expression sets."""
 _ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")  # an item of a list in arithmetic, which is not read

@@ -345,8 +345,7 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
         lambda: listing.keys_listing,
         "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
     ),
-}
-"""Type of the name that a command takes, what lists, and its help where that is not its short one."""
+}  # type of the name that a command takes, what lists, and its help where that is not its short one
 
 
 def _rank() -> click.Command:
@@ -396,8 +395,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
     "schema": ("List the keys of the JSON answers.", lambda: partial(_listing, "schema")),
     "trace": ("Count one stage's bytes without a device.", lambda: lab.trace_command),
     "validate": ("Launch the best layouts and compare.", lambda: lab.validate_command),
-}
-"""Short help of every command by name, and what builds it; only what is named is imported."""
+}  # short help of every command by name, and what builds it; only what is named is imported
 
 cli = MainCommand(
     "simulate",

@@ -136,8 +136,7 @@ _SWEPT = (
         Option("--force", "Replace a table that answers other questions."),
     ),
     Option("--output", "Table to write, .csv; rows are appended as questions are answered.", metavar="FILE"),
-)
-"""Options of how a sweep is worked off."""
+)  # options of how a sweep is worked off
 _PASSED_ON = ("output", "workers", "scheduler", "force", "min_fit_probability")
 _GONE = ("--shard", "--merge")
 """Options of sweeps that were shared out by hand; named until 0.7, so that old scripts are told what to do."""

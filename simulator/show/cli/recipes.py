@@ -47,8 +47,7 @@ _RECIPE = options.in_section(
         "Checkout of what a change is merged into: its .simulate.yaml and comments count, and what is new is shown.",
         metavar="FOLDER",
     ),
-)
-"""Options of how a recipe is read."""
+)  # options of how a recipe is read
 _GATES = options.in_section(
     "What passes",
     Option("--max-memory-fraction", "Share of the usable memory that may be needed.", options.percentage()),
@@ -67,8 +66,7 @@ _GATES = options.in_section(
     Option("--skip-non-recipes", "Pass over files that start no training."),
     Option("--exit-zero", "Exit 0 where a recipe fails."),
     Option("--baseline", "A stored --format json: what fails there fails no more.", metavar="FILE"),
-)
-"""Options of what passes a check."""
+)  # options of what passes a check
 _SIDES = (
     "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
     "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
@@ -295,8 +293,7 @@ _OVER_A_RECIPE = {
     "hardware": "Devices to price on, in place of those that the recipe names: shipped hardware or own YAML.",
     "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
     "devices": "Devices, instead of nodes.",
-}
-"""Help of an estimate's options where they apply to a recipe."""
+}  # help of an estimate's options where they apply to a recipe
 
 
 def check_command() -> click.Command:

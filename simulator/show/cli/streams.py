@@ -139,8 +139,7 @@ def tell(line: str) -> None:
 _OBEYED: Final = late_pattern(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff0-\uffff"
     r"\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
-)
-"""Characters that a terminal or a page obeys instead of showing: control, direction, zero width."""
+)  # characters that a terminal or a page obeys instead of showing: control, direction, zero width
 _COLOUR: Final = late_pattern(r"(\x1b\[[0-9;]*m)")
 _RUNNER_LINE: Final = late_pattern(r"^([ \t]*)::", re.MULTILINE)
 
@@ -178,8 +177,7 @@ _NO_TEXT: Final = frozenset(
         *("doc", "docx", "xls", "xlsx", "ppt", "pptx", "odt", "ods", "pdf", "rtf", "parquet", "ipynb"),
         *("png", "jpg", "jpeg", "gif", "svg", "webp", "zip", "gz", "tgz"),
     )
-)
-"""Suffixes of documents that no answer is written as."""
+)  # suffixes of documents that no answer is written as
 
 
 def form_of(ctx: click.Context, name: str) -> str:

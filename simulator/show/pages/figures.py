@@ -48,8 +48,7 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"),
     *("#d55e00", "#b8a800", "#8c8c8c", "#7a4fb5", "#3b7d4f"),
-)
-"""Colours that colour-blind readers (Okabe and Ito), and brightness on paper, tell apart."""
+)  # colours that colour-blind readers (Okabe and Ito), and brightness on paper, tell apart
 _OPEN = "#8c8c8c"  # colour of what no verdict holds for
 PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
 """Parts of a step whose FLOPs the model FLOPs count."""
@@ -147,8 +146,7 @@ _DOTS = (
     ("risky", "x", 7, _COLOURS[7]),
     ("recommended", "star", 12, _COLOURS[5]),
     ("nearest", "circle", 6, None),
-)
-"""Symbol, size and colour of each group of dots, the topmost last."""
+)  # symbol, size and colour of each group of dots, the topmost last
 
 
 def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) -> PlotlyFigure:

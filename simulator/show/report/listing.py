@@ -58,8 +58,7 @@ _LEAST_PROSE = 24  # fewest characters with which sentences stand beside the oth
 _NEVER_SPARED = frozenset(
     {"model", "hardware", "flag", "table", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"}
     | {f"{method}_{figure}" for method in get_args(TuningMethod) for figure in ("devices", "days")}
-)
-"""Columns that are never left out."""
+)  # columns that are never left out
 _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
 """Order of leaving out other columns, the highest first; 1 by default."""
 _IMAGE = (1024, 1024)  # pixels of the image whose tokens a listing of models has
@@ -197,8 +196,7 @@ _CLASSES = (
     "not_modelled: has an effect that is not priced; its weight says what `simulate check` then leaves out.",
     'verdict: any verdict. bound, activations: "does not fit". figure: nothing, it warns.',
     "A flag at its default, or off, counts as absent. A flag of no table leaves the verdict cannot_tell.",
-)
-"""Notes under a table of flags."""
+)  # notes under a table of flags
 
 
 def flags_listing(name: str | None = None) -> SpecListing:

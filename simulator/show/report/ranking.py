@@ -158,8 +158,7 @@ _CHOICES: tuple[tuple[str, EstimateCell, EstimateCell, int], ...] = (
     ),
     ("offload", lambda e: e.layout.offload, lambda _: "none", 0),
     ("layers by\nstage", lambda e: say.cut_text(e.layout), lambda _: "even", 55),
-)
-"""Header, cell, cell of the default, and order of leaving out."""
+)  # header, cell, cell of the default, and order of leaving out
 
 
 def _figure_columns(estimates: Sequence[Estimate], shown: Presentation) -> Iterator[Column]:

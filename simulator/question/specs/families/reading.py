@@ -205,8 +205,7 @@ _ABSENT: Final[Mapping[str, Callable[[int], int]]] = {
     "all": lambda _: 1,
     "all_but_first": lambda i: int(i > 0),
     "all_but_first_and_sixth": lambda i: int(i > 0 and (i + 1) % 6 != 0),
-}
-"""Number of a layer where the list is absent."""
+}  # number of a layer where the list is absent
 
 
 def _rotated_windows(config: Config, fields: Fields, _how: How) -> Fields:
@@ -588,8 +587,7 @@ _SLIDING: Final = {
     "sliding_key_value_heads": "num_key_value_heads",
     "sliding_head_dim": "head_dim",
     "sliding_value_head_dim": "v_head_dim",
-}
-"""Fields of sliding layers with those of other layers; equal ones are left out."""
+}  # fields of sliding layers with those of other layers; equal ones are left out
 
 
 def _refers(value: object) -> bool:
