@@ -14,6 +14,7 @@ from simulator.answers.lengths import largest
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
+from simulator.answers.unsaid import other_memories
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
 from simulator.question.frameworks.stacks import DEFAULT, METHOD_FRAMEWORK, lacking
@@ -99,7 +100,7 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     # What passes on the fewest devices is told: more are tried where nothing does.
     recomputed_pairs = (_further((x for x in each if "recompute" in x.axes), 3, marks) for each in pairs)
     smallest = next(filter(None, map(fitting, chain(_by_devices(wider), paired(), recomputed_pairs))), [])
-    is_open = base.open is not None
+    is_open = base.open is not None or bool(other_memories(case.question))
     return (*_best(changes, MOST_SHOWN, gates, is_open=is_open), *_best(smallest, MOST_WIDER, gates, is_open=is_open))
 
 

@@ -19,7 +19,7 @@ CheckOutcome = Literal[
     "unreadable",
     "skipped",
 ]
-"""`depends`: on switches that nobody said; `longest_does_not_fit`: the shortest samples fit and the longest, which the
+"""`depends`: on what nobody said; `longest_does_not_fit`: the shortest samples fit and the longest, which the
 recipe leaves open, do not; `cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it;
 `unreadable`: the file or its use is wrong; `skipped`: not a recipe, where such files are passed over."""
 FailingOutcome = CheckOutcome | Literal["stated_longest_does_not_fit"]

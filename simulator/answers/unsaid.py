@@ -27,7 +27,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import Priced
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
-from simulator.late import deferred, late_pattern
+from simulator.late import deferred
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
 from simulator.question.question import Question
@@ -353,9 +353,9 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[Hardw
     `judge` returns the estimate with the memory of another device. Figures stay those of the hardware that is taken.
     """
     word = _fitting_word(question, estimate)
-    for other in map(load_hardware, _other_memories(question)) if word in ("fits", "does not fit") else ():
+    for other in map(load_hardware, other_memories(question)) if word in ("fits", "does not fit") else ():
         usable = estimate.memory.capacity_bytes, other.usable_memory_bytes
-        if (word == "fits") == (usable[1] > usable[0]):  # more of what fits, or less of what does not, turns no verdict
+        if usable[1] >= usable[0] if word == "fits" else usable[1] <= usable[0]:  # such a memory turns no verdict
             continue
         if (with_other := _fitting_word(question, judge(other))) not in (word, ""):
             first, second = (f"{to_gib(each):.2f}" for each in usable)
@@ -364,7 +364,7 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[Hardw
                 f"on {other.name} it {with_other} ({second})"
             )
             known = replace(estimate.provenance, cautions=(caution, *estimate.provenance.cautions))
-            return replace(estimate, verdict="depends", provenance=known, memory_decides=True)
+            return replace(estimate, verdict="depends", provenance=known, other_memory=other.name)
     return estimate
 
 
@@ -375,15 +375,8 @@ def _fitting_word(question: Question, estimate: Estimate) -> str:
     return {"fits": "fits", "starved": "fits", "does_not_fit": "does not fit"}.get(estimate.verdict, "")
 
 
-def _other_memories(question: Question) -> Iterator[str]:
-    """Yield the hardware of other memory that the words which name a question's device mean as well."""
-    if question.recipe is None or question.origin("hardware").kind != "file":
-        yield from names_of_other_memory("hardware", str(question.stated("hardware")).partition("@")[0])
-    elif not _STATED_MEMORY.search(question.recipe.device_word.lower()):
-        for word in _APART.split(question.recipe.device_word):
-            for part in (word, *word.replace("_", "-").split("-")):
-                yield from names_of_other_memory("hardware", part)
-
-
-_APART: Final = late_pattern(r"[\s=/:|&,]+")  # what stands between words that name a device: `gres=gpu:a100:8`
-_STATED_MEMORY: Final = late_pattern(r"(?<![a-z\d])\d+gi?b?(?![a-z\d])")
+def other_memories(question: Question) -> tuple[str, ...]:
+    """Return the hardware of other memory that a question's word for its device means as well; of a file's words none."""
+    is_read = question.recipe is not None and question.origin("hardware").kind == "file"
+    name = str(question.stated("hardware")).partition("@")[0]
+    return () if is_read else names_of_other_memory("hardware", name)

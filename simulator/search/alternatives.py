@@ -29,6 +29,8 @@ from simulator.question.question import SEARCH, Question
 from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.names import names_of_other_memory
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.records import NamedTuple, replace
@@ -248,6 +250,11 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
         yield method.option, method.of(query)
     if query.scenario.groups:
         return
+    for other in map(load_hardware, names_of_other_memory("hardware", str(query.question.stated("hardware")))):
+        memory: dict[str, Any] = {"usable_memory": other.usable_memory, "memory_capacity": other.memory_capacity}
+        scenario = replace(query.scenario, hardware=replace(query.scenario.hardware, **memory))
+        named = query.question.changed(SEARCH, hardware=other.name)
+        yield f"--hardware {other.name}", replace(query, scenario=scenario, question=named)
     if (shorter := _shorter(query)) is not None:
         yield f"--seq-length {shorter.scenario.seq_length}", shorter
     if not lawful:

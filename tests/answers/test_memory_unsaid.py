@@ -62,8 +62,7 @@ def test_a_verdict_that_memories_tell_apart_depends(name: str, taken: str, other
     question = DENSE | ({"seq_length": 40960} if name == "a100" else {})
     said, open_ = (simulator.estimate(hardware=each, **question) for each in (taken, name))
     assert (said.verdict, open_.verdict) == (verdict, "depends")
-    assert not said.memory_decides
-    assert open_.memory_decides
+    assert (said.other_memory, open_.other_memory) == ("", other)
     assert open_.memory == said.memory
     assert taken in open_.provenance.cautions[0]
     assert other in open_.provenance.cautions[0]
@@ -103,8 +102,24 @@ torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --tensor-model-parallel-s
 def test_a_check_of_a_recipe_that_names_the_device_depends_too(device: str, outcome: str, tmp_path: Path) -> None:
     file = tmp_path / "train.sh"
     file.write_text(RECIPE.format(device=device))
-    for results in (simulator.check(file).results, simulator.check(file, hardware=device).results):
-        (checked,) = results
-        assert checked.outcome == outcome
-        assert not checked.passed
-        assert ("memory-unsaid" in {remark.rule for remark in checked.remarks}) == (outcome == "depends")
+    (checked,) = simulator.check(file, hardware=device).results
+    assert checked.outcome == outcome
+    assert not checked.passed
+    assert ("memory-unsaid" in {remark.rule for remark in checked.remarks}) == (outcome == "depends")
+
+
+def test_what_would_make_it_fit_names_the_other_memory_and_does() -> None:
+    question: dict[str, Any] = {"model": "llama3.1-8b", "devices": 8, "seq_length": 4096, "global_batch_size": 64}
+    ranking = simulator.rank(hardware="v100", **question)
+    assert not ranking.estimates
+    assert "--hardware v100-sxm-32g" in [remedy.change for remedy in ranking.remedies]
+    assert simulator.rank(hardware="v100-sxm-32g", **question).estimates
+
+
+def test_changes_that_are_proposed_fit_whatever_the_memory() -> None:
+    question = DENSE | {"tensor_parallel": 2, "micro_batch_size": 2, "seq_length": 8192, "global_batch_size": 64}
+    explained = simulator.explain(hardware="a100", **question)
+    assert explained.changes
+    assert {change.estimate.verdict for change in explained.changes} == {"fits"}
+    small = simulator.estimate(hardware="a100-sxm-40g", **question).memory.capacity_bytes
+    assert all(change.estimate.memory.device_bytes < small for change in explained.changes)

@@ -410,8 +410,8 @@ class Estimate(Workload, Tabular, kw_only=True):
     open: OpenRange | None = field(default=None, compare=False)
     """What nobody said of a run that exists; None where its stack is said, or the layout is recommended."""
 
-    memory_decides: bool = field(default=False, compare=False)
-    """Whether a memory that the device's name leaves open decides the verdict; `provenance.cautions` names it."""
+    other_memory: str = field(default="", compare=False)
+    """Hardware that the device's name means too, where its memory gives another verdict; a caution says which."""
 
     def __repr__(self) -> str:
         """Return one line: the question, the layout, the verdict."""

@@ -338,8 +338,9 @@ def _judged(case: Case, gates: Gates) -> Checked:
     firm = outcome in ("fits", "starved", "does_not_fit")
     device = _unsure(estimate, recipe.unpriced_bytes) if firm and not _starts(case, estimate) else ()
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
-    if estimate.memory_decides and outcome == "depends":
-        unsure = (Remark(MEMORY_UNSAID, "error", estimate.provenance.cautions[0], fix="--hardware NAME"),)
+    if estimate.other_memory and outcome == "depends":
+        fix = f"--hardware {estimate.hardware}, or {estimate.other_memory}"
+        unsure = (Remark(MEMORY_UNSAID, "error", estimate.provenance.cautions[0], fix=fix),)
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))

@@ -279,7 +279,7 @@ def open_lines(estimate: Estimate, *, full: bool = False) -> Iterator[str]:
     for switch in span.switches if full else ():
         counted = "" if switch.share is None else f"{100.0 * switch.share:.0f} % of "
         yield f"  {open_switch_text(switch)}: {counted}{switch.source}"
-    if estimate.verdict == "depends" and not estimate.memory_decides:
+    if estimate.verdict == "depends" and not estimate.other_memory:
         yield _deciding(estimate, span)
 
 
