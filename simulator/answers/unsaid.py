@@ -376,7 +376,7 @@ def _fitting_word(question: Question, estimate: Estimate) -> str:
 
 
 def other_memories(question: Question) -> tuple[str, ...]:
-    """Return the hardware of other memory that a question's word for its device means as well; of a file's words none."""
+    """Return the hardware of other memory that a question's word for its device means too; of a file's words none."""
     is_read = question.recipe is not None and question.origin("hardware").kind == "file"
     name = str(question.stated("hardware")).partition("@")[0]
     return () if is_read else names_of_other_memory("hardware", name)
