@@ -46,7 +46,7 @@ WORKED_OUT = {("Pricing", "figures"), ("PassSeconds", "forward_seconds"), ("Pass
 
 NOT_COMPARED = {
     *(("ThroughputEstimate", "schedule"), ("Estimate", "assumed")),
-    *(("Estimate", "question"), ("Estimate", "open"), ("Ranking", "question")),
+    *(("Estimate", "question"), ("Estimate", "open"), ("Estimate", "other_memory"), ("Ranking", "question")),
 }
 """Fields that two equal answers may differ in: how a step was run, and what else it could have been asked."""
 

@@ -135,7 +135,7 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
 
 def _add_mode(arguments: Arguments) -> None:
     """Add Firefly's mode (yangjianxin1/Firefly, train.py): all weights, adapters, or adapters over nested 4 bits."""
-    if arguments.has("source_max_len") and arguments.has("bits", "double_quant", "quant_type", "max_memory_MB"):
+    if arguments.has("source_max_len") and arguments.has("bits", "max_memory_MB"):
         _add_qlora(arguments)
     mode, kind = (arguments.text("lora_rank", name) for name in ("train_mode", "peft_type"))
     arguments.forget("lora_rank")

@@ -566,12 +566,12 @@ class ModelSpec(Frozen):
     @cached_property
     def layer_counts(self) -> Counter[LayerKind]:
         """Number of decoder layers of each kind, in order of appearance."""
-        return Counter(self.layers)
+        return _counts(self)
 
     @cached_property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Distinct kinds of layers in order of appearance, that of prediction modules included."""
-        return tuple(dict.fromkeys((*self.layer_counts, self.prediction_kind)))
+        return _kinds(self)
 
     @property
     def prediction_kind(self) -> LayerKind:
@@ -675,5 +675,15 @@ def _layers(model: ModelSpec) -> tuple[LayerKind, ...]:
 
 
 @lru_cache(maxsize=256)
+def _counts(model: ModelSpec) -> Counter[LayerKind]:
+    return Counter(model.layers)
+
+
+@lru_cache(maxsize=256)
 def _of_width(model: ModelSpec, width: int) -> ModelSpec:
     return replace(model, intermediate_size=width, intermediate_sizes=())
+
+
+@lru_cache(maxsize=256)
+def _kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
+    return tuple(dict.fromkeys((*model.layer_counts, model.prediction_kind)))
