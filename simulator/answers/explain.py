@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
 from simulator.answers.lengths import largest
+from simulator.answers.memories import other_memories
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
-from simulator.answers.unsaid import other_memories
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
 from simulator.question.frameworks.stacks import DEFAULT, METHOD_FRAMEWORK, lacking

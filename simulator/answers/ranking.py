@@ -9,7 +9,8 @@ from functools import partial
 
 from simulator.answers.cases import OF_DEVICES, Case, case_of, priceable, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
-from simulator.answers.unsaid import over_memories, over_open
+from simulator.answers.memories import over_memories
+from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
@@ -17,7 +18,6 @@ from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
-from simulator.question.specs.hardware import HardwareSpec
 from simulator.records import Bare, replace
 from simulator.search.alternatives import (
     fewest_nodes,
@@ -27,6 +27,7 @@ from simulator.search.alternatives import (
     on_other_stacks,
     reasons,
     remedies,
+    with_memory,
     with_switches,
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
@@ -53,15 +54,11 @@ def estimate_of(case: Case) -> Estimate:
     return over_memories(case.question, _of_one_memory(case), partial(_with_memory_of, case))
 
 
-def _with_memory_of(case: Case, other: HardwareSpec) -> Estimate:
-    """Return the estimate of a case with the memory of another device; of a searched layout, what a search finds."""
-    question, scenario = case.question, case.scenario
-    if question.layout_is_searched and scenario.devices % min(other.devices_per_node, scenario.devices) == 0:
-        said = {"hardware": other.name, "devices": scenario.devices}
-        anew = with_best_layout(question.without(SEARCH).changed(question.origin("hardware"), **said))
-        return _of_one_memory(priceable(case_of(anew)))
-    hardware = replace(scenario.hardware, usable_memory=other.usable_memory, memory_capacity=other.memory_capacity)
-    return _of_one_memory(replace(case, scenario=replace(scenario, hardware=hardware)))
+def _with_memory_of(case: Case, other: str) -> Estimate:
+    """Return the estimate of a case with the memory of another cluster; of a searched layout, what a search finds."""
+    if case.question.layout_is_searched:
+        case = priceable(case_of(with_best_layout(case.question.without(SEARCH), memory=other)))
+    return _of_one_memory(replace(case, scenario=with_memory(case.scenario, other)))
 
 
 def _of_one_memory(case: Case) -> Estimate:
@@ -138,7 +135,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         )
     shown = (searched.fastest, searched.risky, searched.starved)
     layouts = [layout for each in shown for layout in each]
-    of_each = iter(estimates_of(layouts))
+    of_each = map(partial(_of_memories, query), layouts, estimates_of(layouts))
     best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
         best[0] = with_switches(layouts[0].query.scenario, best[0], query.options, partial(priced_first, layouts))
@@ -156,7 +153,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         estimates=tuple(best),
         risky=tuple(risky),
         starved=tuple(starved),
-        nearest=_over_open(searched.nearest[0]) if searched.nearest and not best else None,
+        nearest=_over_open(query, searched.nearest[0]) if searched.nearest and not best else None,
         remedies=() if best else tuple(remedies(query, lawful=any((*shown, searched.nearest)))),
         reasons=() if best else tuple(reasons(query, searched)),
         equal=equal,
@@ -172,10 +169,22 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     )
 
 
-def _over_open(layout: PricedLayout) -> Estimate:
-    """Return the estimate of a layout over what nobody said of its run, as `simulate estimate` judges it."""
+def _over_open(query: Query, layout: PricedLayout) -> Estimate:
+    """Return the estimate of the nearest layout over what nobody said of its run, as `simulate estimate` judges it."""
     priced = price(pricing_of(layout.query.scenario, layout.layout))
-    return over_open(layout.query.question, estimates_of([layout])[0], priced)
+    return _of_memories(query, layout, over_open(layout.query.question, estimates_of([layout])[0], priced), near=True)
+
+
+def _of_memories(query: Query, layout: PricedLayout, estimate: Estimate, *, near: bool = False) -> Estimate:
+    """Return the estimate of a layout over the memories of its device; of one that is `near`, as a search finds it."""
+
+    def judge(other: str) -> Estimate:
+        best = best_of(replace(query, scenario=with_memory(query.scenario, other))) if near else None
+        if best is not None:
+            return estimates_of([best])[0]
+        return estimate_layout(with_memory(layout.query.scenario, other), layout.layout)
+
+    return over_memories(query.question, estimate, judge)
 
 
 def _unstated(question: Question) -> Iterator[str]:
@@ -216,15 +225,27 @@ class Fastest(Bare):
 
 
 def fastest(
-    question: Question, *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
+    question: Question,
+    *,
+    space: Space | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
+    memory: str = "",
 ) -> Fastest:
-    """Return the first layout of `rank`, without the rest of the ranking."""
+    """Return the first layout of `rank`, without the rest of the ranking; with the `memory` of another cluster, if any.
+
+    Verdicts hold for each memory that the name of the hardware leaves open.
+    """
     query = query_of(question, space, min_fit_probability)
+    if memory:
+        query = replace(query, scenario=with_memory(query.scenario, memory))
     misses = list[Misses]()
     if (best := best_of(query, misses=misses)) is not None:
-        return Fastest(estimates_of([best])[0], None)
-    nearest = nearest_of(query, misses)
-    return Fastest(None, None if nearest is None else estimates_of([nearest])[0])
+        estimate = estimates_of([best])[0]
+        return Fastest(estimate if memory else _of_memories(query, best, estimate), None)
+    if (nearest := nearest_of(query, misses)) is None:
+        return Fastest(None, None)
+    estimate = estimates_of([nearest])[0]
+    return Fastest(None, estimate if memory else _of_memories(query, nearest, estimate, near=True))
 
 
 def recommended(
@@ -235,7 +256,7 @@ def recommended(
     return None if best is None else estimates_of([best])[0]
 
 
-def with_best_layout(question: Question, space: Space | None = None) -> Question:
+def with_best_layout(question: Question, space: Space | None = None, memory: str = "") -> Question:
     """Return the question with the fastest layout that is likely to fit, else the nearest; itself if it says a layout.
 
     Its switches are those with which a search recommends it; where nothing is likely to fit, those of a stack that
@@ -243,7 +264,7 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     """
     if question.layout or question.recipe is not None:
         return question
-    best = fastest(question, space=space)
+    best = fastest(question, space=space, memory=memory)
     estimate = best.recommended or best.nearest
     if estimate is None:
         return question

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from simulator.answers.cases import Case, case_of, priceable, scenario_of_run
-from simulator.answers.unsaid import other_memories
+from simulator.answers.memories import taken_hardware
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, did_you_mean, not_one_of
 from simulator.question.frameworks.stacks import DEFAULT, current_switches, stack_of_file
@@ -62,7 +62,7 @@ def remedy_options(remedy: Remedy, question: Question, *, has_experts: bool) -> 
 def _shared_options(estimate: Estimate) -> list[str]:
     """Return the options that all layouts of an answer share."""
     question = estimate.question
-    hardware = estimate.hardware if other_memories(question) else str(question.stated("hardware") or estimate.hardware)
+    hardware = taken_hardware(question) or estimate.hardware
     inputs = {
         "model": question.stated("model") or estimate.model,
         "hardware": hardware,

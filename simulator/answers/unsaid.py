@@ -1,7 +1,5 @@
 """Open switches: what nobody said of a run, and the range of the answer over all values that they may have.
 
-Below, the memory of a device whose name leaves it open: a V100 has 16 or 32 GB, an A100 40 or 80.
-
 `simulate estimate --model llama3.1-8b --hardware h100 --devices 8 --tp 2` names no stack: whether gradients are reduced
 in 16 bits, losses are fused or collectives overlapped is open. The layout is priced with each value that runs of the
 framework have (`Practice`), and at four ends: least and most memory, fastest and slowest.
@@ -31,10 +29,6 @@ from simulator.late import deferred
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
 from simulator.question.question import Question
-from simulator.question.specs.catalogue import load_hardware
-from simulator.question.specs.hardware import HardwareSpec
-from simulator.question.specs.names import names_of_other_memory
-from simulator.question.units import to_gib
 from simulator.records import replace
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
 from simulator.search.build import verdict_of
@@ -345,38 +339,3 @@ def _half_widths(figure: str, own: float, moves: Mapping[float, float]) -> tuple
 
 
 _CLOSE: Final = 0.001  # difference of a logarithm that a range leaves undecided
-
-
-def over_memories(question: Question, estimate: Estimate, judge: Callable[[HardwareSpec], Estimate]) -> Estimate:
-    """Return an estimate whose verdict holds for each memory that its device's name may mean, or depends on it.
-
-    `judge` returns the estimate with the memory of another device. Figures stay those of the hardware that is taken.
-    """
-    word = _fitting_word(question, estimate)
-    for other in map(load_hardware, other_memories(question)) if word in ("fits", "does not fit") else ():
-        usable = estimate.memory.capacity_bytes, other.usable_memory_bytes
-        if usable[1] >= usable[0] if word == "fits" else usable[1] <= usable[0]:  # such a memory turns no verdict
-            continue
-        if (with_other := _fitting_word(question, judge(other))) not in (word, ""):
-            first, second = (f"{to_gib(each):.2f}" for each in usable)
-            caution = (
-                f"the memory is not said: {estimate.hardware} is taken, where it {word} ({first} GiB usable); "
-                f"on {other.name} it {with_other} ({second})"
-            )
-            known = replace(estimate.provenance, cautions=(caution, *estimate.provenance.cautions))
-            return replace(estimate, verdict="depends", provenance=known, other_memory=other.name)
-    return estimate
-
-
-def _fitting_word(question: Question, estimate: Estimate) -> str:
-    """Return whether an estimate fits, in words; empty where it is refused."""
-    if estimate.verdict == "depends" or (question.recipe is not None and estimate.memory.undecided):
-        return "may fit"
-    return {"fits": "fits", "starved": "fits", "does_not_fit": "does not fit"}.get(estimate.verdict, "")
-
-
-def other_memories(question: Question) -> tuple[str, ...]:
-    """Return the hardware of other memory that a question's word for its device means too; of a file's words none."""
-    is_read = question.recipe is not None and question.origin("hardware").kind == "file"
-    name = str(question.stated("hardware")).partition("@")[0]
-    return () if is_read else names_of_other_memory("hardware", name)

@@ -30,7 +30,8 @@ from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware
-from simulator.question.specs.names import names_of_other_memory
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.names import clusters_meant, names_in
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.records import NamedTuple, replace
@@ -248,19 +249,32 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
             yield f"free choice of {axis.name}", replace(query, space=replace(space, **free))
     for method in methods(query.scenario, query.question, space.offload or ()):
         yield method.option, method.of(query)
+    for other in clusters_meant(str(query.question.stated("hardware") or ""))[1:]:
+        named = query.question.changed(SEARCH, hardware=other)
+        yield f"--hardware {other}", replace(query, scenario=with_memory(query.scenario, other), question=named)
     if query.scenario.groups:
         return
-    for other in map(load_hardware, names_of_other_memory("hardware", str(query.question.stated("hardware")))):
-        memory: dict[str, Any] = {"usable_memory": other.usable_memory, "memory_capacity": other.memory_capacity}
-        scenario = replace(query.scenario, hardware=replace(query.scenario.hardware, **memory))
-        named = query.question.changed(SEARCH, hardware=other.name)
-        yield f"--hardware {other.name}", replace(query, scenario=scenario, question=named)
     if (shorter := _shorter(query)) is not None:
         yield f"--seq-length {shorter.scenario.seq_length}", shorter
     if not lawful:
         yield from _lawful_sizes(query)
     elif (larger := _on_more_devices(query)) is not None:
         yield _size_text(larger, query), larger
+
+
+def with_memory(scenario: Scenario, cluster: str) -> Scenario:
+    """Return a scenario on devices with the memory of those that another text for its cluster names."""
+
+    def changed(hardware: HardwareSpec, other: HardwareSpec) -> HardwareSpec:
+        return replace(hardware, usable_memory=other.usable_memory, memory_capacity=other.memory_capacity)
+
+    others = [load_hardware(name) for name in names_in(cluster)]
+    if not scenario.groups:
+        least = min(others, key=lambda other: other.usable_memory_bytes)
+        return replace(scenario, hardware=changed(scenario.hardware, least))
+    pairs = zip(scenario.groups, others, strict=True)
+    groups = tuple(replace(group, hardware=changed(group.hardware, other)) for group, other in pairs)
+    return replace(scenario, hardware=groups[0].hardware, groups=groups)
 
 
 def _shorter(query: Query) -> Query | None:

@@ -377,7 +377,21 @@ class OpenRange(Record, kw_only=True):
         return max(turning, key=lambda switch: abs(switch.memory_bytes), default=None)
 
 
-@read_late("assumed", "throughput")
+class OtherMemory(Record, kw_only=True):
+    """Answer on another memory that the name of the hardware leaves open."""
+
+    hardware: str
+    """Hardware that the name means too, as `--hardware` takes it."""
+    verdict: Verdict
+    device_bytes: float
+    """Memory of the fullest device."""
+    capacity_bytes: float
+    """Usable memory of that device."""
+    fit_probability: float | None
+    """Probability to fit; None without a calibration."""
+
+
+@read_late("assumed", "other_memories", "throughput")
 class Estimate(Workload, Tabular, kw_only=True):
     """One layout, priced."""
 
@@ -409,9 +423,10 @@ class Estimate(Workload, Tabular, kw_only=True):
     """Unset switches that matter, the largest effect on speed first; only in answers on a single layout."""
     open: OpenRange | None = field(default=None, compare=False)
     """What nobody said of a run that exists; None where its stack is said, or the layout is recommended."""
-
+    other_memories: tuple[OtherMemory, ...] = field(default=(), compare=False)
+    """Answers on each other memory that the name of the hardware leaves open; figures are of the hardware taken."""
     other_memory: str = field(default="", compare=False)
-    """Hardware that the device's name means too, where its memory gives another verdict; a caution says which."""
+    """The first of them that gives another verdict, as a caution says; empty where none does."""
 
     def __repr__(self) -> str:
         """Return one line: the question, the layout, the verdict."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, wraps
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple, cast
 
@@ -101,6 +102,8 @@ _FORM: Final = late_pattern(r"-(oam|gpu|hbm\d\w?|tensor-core|server|mig)$")
 """Endings of a device's name that leave the device."""
 _NUMBER: Final = late_pattern(r"^\d{1,4}\s?[x*×]\s?|\s?[x*×:]\s?\d{1,4}$")
 """Number of devices beside a name: `8xH100`, `h100x8`."""
+NAMES_OF_CLUSTER: Final = late_pattern(r"(?:^|(?<=,))[^,@:]+")
+"""Names in a text of one or several kinds of hardware, each followed by network or nodes."""
 _HUB_ID: Final = late_pattern(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _QUOTED: Final = late_pattern(r"'([^']*)'")
 _LETTERS: Final = late_pattern(r"[a-z]*")
@@ -198,6 +201,26 @@ def names_of_other_memory(kind: SpecKind, text: str) -> tuple[str, ...]:
         if memory and f"{word[: memory.start()]}-".startswith(f"{plain}-"):
             names.setdefault(memory[1], known_names(kind)[word])
     return tuple(name for name in names.values() if name != taken)
+
+
+def names_in(cluster: str) -> list[str]:
+    """Return the names of the devices in a cluster's text, in order."""
+    return [name[0].strip() for name in NAMES_OF_CLUSTER.finditer(cluster)]
+
+
+def clusters_meant(text: str) -> tuple[str, ...]:
+    """Return the clusters that a text may mean: with the devices that are taken, then with those of other memory.
+
+    `a100:1` means `a100-sxm-80g:1`, and leaves `a100-sxm-40g:1` open. A device that the text names twice is one.
+    """
+
+    def named(*devices: str) -> str:
+        by_name = dict(zip(names, devices, strict=True))
+        return NAMES_OF_CLUSTER.sub(lambda name: by_name[name[0].strip()], text)
+
+    names = dict.fromkeys(names_in(text))
+    meant = [(shipped_name("hardware", name) or name, *names_of_other_memory("hardware", name)) for name in names]
+    return tuple(starmap(named, product(*meant)))
 
 
 @_until_files_come

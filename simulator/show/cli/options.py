@@ -38,8 +38,6 @@ LARGEST_SET = 4096
 _WHOLE = late_pattern(r"[0-9]{1,15}", re.ASCII)
 _SPAN = late_pattern(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
 _REPEATED = late_pattern(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
-_BEFORE_SIZE = late_pattern(r"(?:^|(?<=,))[^,@:]+")
-"""Names in a text of one or several kinds of hardware, each followed by network or nodes."""
 
 
 def shown(value: object) -> str:
@@ -271,19 +269,17 @@ class SpecName(Parsed):
         self.kind, self.asks = kind, asks
 
     def spec(self, text: str) -> str:
-        """Return the text with shipped names for aliases; what `asks` keeps one that leaves a device's memory open."""
-        from simulator.question.specs.names import names_of_other_memory
+        """Return the text with shipped names for aliases; what `asks` keeps those that leave a device's memory open."""
+        from simulator.question.specs.names import NAMES_OF_CLUSTER
 
         if self.kind == "model":
             return self._shipped(text)
-        if self.asks and names_of_other_memory(self.kind, text):
-            return text
-        return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
+        return NAMES_OF_CLUSTER.sub(lambda name: self._shipped(name[0]), text)
 
     def _shipped(self, text: str) -> str:
-        from simulator.question.specs.names import spec_file
+        from simulator.question.specs.names import names_of_other_memory, spec_file
 
-        if spec_file(self.kind, text) is not None:
+        if spec_file(self.kind, text) is not None or (self.asks and names_of_other_memory(self.kind, text)):
             return text
         from simulator.question.specs.catalogue import shipped_file
 

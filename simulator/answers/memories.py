@@ -1,0 +1,77 @@
+"""Memory of a device whose name leaves it open: a V100 has 16 or 32 GB, an A100 40 or 80.
+
+`--hardware a100` takes `a100-sxm-80g`, whose figures are shown. Where a verdict turns on `a100-sxm-40g` it is
+`depends`, whoever asked: an estimate, a row of a ranking, a plan, a sweep, a recipe that names its device so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from operator import gt, lt
+
+from simulator.cost.pricing.estimate import Estimate, OtherMemory
+from simulator.late import deferred
+from simulator.question.question import Question
+from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.names import clusters_meant, names_in
+from simulator.question.units import to_gib
+from simulator.records import replace
+
+_WORDS = {"fits": "fits", "starved": "fits", "does_not_fit": "does not fit", "depends": "may fit"}
+
+
+def other_memories(question: Question) -> tuple[str, ...]:
+    """Return the clusters of other memory that a question's words for its hardware mean too."""
+    return clusters_meant(str(question.stated("hardware") or ""))[1:]
+
+
+def taken_hardware(question: Question) -> str:
+    """Return a question's hardware by the names of the devices that are taken; empty where none is said."""
+    return clusters_meant(str(question.stated("hardware") or ""))[0]
+
+
+def over_memories(question: Question, estimate: Estimate, judge: Callable[[str], Estimate]) -> Estimate:
+    """Return an estimate whose verdict holds for each memory that its hardware's name may mean, or depends on it.
+
+    `judge` returns the estimate with the memory of another cluster. Figures stay those of the hardware that is taken.
+    """
+    taken, *others = clusters_meant(str(question.stated("hardware") or ""))
+    if not others or estimate.verdict == "refused":
+        return estimate
+    judged = cache(judge)
+    estimate = replace(estimate, other_memories=deferred(lambda: tuple(_answer(each, judged(each)) for each in others)))
+    word = _fitting_word(question, estimate)
+    for other in others if word in ("fits", "does not fit") else ():
+        sizes, mine = ([load_hardware(name).usable_memory_bytes for name in names_in(each)] for each in (other, taken))
+        less, more = map(lt, sizes, mine), map(gt, sizes, mine)
+        if not any(less if word == "fits" else more):
+            continue  # such a memory turns no verdict
+        with_other = judged(other)
+        if (answer := _fitting_word(question, with_other)) not in (word, ""):
+            first, second = (f"{to_gib(each.memory.capacity_bytes):.2f}" for each in (estimate, with_other))
+            caution = (
+                f"the memory is not said: {taken} is taken, where it {word} ({first} GiB usable); "
+                f"on {other} it {answer} ({second})"
+            )
+            known = replace(estimate.provenance, cautions=(caution, *estimate.provenance.cautions))
+            return replace(estimate, verdict="depends", provenance=known, other_memory=other)
+    return estimate
+
+
+def _answer(cluster: str, estimate: Estimate) -> OtherMemory:
+    memory = estimate.memory
+    return OtherMemory(
+        hardware=cluster,
+        verdict=estimate.verdict,
+        device_bytes=memory.device_bytes,
+        capacity_bytes=memory.capacity_bytes,
+        fit_probability=memory.fit_probability,
+    )
+
+
+def _fitting_word(question: Question, estimate: Estimate) -> str:
+    """Return whether an estimate fits, in words; empty where it is refused."""
+    if question.recipe is not None and estimate.memory.undecided and estimate.verdict in _WORDS:
+        return "may fit"
+    return _WORDS.get(estimate.verdict, "")
