@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
 from simulator.answers.lengths import largest
-from simulator.answers.memories import other_memories
+from simulator.answers.memories import hardware_meant
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
@@ -100,7 +100,7 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     # What passes on the fewest devices is told: more are tried where nothing does.
     recomputed_pairs = (_further((x for x in each if "recompute" in x.axes), 3, marks) for each in pairs)
     smallest = next(filter(None, map(fitting, chain(_by_devices(wider), paired(), recomputed_pairs))), [])
-    is_open = base.open is not None or bool(other_memories(case.question))
+    is_open = base.open is not None or len(hardware_meant(case.question)) > 1
     return (*_best(changes, MOST_SHOWN, gates, is_open=is_open), *_best(smallest, MOST_WIDER, gates, is_open=is_open))
 
 

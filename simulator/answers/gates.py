@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.estimate import Estimate, MemoryEstimate, OtherMemory, Verdict
 from simulator.records import Record
 
 CheckOutcome = Literal[
@@ -48,7 +48,23 @@ class Gates(Record, kw_only=True):
 
     def broken(self, estimate: Estimate) -> tuple[str, ...]:
         """Return the gates that an estimate does not pass, one sentence each."""
-        memory = estimate.memory
+        return self._broken(estimate.memory, estimate.verdict)
+
+    def unsaid(self, estimate: Estimate) -> str:
+        """Return which of the memories that the hardware's name leaves open breaks a gate beside one that breaks none.
+
+        Empty where all answer the same.
+        """
+        asked = self.max_memory_fraction or self.min_fit_probability or "starved" in (self.fail_on or ())
+        if not asked or estimate.verdict not in ("fits", "starved"):
+            return ""
+        broken = {estimate.hardware: self.broken(estimate)}
+        broken |= {other.hardware: self._broken(other, other.verdict) for other in estimate.other_memories}
+        without = next((name for name, problems in broken.items() if not problems), "")
+        worst = next((name for name, problems in broken.items() if problems), "")
+        return f"the memory is not said: {worst}: {broken[worst][0]}; {without} passes" if worst and without else ""
+
+    def _broken(self, memory: MemoryEstimate | OtherMemory, verdict: Verdict) -> tuple[str, ...]:
         problems: list[str] = []
         share = memory.device_bytes / memory.capacity_bytes
         if self.max_memory_fraction is not None and share > self.max_memory_fraction:
@@ -63,6 +79,6 @@ class Gates(Record, kw_only=True):
                 problems.append(
                     f"fits with probability {likely:.1%}; --min-fit-probability is {self.min_fit_probability:.1%}"
                 )
-        if "starved" in (self.fail_on or ()) and estimate.verdict == "starved":
+        if "starved" in (self.fail_on or ()) and verdict == "starved":
             problems.append("so near capacity that it would run slowly, if at all; --fail-on starved")
         return tuple(problems)

@@ -21,14 +21,9 @@ from simulator.records import replace
 _WORDS = {"fits": "fits", "starved": "fits", "does_not_fit": "does not fit", "depends": "may fit"}
 
 
-def other_memories(question: Question) -> tuple[str, ...]:
-    """Return the clusters of other memory that a question's words for its hardware mean too."""
-    return clusters_meant(str(question.stated("hardware") or ""))[1:]
-
-
-def taken_hardware(question: Question) -> str:
-    """Return a question's hardware by the names of the devices that are taken; empty where none is said."""
-    return clusters_meant(str(question.stated("hardware") or ""))[0]
+def hardware_meant(question: Question) -> tuple[str, ...]:
+    """Return what a question's words for its hardware mean: what is taken first; an empty text where none is said."""
+    return clusters_meant(str(question.stated("hardware") or ""))
 
 
 def over_memories(question: Question, estimate: Estimate, judge: Callable[[str], Estimate]) -> Estimate:
@@ -36,7 +31,7 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[str],
 
     `judge` returns the estimate with the memory of another cluster. Figures stay those of the hardware that is taken.
     """
-    taken, *others = clusters_meant(str(question.stated("hardware") or ""))
+    taken, *others = hardware_meant(question)
     if not others or estimate.verdict == "refused":
         return estimate
     judged = cache(judge)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from simulator.answers.cases import Case, case_of, priceable, scenario_of_run
-from simulator.answers.memories import taken_hardware
+from simulator.answers.memories import hardware_meant
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, did_you_mean, not_one_of
 from simulator.question.frameworks.stacks import DEFAULT, current_switches, stack_of_file
@@ -62,7 +62,7 @@ def remedy_options(remedy: Remedy, question: Question, *, has_experts: bool) -> 
 def _shared_options(estimate: Estimate) -> list[str]:
     """Return the options that all layouts of an answer share."""
     question = estimate.question
-    hardware = taken_hardware(question) or estimate.hardware
+    hardware = hardware_meant(question)[0] or estimate.hardware
     inputs = {
         "model": question.stated("model") or estimate.model,
         "hardware": hardware,

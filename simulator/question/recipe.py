@@ -28,7 +28,7 @@ class Recipe(Record, kw_only=True):
     nodes: int | None = None
     devices_per_node: int | None = None
     hardware: str | None = None
-    """Shipped spec of the device that the words name; None where they name none, or leave a choice."""
+    """Device that the words name, by their word if it leaves the memory open; None without one, or for several."""
     maker: str = ""
     """Maker of the devices that the words name; empty where they name none."""
     device_word: str = ""

@@ -9,6 +9,7 @@ from simulator.answers.ranking import estimate_of
 from simulator.question.origin import OPTION
 from simulator.question.question import Question
 from simulator.question.recipe import Recipe
+from simulator.question.specs.names import clusters_meant
 from simulator.recipes.readers.read import read_recipe
 from tests.cli.running import refusal
 
@@ -29,11 +30,13 @@ def _read(folder: Path, head: str, name: str = "run.sh", tail: str = "") -> Reci
 @pytest.mark.parametrize(
     ("head", "hardware"),
     [
-        ("#SBATCH --gres=gpu:h100:8", "h100-sxm-80g"),
-        ("#SBATCH --gpus-per-node=a100:4", "a100-sxm-80g"),
+        ("#SBATCH --gres=gpu:h100:8", "h100"),
+        ("#SBATCH --gpus-per-node=a100:4", "a100"),
         ("#SBATCH --constraint=v100-32g", "v100-sxm-32g"),
         ("#SBATCH -C v100-32g", "v100-sxm-32g"),
-        ("#SBATCH -p gpu_h100", "h100-sxm-80g"),
+        ("#SBATCH -p gpu_h100", "h100"),
+        ("#SBATCH -p gpu_a100_40gb", "a100-sxm-40g"),
+        ("#SBATCH --gres=gpu:a100:8 --constraint=a100-40gb", "a100-sxm-40g"),
         ("#SBATCH --partition=boost_usr_prod", None),
         ("export GPU_TYPE=MI300X", "mi300x"),
         ("srun --container-image=registry/cann-910c-toolkit:8.3 true", "ascend-910c"),
@@ -48,7 +51,7 @@ def test_words_that_name_one_device_choose_it(tmp_path: Path, head: str, hardwar
         assert recipe.places["hardware"].line == 1
         case = case_of_recipe(recipe, Question().changed(OPTION, precision="fp16"))
         assert isinstance(case, Case)
-        assert case.scenario.hardware_name == hardware
+        assert case.scenario.hardware_name == clusters_meant(hardware)[0]
         assert any("which the recipe names" in remark.message for remark in case.remarks)
 
 
@@ -91,6 +94,8 @@ def test_names_of_files_count_where_no_word_does(tmp_path: Path) -> None:
     assert _read(tmp_path, "#SBATCH --gres=gpu:h200:8", "configs/MI300X/run.sh").hardware == "h200-sxm"
     ascend = "export HCCL_CONNECT_TIMEOUT=1800"
     assert _read(tmp_path, ascend, "pretrain_A3.sh").hardware == "ascend-910c"
+    assert _read(tmp_path, "", "train_v100_16g.sh").hardware == "v100-sxm-16g"
+    assert _read(tmp_path, "", "train_v100.sh").hardware == "v100"
     assert _read(tmp_path, ascend, "a100/run.sh").hardware is None
     assert _read(tmp_path, "export HIP_VISIBLE_DEVICES=0 ASCEND_RT_VISIBLE_DEVICES=0").maker == ""
 

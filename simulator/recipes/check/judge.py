@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
 from simulator.answers.explain import Explanation, changes_for
 from simulator.answers.gates import FIRM, CheckOutcome, Gates
+from simulator.answers.memories import hardware_meant
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
 from simulator.answers.rules import READER_RULES, findings
@@ -338,10 +339,11 @@ def _judged(case: Case, gates: Gates) -> Checked:
     firm = outcome in ("fits", "starved", "does_not_fit")
     device = _unsure(estimate, recipe.unpriced_bytes) if firm and not _starts(case, estimate) else ()
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
-    if estimate.other_memory and outcome == "depends":
-        fix = f"--hardware {estimate.hardware}, or {estimate.other_memory}"
-        unsure = (Remark(MEMORY_UNSAID, "error", estimate.provenance.cautions[0], fix=fix),)
     broken = gates.broken(estimate)
+    unsaid = gates.unsaid(estimate) if firm and not unsure else ""
+    if unsaid or (estimate.other_memory and outcome == "depends"):
+        outcome, fix = "depends", f"--hardware {', or '.join(hardware_meant(case.question))}"
+        unsure = (Remark(MEMORY_UNSAID, "error", unsaid or estimate.provenance.cautions[0], fix=fix),)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
     unmet = [remark for remark in host if remark.severity == "error"]

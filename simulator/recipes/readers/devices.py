@@ -15,7 +15,7 @@ from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.names import hardware_names, shipped_name
+from simulator.question.specs.names import clusters_meant, hardware_names, names_of_other_memory, shipped_name
 
 _DIRECTIVE: Final = re.compile(r"#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
 """Beginning of a scheduler's own line, which is a comment to the shell."""
@@ -26,6 +26,7 @@ _PAIR: Final = re.compile(
 _COMMENT: Final = re.compile(r"(?:^|\s)(?:#|//\s).*")
 _COUNT: Final = re.compile(r":\d{1,4}$|^(?:gpu|npu):")
 _PARTS: Final = re.compile(r"[/:|&,_.-]")
+_MEMORY: Final = re.compile(r"\d{2,3}gi?b?", re.IGNORECASE)
 _LONGEST: Final = 400
 _LINE_WORK: Final = 10
 _Said = tuple[str, str, int]  # name and value of a word, and its line
@@ -42,7 +43,7 @@ def _patterns() -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str], re.Patt
 
 
 def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue] | None = None) -> Recipe:
-    """Return the recipe with the devices that its words name: one shipped spec, or several that they leave open.
+    """Return the recipe with the devices that its words name: one, by the word that leaves its memory open, or several.
 
     The words are those of the file's `text`, of the recipe's flags and of a launch's `environment`, by which a script's
     branches for several makers are told apart; where these name no device, the file's name and its folder's. Words of
@@ -54,7 +55,7 @@ def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue
     run += [(name, value.text, value.line) for name, value in (environment or {}).items() if value.known]
     by_lines, pairs, written = _written(text)
     makers = {**_makers(run), **by_lines, **(_makers(pairs) if environment is None else {})}
-    named = {**_named(run), **written} or _named(_of_path(recipe, makers))
+    named = _once({**_named(run), **written} or _named(_of_path(recipe, makers)))
     vendors = {load_hardware(name).vendor for name in named} or set(makers)
     if len(vendors | set(makers)) != 1:
         return recipe
@@ -105,8 +106,18 @@ def _makers(words: Iterable[_Said]) -> _Named:
     return makers
 
 
+def _once(named: _Named) -> _Named:
+    """Return each named device once: where one word leaves its memory open, by another that says it."""
+    once: dict[str, set[str]] = {}
+    for name in sorted(named, key=lambda name: bool(names_of_other_memory("hardware", name))):
+        meant = set(clusters_meant(name))
+        if not any(meant & known for known in once.values()):
+            once[name] = meant
+    return {name: named[name] for name in once}
+
+
 def _named(words: Iterable[_Said]) -> _Named:
-    """Return the shipped specs that words name, each with its first word."""
+    """Return the devices that words name, each with its first word."""
     named: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
         names, among_others = _names_device(name.lower())
@@ -130,7 +141,8 @@ def _of_path(recipe: Recipe, makers: Mapping[str, object]) -> list[_Said]:
     # MindSpeed's scripts end with the generation of Huawei's servers: `_A3`.
     atlas = [f"atlas-800t-{word}" for word in _PARTS.split(path.stem) if "Huawei" in makers]
     # Shorter words, such as `a10` and `h20`, number experiments too.
-    names = ("-".join(word for word in _PARTS.split(name) if len(word) > 3) for name in (path.stem, path.parent.name))
+    parts = map(_PARTS.split, (path.stem, path.parent.name))
+    names = ("-".join(word for word in each if len(word) > 3 or _MEMORY.fullmatch(word)) for each in parts)
     for word in (*names, *atlas):
         spec = _spec(word, loose=True)
         if spec is not None and (not makers or load_hardware(spec).vendor in makers):
@@ -139,11 +151,18 @@ def _of_path(recipe: Recipe, makers: Mapping[str, object]) -> list[_Said]:
 
 
 def _spec(value: str, *, loose: bool) -> str | None:
-    """Return the shipped spec that a value names, beside other words where `loose`; None for none or several."""
+    """Return the device that a value names, beside other words where `loose`; None for none or several."""
     plain = _COUNT.sub("", _COUNT.sub("", value.strip("\"'")))
-    whole = shipped_name("hardware", plain)
+    whole = _meant(plain)
     if whole is not None or not loose:
         return whole
-    words = [word for word in _PARTS.split(plain) if len(word) > 2 and not word.isalpha() and not word.isdigit()]
-    specs = {spec for word in words if (spec := shipped_name("hardware", word)) is not None}
+    parts = _PARTS.split(plain)
+    words = [word for word in parts if len(word) > 2 and not word.isalpha() and not word.isdigit()]
+    memory = next(filter(_MEMORY.fullmatch, parts), "")
+    specs = {spec for word in words if (spec := _meant(f"{word}-{memory}") or _meant(word)) is not None}
     return specs.pop() if len(specs) == 1 else None
+
+
+def _meant(word: str) -> str | None:
+    """Return the shipped spec that a word means, the word itself where it leaves the memory open; None for none."""
+    return word if names_of_other_memory("hardware", word) else shipped_name("hardware", word)
