@@ -213,9 +213,10 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 }
 
 
-SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed"]
-"""Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
-question cannot be priced; a defect of the simulator, to be reported. With the first four the row has a layout."""
+SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "depends", "no_layout", "refused", "failed"]
+"""Recommended; fits, with less probability than asked for; too near capacity; too large; on the memory, which the name
+of the hardware leaves open; no layout keeps the rules; the question cannot be priced; a defect of the simulator, to be
+reported. With the first five the row has a layout."""
 OUTCOMES: tuple[SweepOutcome, ...] = get_args(SweepOutcome)
 _TEXTS = frozenset(
     {"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout", "lengths", "images"}
@@ -544,6 +545,8 @@ def _answer(question: Mapping[str, Any], min_fit_probability: float) -> dict[str
     estimate = layouts.recommended or layouts.nearest
     if estimate is None:
         return {"outcome": "no_layout", "reason": "no layout keeps the rules"}
+    if estimate.other_memory:
+        return {"outcome": "depends", "reason": estimate.provenance.cautions[0], **_cells(estimate)}
     unsure = "risky" if estimate.verdict == "fits" else estimate.verdict
     return {"outcome": "fits" if layouts.recommended is not None else unsure, **_cells(estimate)}
 

@@ -158,6 +158,14 @@ class OpenRangeJson(Shown):
     favourable_probability: float | None
 
 
+class OtherMemoryJson(Shown):
+    hardware: str
+    verdict: Verdict
+    device_mib: float
+    capacity_mib: float
+    fit_probability: float | None
+
+
 def _layout_keys(path: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a layout's fields: sizes, then what is recomputed, then the rest."""
     types = get_type_hints(Layout)
@@ -201,6 +209,7 @@ class EstimateJson(AnswerJson):
     provenance: Provenance
     assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
     open: OpenRangeJson | None
+    other_memories: list[OtherMemoryJson]
     question: QuestionJson
     lengths: Annotated[LengthsEstimate | None, At("lengths", "Lengths that differ; with `--lengths` only.")] = None
     training: Annotated[

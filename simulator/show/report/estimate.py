@@ -346,6 +346,7 @@ def launch_block(rows: Sequence[Sequence[str]], shown: Presentation) -> str:
 def switch_rows(estimate: Estimate) -> list[list[str]]:
     """Return the rows of the assumed switches that change speed or memory most."""
     need = estimate.memory.device_bytes
+    turns = estimate.open is None and not estimate.other_memory  # else no switch alone turns the verdict
     most = sorted(estimate.assumed, key=lambda tried: -abs(tried.speed_change) - abs(tried.memory_bytes) / need)
     rows = []
     for tried in filter(most[:_MOST_SWITCHES].__contains__, estimate.assumed):
@@ -353,7 +354,7 @@ def switch_rows(estimate: Estimate) -> list[list[str]]:
         cells = [
             f"{100.0 * tried.other_speed_change:+.1f} %" if faster else "-",
             f"{-to_gib(tried.memory_bytes):+.2f}" if abs(tried.memory_bytes) >= _LEAST_SHOWN_BYTES else "-",
-            _VERDICTS[tried.verdict] if estimate.open is None and tried.verdict != estimate.verdict else "",
+            _VERDICTS[tried.verdict] if turns and tried.verdict != estimate.verdict else "",
         ]
         if cells != ["-", "-", ""]:
             rows.append([f"--option {tried.switch}={tried.other}", *cells])
@@ -457,7 +458,7 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
             worth.append(f"{100.0 * switch.other_speed_change:+.1f} % tokens/s")
         if abs(switch.memory_bytes) >= _LEAST_SHOWN_BYTES:
             worth.append(f"{-to_gib(switch.memory_bytes):+.2f} GiB")
-        if switch.verdict != estimate.verdict:
+        if switch.verdict != estimate.verdict and not estimate.other_memory:
             worth.append(_VERDICTS[switch.verdict])
         assumed = f"Assumed {switch.switch} {_SWITCHED.get(switch.value, switch.value)}"
         yield f"{assumed}; with --option {switch.switch}={switch.other}: {', '.join(worth)}."

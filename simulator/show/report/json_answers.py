@@ -36,6 +36,7 @@ class ChoiceJson(Shown):
     precision: Precision
     verdict: LimitAnswer
     reason: str | None
+    other_memory: str
     in_time: LimitCheck | None
     in_budget: LimitCheck | None
     pareto: bool

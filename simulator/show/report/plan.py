@@ -79,12 +79,15 @@ def plan_answer(plan: Plan) -> Iterator[str]:
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
             fewest = plan.least_nodes(position)
+            of_offer = [choice for choice in plan.choices if choice.offer == position]
+            others = {choice.other_memory for choice in of_offer if choice.other_memory}
+            unsaid = f"; on {' and '.join(sorted(others))} it is another" if others else ""
             if fewest is None:
-                yield f"{offer.hardware}: none of its sizes is in time."
+                yield f"{offer.hardware}: none of its sizes is in time on {of_offer[0].hardware}{unsaid}."
             else:
                 maybe = fewest.in_time is not None and fewest.in_time.answer == "maybe"
                 chance = f" with probability {limit_text(fewest.in_time).removeprefix('maybe ')}" if maybe else ""
-                yield f"{offer.hardware}: in time from {say.counted(fewest.nodes, 'node')} on{chance}."
+                yield f"{offer.hardware}: in time from {say.counted(fewest.nodes, 'node')} on{chance}{unsaid}."
 
 
 _ABOUT_HALF = 0.05
@@ -246,6 +249,7 @@ _SAID = {
     "risky": "fits, but less likely than asked for",
     "starved": "fits too near capacity",
     "does_not_fit": "fits in no layout",
+    "depends": "on the memory, which the name of the hardware leaves open",
     "no_layout": "no layout keeps the rules",
     "refused": "cannot be priced; the row says why",
     "failed": "a defect of the simulator: please report the row",

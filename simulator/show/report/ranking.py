@@ -223,9 +223,12 @@ def miss_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         yield f"Nothing fits{searched}: {near if ranking.starved else 'no layout keeps the rules'}."
         return
     where = "" if fewest is None else f", on {say.grouped(fewest.ranked_nodes)}"
-    defaults = " with the defaults of what nobody said" if nearest.verdict == "depends" else ""
+    depends = nearest.verdict == "depends" and not nearest.other_memory
+    defaults = " with the defaults of what nobody said" if depends else ""
+    searched += f" on {nearest.hardware}" if nearest.other_memory else ""
     yield f"Nothing fits{searched}{defaults}. Nearest miss{where}: {say.layout_text(nearest.layout)}"
     yield say.verdict_sentence(nearest, colour=shown.colour)
+    yield from say.caution_lines(nearest)
     yield from say.open_lines(nearest) if defaults else ()
     yield f"largest parts (GiB): {say.largest_parts(nearest.memory.parts_bytes)}"
 
