@@ -44,7 +44,7 @@ from simulator.search.rank import (
 )
 from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
 
-_SEARCHED = "no layout was said: the fastest that is likely to fit is taken, as `simulate rank` finds it"
+_SEARCHED = "no layout was said: the fastest that is likely to fit with the switches of `simulate rank` is taken"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
 _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from simulator.answers.cases import Case, case_of, priceable, scenario_of_run
+from simulator.answers.cases import Case, case_of, priceable, question_model, scenario_of_run
 from simulator.answers.memories import hardware_meant
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, did_you_mean, not_one_of
@@ -27,7 +27,7 @@ from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.records import Record
 from simulator.search.build import bare_estimate
-from simulator.search.space import Remedy, Space
+from simulator.search.space import Ranking, Remedy, Space
 
 _BELONGS_TO = {
     "recompute_modules": "selective",
@@ -42,6 +42,13 @@ def estimate_command(estimate: Estimate, *, has_experts: bool) -> str:
     options = {**estimate.question.options, **estimate.options}
     switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
     return shlex.join([*_shared_options(estimate), *_fields(estimate.layout, has_experts=has_experts), *switches])
+
+
+def ranking_command(ranking: Ranking) -> str:
+    """Return the command that prices the first layout with the switches it is recommended with; empty without one."""
+    if not ranking.estimates or not ranking.question.inputs:
+        return ""
+    return estimate_command(ranking.estimates[0], has_experts=question_model(ranking.question).is_moe)
 
 
 def remedy_options(remedy: Remedy, question: Question, *, has_experts: bool) -> tuple[str, ...]:

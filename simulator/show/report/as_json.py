@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.fields import FieldInfo
 
-from simulator.answers.run import TrainingRun, question_object
+from simulator.answers.run import TrainingRun, question_object, ranking_command
 from simulator.cost.pricing.estimate import Estimate, Interval, LengthsEstimate, Provenance, Verdict, Violation
 from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
@@ -268,6 +268,13 @@ class RankingJson(AnswerJson):
     surer: int | None
     stacks: list[StackBestJson]
     fewest: FewestNodesJson | None
+    command: Annotated[
+        str,
+        At(
+            lambda ranking, _: ranking_command(ranking),
+            "Command that prices the first layout; empty without one.",
+        ),
+    ]
 
 
 class _Key(NamedTuple):
@@ -365,7 +372,8 @@ def ranking_json(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     if not ranking.estimates:
         yield json_text(RankingJson, ranking, presentation)
         return
-    around = dumps(json_object(RankingJson, replace(ranking, estimates=()), presentation))
+    members = json_object(RankingJson, replace(ranking, estimates=()), presentation)
+    around = dumps(members | {"command": ranking_command(ranking)})
     before, after = around.split('\n  "estimates": []', 1)
     yield f'{before}\n  "estimates": ['
     for number, estimate in enumerate(ranking.estimates):

@@ -7,8 +7,6 @@ Days and cost are the likeliest and the range of likely ones; a limit is compare
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Callable, Iterator
 
 from simulator.answers.plan import Availability, Choice, LimitCheck, Plan
@@ -27,7 +25,7 @@ def plan_table(plan: Plan, shown: Presentation) -> str:
     if shown.verbosity < 0:
         blocks = [shown.sentences([next(answer)])]
     else:
-        command = [] if best is None else [_command(f"Part by part: {plan.command(best)}", shown.line)]
+        command = [] if best is None else [tables.command(f"Part by part: {plan.command(best)}", shown.line)]
         blocks = [tables.heading(_question(plan), shown.style), shown.sentences([*answer, *command])]
     left_out: list[Column] = []
     if plan.priced:
@@ -37,15 +35,6 @@ def plan_table(plan: Plan, shown: Presentation) -> str:
         narrow = tables.narrow_line(left_out) if shown.verbosity > 0 else ()
         blocks.append(shown.prose([*narrow, *_footer(plan, shown)]))
     return tables.joined(blocks)
-
-
-def _command(text: str, width: int | None) -> str:
-    """Return a command within a width, on lines that a shell joins."""
-    if width is None or len(text) <= width:
-        return text
-    whole = re.sub(r"(?<!\S)(--[\w-]+) (?!--)", "\\1\0", text)  # an option and its value stay together
-    lines = textwrap.wrap(whole, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-    return " \\\n".join(lines).replace("\0", " ")
 
 
 def _question(plan: Plan) -> str:

@@ -157,6 +157,16 @@ def filled(text: str, width: int | None) -> str:
     return lines.replace("\0", " ")
 
 
+def command(text: str, width: int | None) -> str:
+    """Return a command within a width, on lines that a shell joins."""
+    if width is None or len(text) <= width:
+        return text
+    whole = _OPTION.sub("\\1\0", text)  # an option and its value stay together
+    lines = textwrap.wrap(whole, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines).replace("\0", " ")
+
+
+_OPTION: Final = late_pattern(r"(?<!\S)(--[\w-]+) (?!--)")
 _FIGURE: Final = late_pattern(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")  # blank inside a figure with its unit
 
 

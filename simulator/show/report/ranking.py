@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from simulator.answers.run import TrainingRun
+from simulator.answers.run import TrainingRun, ranking_command
 from simulator.cost.pricing.estimate import Estimate
+from simulator.evidence.cluster import device_kinds
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
@@ -48,6 +49,9 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
                 *equal_lines(ranking),
             ]
             blocks.append(shown.prose([*answer, *list(_risky_lines(ranking))[:1]]))
+            if asked := list(_closed_lines(ranking, best)):
+                command = tables.command(f"Row 1 as it stands: {ranking_command(ranking)}", shown.line)
+                blocks[-1] += f"\n{shown.prose(asked)}\n{shown.sentences([command])}"
         columns, legend = _fitted(ranking.estimates, shown)
         blocks.append("\n".join([shown.columns(columns), *([shown.prose(legend)] if legend else [])]))
         more = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit: --top N, --variants."
@@ -349,6 +353,15 @@ def _counts_line(ranking: Ranking) -> Iterator[str]:
     looked_at = f"{say.grouped(counts.evaluated)} layouts in {say.elapsed_text(counts.elapsed_seconds)}"
     rejected = say.counts_text(counts.rejected)
     yield f"{looked_at}: {say.grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
+
+
+def _closed_lines(ranking: Ranking, best: Estimate) -> Iterator[str]:
+    """Yield whose switches the chances are of, where an estimate without a stack leaves them open."""
+    question = ranking.question
+    of_devices = {kind.stack for kind in device_kinds(question.value("hardware"))}
+    if question.inputs and question.stated("stack") is None and best.stack not in of_devices:
+        whose = single.stack_name(best.stack, best.framework)
+        yield f"Chances to fit are of launches with {whose}; an estimate without --stack leaves open what nobody said."
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
