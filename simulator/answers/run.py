@@ -80,8 +80,7 @@ def _shared_options(estimate: Estimate) -> list[str]:
         "framework": estimate.framework,
         "stack": estimate.stack,
         "lora_rank": estimate.lora_rank,
-        "num_layers": question.stated("num_layers"),
-        "calibration": question.stated("calibration"),
+        **{name: question.stated(name) for name in ("num_layers", "images", "calibration")},
     }
     options = ((f"--{name.replace('_', '-')}", str(value)) for name, value in inputs.items() if value is not None)
     return ["simulate", "estimate", *(word for pair in options for word in pair)]
