@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from simulator.cost.pricing.estimate import Estimate, MemoryEstimate, OtherMemory, Verdict
+from simulator.cost.pricing.estimate import Estimate, MemoryEstimate, Verdict
 from simulator.records import Record
 
 CheckOutcome = Literal[
@@ -59,12 +59,12 @@ class Gates(Record, kw_only=True):
         if not asked or estimate.verdict not in ("fits", "starved"):
             return ""
         broken = {estimate.hardware: self.broken(estimate)}
-        broken |= {other.hardware: self._broken(other, other.verdict) for other in estimate.other_memories}
+        broken |= {other.hardware: self._broken(other.memory, other.verdict) for other in estimate.other_memories}
         without = next((name for name, problems in broken.items() if not problems), "")
         worst = next((name for name, problems in broken.items() if problems), "")
         return f"the memory is not said: {worst}: {broken[worst][0]}; {without} passes" if worst and without else ""
 
-    def _broken(self, memory: MemoryEstimate | OtherMemory, verdict: Verdict) -> tuple[str, ...]:
+    def _broken(self, memory: MemoryEstimate, verdict: Verdict) -> tuple[str, ...]:
         problems: list[str] = []
         share = memory.device_bytes / memory.capacity_bytes
         if self.max_memory_fraction is not None and share > self.max_memory_fraction:

@@ -35,7 +35,8 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[str],
     if not others or estimate.verdict == "refused":
         return estimate
     judged = cache(judge)
-    estimate = replace(estimate, other_memories=deferred(lambda: tuple(_answer(each, judged(each)) for each in others)))
+    answers = deferred(lambda: tuple(OtherMemory(each, judged(each).verdict, judged(each).memory) for each in others))
+    estimate = replace(estimate, other_memories=answers)
     word = _fitting_word(question, estimate)
     for other in others if word in ("fits", "does not fit") else ():
         sizes, mine = ([load_hardware(name).usable_memory_bytes for name in names_in(each)] for each in (other, taken))
@@ -52,17 +53,6 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[str],
             known = replace(estimate.provenance, cautions=(caution, *estimate.provenance.cautions))
             return replace(estimate, verdict="depends", provenance=known, other_memory=other)
     return estimate
-
-
-def _answer(cluster: str, estimate: Estimate) -> OtherMemory:
-    memory = estimate.memory
-    return OtherMemory(
-        hardware=cluster,
-        verdict=estimate.verdict,
-        device_bytes=memory.device_bytes,
-        capacity_bytes=memory.capacity_bytes,
-        fit_probability=memory.fit_probability,
-    )
 
 
 def _fitting_word(question: Question, estimate: Estimate) -> str:

@@ -214,8 +214,6 @@ class Choice(Record, kw_only=True):
     """Estimate of the fastest layout that is likely enough to fit; None where none is."""
     reason: str | None
     """Why no layout is likely enough to fit; None where one is."""
-    other_memory: str = ""
-    """Hardware that the offer's name means too, whose memory decides whether it fits; empty where none does."""
     run: TrainingRun | None = None
     goodput: Goodput | None = None
     """Goodput; None where failures, checkpoints and evaluation are left out."""
@@ -240,8 +238,8 @@ class Choice(Record, kw_only=True):
     @property
     def verdict(self) -> LimitAnswer:
         """Worse answer of both limits; `no` where nothing fits, `maybe` at best where an unsaid memory decides that."""
-        fits: LimitAnswer = "maybe" if self.other_memory else "yes"
-        answers = (fits, *(check.answer for check in self.limits))
+        unsure = self.estimate is not None and self.estimate.other_memory
+        answers = ("maybe" if unsure else "yes", *(check.answer for check in self.limits))
         return "no" if self.run is None else max(answers, key=_ORDER.index)
 
     @property
@@ -512,8 +510,7 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], search: _
         for nodes in offer.nodes:
             for precision in dict.fromkeys(precisions or (usual_precision([hardware]),)):
                 offered = {"hardware": offer.hardware, "nodes": nodes, "precision": precision}
-                asked = replace(search, question=search.question.changed(search.origin, **offered))
-                estimate, reason, other = _fastest(asked)
+                estimate, reason = _fastest(replace(search, question=search.question.changed(search.origin, **offered)))
                 yield Choice(
                     offer=position,
                     hardware=hardware.name,
@@ -522,36 +519,28 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], search: _
                     precision=precision,
                     estimate=estimate,
                     reason=reason,
-                    other_memory=other,
                 )
 
 
-def _fastest(search: _Search) -> tuple[Estimate | None, str | None, str]:
-    """Return the estimate of a choice, or why it has none, and whose memory decides. Raises InputError."""
+def _fastest(search: _Search) -> tuple[Estimate | None, str | None]:
+    """Return the estimate of a choice, or why it has none. Raises InputError for a wrong question."""
     try:
         layouts = ranking.fastest(search.question, space=search.space, min_fit_probability=search.min_fit_probability)
     except UnsupportedError as error:
-        return None, str(error), ""
+        return None, str(error)
     if layouts.recommended is not None:
-        return layouts.recommended, None, layouts.recommended.other_memory
+        return layouts.recommended, None
     nearest = layouts.nearest
-    return None, _missed(nearest), "" if nearest is None else nearest.other_memory
-
-
-def _missed(nearest: Estimate | None) -> str:
-    """Return why nothing is likely enough to fit, by the nearest layout."""
-    if nearest is None:
-        return "no layout keeps the rules"
+    if nearest is None or nearest.other_memory:
+        return None, "no layout keeps the rules" if nearest is None else nearest.provenance.cautions[0]
     memory, reason = nearest.memory, "nothing fits; the nearest needs"
-    if nearest.other_memory:
-        return nearest.provenance.cautions[0]
     if memory.fits and memory.fits_host is False:
         share = 100 * memory.host_bytes_per_node / (memory.host_capacity_bytes or 1.0)
-        return f"{reason} {share:.0f} % of the host's memory"
+        return None, f"{reason} {share:.0f} % of the host's memory"
     if memory.fits and memory.fit_probability is not None:
         reason = "nothing is likely enough to fit; the fastest that may does with"
-        return f"{reason} {100 * memory.fit_probability:.0f} %"
-    return f"{reason} {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory"
+        return None, f"{reason} {100 * memory.fit_probability:.0f} %"
+    return None, f"{reason} {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory"
 
 
 class _Limits(Record):

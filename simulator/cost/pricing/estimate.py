@@ -377,18 +377,13 @@ class OpenRange(Record, kw_only=True):
         return max(turning, key=lambda switch: abs(switch.memory_bytes), default=None)
 
 
-class OtherMemory(Record, kw_only=True):
+class OtherMemory(NamedTuple):
     """Answer on another memory that the name of the hardware leaves open."""
 
     hardware: str
     """Hardware that the name means too, as `--hardware` takes it."""
     verdict: Verdict
-    device_bytes: float
-    """Memory of the fullest device."""
-    capacity_bytes: float
-    """Usable memory of that device."""
-    fit_probability: float | None
-    """Probability to fit; None without a calibration."""
+    memory: MemoryEstimate
 
 
 @read_late("assumed", "other_memories", "throughput")

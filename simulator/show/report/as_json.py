@@ -161,9 +161,9 @@ class OpenRangeJson(Shown):
 class OtherMemoryJson(Shown):
     hardware: str
     verdict: Verdict
-    device_mib: float
-    capacity_mib: float
-    fit_probability: float | None
+    device_mib: Annotated[float, At("memory.device_bytes")]
+    capacity_mib: Annotated[float, At("memory.capacity_bytes")]
+    fit_probability: Annotated[float | None, At("memory.fit_probability")]
 
 
 def _layout_keys(path: str) -> Iterator[tuple[str, Any]]:

@@ -36,7 +36,6 @@ class ChoiceJson(Shown):
     precision: Precision
     verdict: LimitAnswer
     reason: str | None
-    other_memory: str
     in_time: LimitCheck | None
     in_budget: LimitCheck | None
     pareto: bool

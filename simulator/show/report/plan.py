@@ -66,17 +66,15 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         yield from _equal_line(plan)
         yield from _measured_lines(plan, best)
     if plan.deadline_days is not None:
-        for position, offer in enumerate(plan.offers):
+        for position in range(len(plan.offers)):
             fewest = plan.least_nodes(position)
-            of_offer = [choice for choice in plan.choices if choice.offer == position]
-            others = {choice.other_memory for choice in of_offer if choice.other_memory}
-            unsaid = f"; on {' and '.join(sorted(others))} it is another" if others else ""
+            taken = next(choice.hardware for choice in plan.choices if choice.offer == position)
             if fewest is None:
-                yield f"{offer.hardware}: none of its sizes is in time on {of_offer[0].hardware}{unsaid}."
+                yield f"{taken}: none of its sizes is in time."
             else:
                 maybe = fewest.in_time is not None and fewest.in_time.answer == "maybe"
                 chance = f" with probability {limit_text(fewest.in_time).removeprefix('maybe ')}" if maybe else ""
-                yield f"{offer.hardware}: in time from {say.counted(fewest.nodes, 'node')} on{chance}{unsaid}."
+                yield f"{taken}: in time from {say.counted(fewest.nodes, 'node')} on{chance}."
 
 
 _ABOUT_HALF = 0.05
@@ -177,6 +175,10 @@ def plan_columns(plan: Plan) -> Iterator[Column]:
 
 def _footer(plan: Plan, shown: Presentation) -> Iterator[str]:
     yield from left_out_lines(plan)
+    estimates = {choice.hardware: choice.estimate for choice in plan.priced if choice is not plan.best}
+    for name, estimate in estimates.items():
+        if estimate is not None and estimate.other_memory and (plan.best is None or name != plan.best.hardware):
+            yield f"{name}: {estimate.provenance.cautions[0]}."
     if plan.priced:
         yield "Figures in brackets are 90 % intervals; yes and no: the whole interval keeps a limit, or breaks it."
         yield "known: the least that runs say of device, stack and layout: measured, between, beyond or never."
