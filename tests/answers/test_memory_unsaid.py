@@ -1,12 +1,19 @@
 """A device's name that several memories share, such as V100 (16 or 32 GB): no firm verdict where they tell it apart."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulator
-from simulator.question.specs.names import hardware_names, known_names, names_of_other_memory, shipped_name
+from simulator.question.specs.names import (
+    clusters_meant,
+    hardware_names,
+    known_names,
+    names_of_other_memory,
+    shipped_name,
+)
 from tests.cli.running import run
 
 DENSE: dict[str, Any] = {
@@ -36,6 +43,10 @@ DENSE: dict[str, Any] = {
         ("BI-V150", ("bi150-32g",)),
         ("天垓150", ("bi150-32g",)),
         ("Ascend 910B", ("ascend-910b-280t-32g",)),
+        ("RTX 3080", ("rtx-3080-12g",)),
+        ("GeForce RTX 3060", ("rtx-3060-8g",)),
+        ("gh200", ("gh200-144g",)),
+        ("A800-SXM4", ("a800-sxm-40g",)),
         ("a100-80gb", ()),
         ("p4d.24xlarge", ()),
         ("h100-sxm", ()),
@@ -98,14 +109,94 @@ torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --tensor-model-parallel-s
 """
 
 
+@pytest.mark.parametrize("hardware", [None, "the device"])
 @pytest.mark.parametrize(("device", "outcome"), [("v100", "depends"), ("v100-16g", "does_not_fit")])
-def test_a_check_of_a_recipe_that_names_the_device_depends_too(device: str, outcome: str, tmp_path: Path) -> None:
+def test_a_check_depends_whoever_names_the_device(
+    device: str, outcome: str, hardware: str | None, tmp_path: Path
+) -> None:
     file = tmp_path / "train.sh"
     file.write_text(RECIPE.format(device=device))
-    (checked,) = simulator.check(file, hardware=device).results
+    (checked,) = simulator.check(file, hardware=hardware and device).results
     assert checked.outcome == outcome
     assert not checked.passed
     assert ("memory-unsaid" in {remark.rule for remark in checked.remarks}) == (outcome == "depends")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fraction", "outcome"),
+    [("v100", 0.4, "depends"), ("v100", 0.9, "fits"), ("v100", 0.1, "fits"), ("v100-16g", 0.4, "fits")],
+)
+def test_a_gate_that_one_memory_breaks_alone_decides_nothing(
+    hardware: str, fraction: float, outcome: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text(RECIPE.format(device="v100").replace("--num-layers 32", "--num-layers 4"))
+    (checked,) = simulator.check(file, hardware=hardware, max_memory_fraction=fraction).results
+    assert checked.outcome == outcome
+    assert checked.passed == (fraction == 0.9)
+    assert ("passes" in " ".join(checked.reasons)) == (outcome == "depends")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("a100:1", ("a100-sxm-80g:1", "a100-sxm-40g:1")),
+        ("a100:1,a100:2x4", ("a100-sxm-80g:1,a100-sxm-80g:2x4", "a100-sxm-40g:1,a100-sxm-40g:2x4")),
+        ("v100:1, h20:1", ("v100-sxm-16g:1,h20:1", "v100-sxm-32g:1,h20:1")),
+        ("a100@network=25 GB/s", ("a100-sxm-80g@network=25 GB/s", "a100-sxm-40g@network=25 GB/s")),
+        ("h20", ("h20",)),
+        ("", ("",)),
+    ],
+)
+def test_what_a_cluster_means(text: str, meant: tuple[str, ...]) -> None:
+    assert clusters_meant(text) == meant
+
+
+@pytest.mark.parametrize("hardware", ["a100:1", "a100@network=25GB/s", "a100:1,h20:1"])
+def test_groups_and_networks_leave_the_memory_open_too(hardware: str) -> None:
+    sizes = {"devices": None if ":" in hardware else 8, "pipeline_parallel": 1 + hardware.count(",")}
+    question = DENSE | sizes | {"seq_length": 65536 if "," in hardware else 40960}
+    estimate = simulator.estimate(hardware=hardware, **question)
+    assert estimate.memory.fits
+    assert estimate.verdict == "depends"
+    assert estimate.other_memory == hardware.replace("a100", "a100-sxm-40g")
+    assert "a100-sxm-80g" in estimate.provenance.cautions[0]
+
+
+def test_json_says_what_each_memory_answers() -> None:
+    options = "--model llama3.1-8b --devices 8 --stack default --tp 8 --micro-batch-size 1 --seq-length 4096"
+    asked = ("estimate", *options.split(), "--global-batch-size", "8", "--format", "json", "--hardware")
+    found = {name: json.loads(run(*asked, name).stdout) for name in ("v100", "v100-16g", "v100-32g")}
+    (other,) = found["v100"]["other_memories"]
+    alone = found["v100-32g"]
+    assert (other["hardware"], other["verdict"]) == (alone["hardware"], alone["verdict"])
+    assert {name: other[name] for name in ("device_mib", "capacity_mib", "fit_probability")} == {
+        name: pytest.approx(alone["memory"][name], rel=0.02)
+        for name in ("device_mib", "capacity_mib", "fit_probability")
+    }
+    assert found["v100-16g"]["other_memories"] == alone["other_memories"] == []
+
+
+SEARCHED: dict[str, Any] = {"model": "llama3.1-8b", "devices": 8, "seq_length": 4096, "global_batch_size": 64}
+
+
+def test_rows_of_a_ranking_depend_where_the_memory_turns_them() -> None:
+    fast, small = (simulator.rank(hardware="a100", **SEARCHED, **sizes) for sizes in ({}, {"tensor_parallel": 8}))
+    verdicts = [{estimate.verdict for estimate in ranking.estimates} for ranking in (fast, small)]
+    assert verdicts == [{"depends"}, {"fits"}]
+    usable = small.estimates[0].other_memories[0].memory.capacity_bytes
+    assert min(each.memory.need_bytes for each in fast.estimates) > usable
+    assert simulator.rank(hardware="v100", **SEARCHED).nearest.verdict == "depends"  # type: ignore[union-attr]
+
+
+def test_plans_and_sweeps_depend_too() -> None:
+    question = {name: value for name, value in SEARCHED.items() if name != "devices"}
+    plan = simulator.plan(**question, train_tokens=10**9, offers=["a100:1", "v100:1", "a100-sxm-80g:1"])
+    assert [choice.verdict for choice in plan.choices] == ["maybe", "no", "yes"]
+    assert "v100-sxm-32g it fits" in str(plan.choices[1].reason)
+    rows = simulator.sweep(SEARCHED | {"hardware": ["a100", "v100", "a100-sxm-80g", "v100-sxm-32g"]}).rows()
+    assert [row["outcome"] for row in rows] == ["depends", "depends", "fits", "fits"]
+    assert "a100-sxm-40g" in str(rows[0]["reason"])
 
 
 def test_what_would_make_it_fit_names_the_other_memory_and_does() -> None:
