@@ -25,7 +25,7 @@ from simulator.show.report import presentation as tables
 from simulator.show.report import text as say
 from simulator.show.report.presentation import Column, Presentation
 
-_NEXT = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
+_NEXT = "-v: command, defaults, search. Next: simulate emit, explain; --format html."
 _NEXT_OF_NOTHING = "-v: defaults, search, assumptions. Next: simulate explain, plan."
 _STARVED_SHOWN = 3
 _LEAST_GAIN = 0.01  # smallest relative gain of speed for which a layout that may not fit is named
@@ -49,13 +49,15 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
                 *equal_lines(ranking),
             ]
             blocks.append(shown.prose([*answer, *list(_risky_lines(ranking))[:1]]))
-            if asked := list(_closed_lines(ranking, best)):
-                command = tables.command(f"Row 1 as it stands: {ranking_command(ranking)}", shown.line)
-                blocks[-1] += f"\n{shown.prose(asked)}\n{shown.sentences([command])}"
         columns, legend = _fitted(ranking.estimates, shown)
         blocks.append("\n".join([shown.columns(columns), *([shown.prose(legend)] if legend else [])]))
-        more = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit: --top N, --variants."
+        closed = "" if (stack := _closing_stack(ranking, best)) is None else f" with --stack {stack}"
+        fitting = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit{closed}"
+        more = f"{fitting}: --top N, --variants."
         lines = [single.basis_line(best), more, _NEXT]
+        if shown.verbosity > 0 and (command := ranking_command(ranking)):
+            why = f"fit % holds{closed}: without it an estimate leaves open what nobody said." if closed else ""
+            blocks.append(shown.sentences([*filter(None, [why]), tables.command(f"Row 1: {command}", shown.line)]))
         if shown.verbosity >= 0:
             several = ranking.fewest is not None and len(ranking.fewest.counts) > 1
             if ranking.fewest is not None and several:
@@ -355,13 +357,12 @@ def _counts_line(ranking: Ranking) -> Iterator[str]:
     yield f"{looked_at}: {say.grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
 
 
-def _closed_lines(ranking: Ranking, best: Estimate) -> Iterator[str]:
-    """Yield whose switches the chances are of, where an estimate without a stack leaves them open."""
+def _closing_stack(ranking: Ranking, best: Estimate) -> str | None:
+    """Return the stack whose switches the chances to fit are of; None where an estimate without one has the same."""
     question = ranking.question
     of_devices = {kind.stack for kind in device_kinds(question.value("hardware"))}
-    if question.inputs and question.stated("stack") is None and best.stack not in of_devices:
-        whose = single.stack_name(best.stack, best.framework)
-        yield f"Chances to fit are of launches with {whose}; an estimate without --stack leaves open what nobody said."
+    said = not question.inputs or question.stated("stack") is not None or best.stack in of_devices
+    return None if said else best.stack
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
