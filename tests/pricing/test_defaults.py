@@ -46,7 +46,13 @@ WORKED_OUT = {("Pricing", "figures"), ("PassSeconds", "forward_seconds"), ("Pass
 
 NOT_COMPARED = {
     *(("ThroughputEstimate", "schedule"), ("Estimate", "assumed")),
-    *(("Estimate", "question"), ("Estimate", "open"), ("Estimate", "other_memory"), ("Ranking", "question")),
+    *(
+        ("Estimate", "question"),
+        ("Estimate", "open"),
+        ("Estimate", "other_memory"),
+        ("Estimate", "other_memories"),
+        ("Ranking", "question"),
+    ),
 }
 """Fields that two equal answers may differ in: how a step was run, and what else it could have been asked."""
 
