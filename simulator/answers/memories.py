@@ -1,8 +1,4 @@
-"""Memory of a device whose name leaves it open: a V100 has 16 or 32 GB, an A100 40 or 80.
-
-`--hardware a100` takes `a100-sxm-80g`, whose figures are shown. Where a verdict turns on `a100-sxm-40g` it is
-`depends`, whoever asked: an estimate, a row of a ranking, a plan, a sweep, a recipe that names its device so.
-"""
+"""Memory of a device whose name leaves it open: a V100 has 16 or 32 GB, an A100 40 or 80. One is taken and priced."""
 
 from __future__ import annotations
 

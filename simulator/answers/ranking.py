@@ -135,7 +135,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         )
     shown = (searched.fastest, searched.risky, searched.starved)
     layouts = [layout for each in shown for layout in each]
-    of_each = map(partial(_of_memories, query), layouts, estimates_of(layouts))
+    of_each = map(_of_memories, layouts, estimates_of(layouts))
     best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
         best[0] = with_switches(layouts[0].query.scenario, best[0], query.options, partial(priced_first, layouts))
@@ -153,7 +153,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         estimates=tuple(best),
         risky=tuple(risky),
         starved=tuple(starved),
-        nearest=_over_open(query, searched.nearest[0]) if searched.nearest and not best else None,
+        nearest=_over_open(searched.nearest[0]) if searched.nearest and not best else None,
         remedies=() if best else tuple(remedies(query, lawful=any((*shown, searched.nearest)))),
         reasons=() if best else tuple(reasons(query, searched)),
         equal=equal,
@@ -169,22 +169,18 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     )
 
 
-def _over_open(query: Query, layout: PricedLayout) -> Estimate:
-    """Return the estimate of the nearest layout over what nobody said of its run, as `simulate estimate` judges it."""
+def _over_open(layout: PricedLayout) -> Estimate:
+    """Return the estimate of a layout over what nobody said of its run, as `simulate estimate` judges it."""
     priced = price(pricing_of(layout.query.scenario, layout.layout))
-    return _of_memories(query, layout, over_open(layout.query.question, estimates_of([layout])[0], priced), near=True)
+    return _of_memories(layout, over_open(layout.query.question, estimates_of([layout])[0], priced))
 
 
-def _of_memories(query: Query, layout: PricedLayout, estimate: Estimate, *, near: bool = False) -> Estimate:
-    """Return the estimate of a layout over the memories of its device; of one that is `near`, as a search finds it."""
-
-    def judge(other: str) -> Estimate:
-        best = best_of(replace(query, scenario=with_memory(query.scenario, other))) if near else None
-        if best is not None:
-            return estimates_of([best])[0]
-        return estimate_layout(with_memory(layout.query.scenario, other), layout.layout)
-
-    return over_memories(query.question, estimate, judge)
+def _of_memories(layout: PricedLayout, estimate: Estimate) -> Estimate:
+    """Return the estimate of a layout over the memories of its device."""
+    query, choice = layout.query, layout.layout
+    return over_memories(
+        query.question, estimate, lambda name: estimate_layout(with_memory(query.scenario, name), choice)
+    )
 
 
 def _unstated(question: Question) -> Iterator[str]:
@@ -231,21 +227,16 @@ def fastest(
     min_fit_probability: float = MIN_FIT_PROBABILITY,
     memory: str = "",
 ) -> Fastest:
-    """Return the first layout of `rank`, without the rest of the ranking; with the `memory` of another cluster, if any.
-
-    Verdicts hold for each memory that the name of the hardware leaves open.
-    """
+    """Return the first layout of `rank`, without the rest of the ranking; with another memory, if any."""
     query = query_of(question, space, min_fit_probability)
     if memory:
         query = replace(query, scenario=with_memory(query.scenario, memory))
     misses = list[Misses]()
-    if (best := best_of(query, misses=misses)) is not None:
-        estimate = estimates_of([best])[0]
-        return Fastest(estimate if memory else _of_memories(query, best, estimate), None)
-    if (nearest := nearest_of(query, misses)) is None:
+    best = best_of(query, misses=misses)
+    if (found := best or nearest_of(query, misses)) is None:
         return Fastest(None, None)
-    estimate = estimates_of([nearest])[0]
-    return Fastest(None, estimate if memory else _of_memories(query, nearest, estimate, near=True))
+    estimate = estimates_of([found])[0] if memory else _of_memories(found, estimates_of([found])[0])
+    return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 
 def recommended(

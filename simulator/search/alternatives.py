@@ -30,7 +30,6 @@ from simulator.question.scenario.inputs import MOST_DEVICES, check_count
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware
-from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.names import clusters_meant, names_in
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
@@ -264,17 +263,14 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
 
 def with_memory(scenario: Scenario, cluster: str) -> Scenario:
     """Return a scenario on devices with the memory of those that another text for its cluster names."""
-
-    def changed(hardware: HardwareSpec, other: HardwareSpec) -> HardwareSpec:
-        return replace(hardware, usable_memory=other.usable_memory, memory_capacity=other.memory_capacity)
-
     others = [load_hardware(name) for name in names_in(cluster)]
-    if not scenario.groups:
-        least = min(others, key=lambda other: other.usable_memory_bytes)
-        return replace(scenario, hardware=changed(scenario.hardware, least))
-    pairs = zip(scenario.groups, others, strict=True)
-    groups = tuple(replace(group, hardware=changed(group.hardware, other)) for group, other in pairs)
-    return replace(scenario, hardware=groups[0].hardware, groups=groups)
+    least = [min(others, key=lambda other: other.usable_memory_bytes)]
+    kinds = [
+        replace(kind, usable_memory=other.usable_memory, memory_capacity=other.memory_capacity)
+        for kind, other in zip(scenario.kinds_of_device, others if scenario.groups else least, strict=True)
+    ]
+    groups = tuple(map(lambda group, kind: replace(group, hardware=kind), scenario.groups, kinds))
+    return replace(scenario, hardware=kinds[0], groups=groups)
 
 
 def _shorter(query: Query) -> Query | None:

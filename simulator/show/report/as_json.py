@@ -268,13 +268,7 @@ class RankingJson(AnswerJson):
     surer: int | None
     stacks: list[StackBestJson]
     fewest: FewestNodesJson | None
-    command: Annotated[
-        str,
-        At(
-            lambda ranking, _: ranking_command(ranking),
-            "Command that prices the first layout; empty without one.",
-        ),
-    ]
+    command: Annotated[str, At(lambda ranking, _: ranking_command(ranking), "Command that prices the first layout.")]
 
 
 class _Key(NamedTuple):
