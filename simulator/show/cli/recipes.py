@@ -250,7 +250,8 @@ def _problem(case: Case) -> tuple[str, bool]:
     estimate = estimate_of(case)
     sentence = verdict_sentence(estimate, colour=False)
     if estimate.verdict == "depends":
-        return f"whether the layout fits {sentence}", False
+        why = estimate.provenance.cautions[0] if estimate.other_memory else sentence
+        return f"whether the layout fits depends: {why.removeprefix('depends: ')}", False
     return "" if estimate.memory.fits else f"the layout {sentence}", not estimate.memory.fits
 
 
