@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, fields
+from functools import partial
 from typing import Any, Literal
 
 from simulator.answers import ranking
@@ -464,10 +465,10 @@ def plan(  # noqa: PLR0913  what a plan may be asked for
         raise InputError("a budget needs the price of an offer, such as h100-sxm-80g:8,16@2.50")
     model = question.value("model")
     limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
-    search = _Search(question, space, min_fit_probability, origin)
+    fastest = partial(ranking.fastest, space=space, min_fit_probability=min_fit_probability)
     total = sum(len(offer.nodes) for offer in known) * (len(dict.fromkeys(precisions)) or 1)
     choices: list[Choice] = []
-    for choice in _choices(known, precisions, search):
+    for choice in _choices(known, precisions, lambda offered: fastest(question.changed(origin, **offered))):
         choices.append(_limited(choice, known[choice.offer], limits))
         if progress is not None:
             progress(len(choices), total)
@@ -494,23 +495,16 @@ def _check(tokens: int, deadline: float | None, budget: float | None, precisions
         raise InputError(f"precisions {list(precisions)}: allowed are {', '.join(PRECISIONS)}")
 
 
-class _Search(Record):
-    """What all choices share, and who says what the offers say."""
-
-    question: Question
-    space: Space | None
-    min_fit_probability: float
-    origin: Origin
-
-
-def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], search: _Search) -> Iterator[Choice]:
-    """Yield every choice with its layout, without the run."""
+def _choices(
+    offers: Sequence[Offer], precisions: Sequence[Precision], search: Callable[[dict[str, Any]], ranking.Fastest]
+) -> Iterator[Choice]:
+    """Yield every choice with its layout, which `search` finds for what an offer says, without the run."""
     for position, offer in enumerate(offers):
         hardware = load_hardware(offer.hardware)
         for nodes in offer.nodes:
             for precision in dict.fromkeys(precisions or (usual_precision([hardware]),)):
                 offered = {"hardware": offer.hardware, "nodes": nodes, "precision": precision}
-                estimate, reason = _fastest(replace(search, question=search.question.changed(search.origin, **offered)))
+                estimate, reason = _fastest(partial(search, offered))
                 yield Choice(
                     offer=position,
                     hardware=hardware.name,
@@ -522,10 +516,10 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], search: _
                 )
 
 
-def _fastest(search: _Search) -> tuple[Estimate | None, str | None]:
+def _fastest(search: Callable[[], ranking.Fastest]) -> tuple[Estimate | None, str | None]:
     """Return the estimate of a choice, or why it has none. Raises InputError for a wrong question."""
     try:
-        layouts = ranking.fastest(search.question, space=search.space, min_fit_probability=search.min_fit_probability)
+        layouts = search()
     except UnsupportedError as error:
         return None, str(error)
     if layouts.recommended is not None:
