@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from simulator.answers.run import TrainingRun, ranking_command
 from simulator.cost.pricing.estimate import Estimate
-from simulator.evidence.cluster import device_kinds
-from simulator.question.frameworks.stacks import PROFILES
+from simulator.question.frameworks.stacks import DEFAULT, PROFILES
 from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
@@ -44,19 +43,17 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         if shown.verbosity >= 0:
             answer = [
                 *fewest_lines(ranking, shown),
-                fastest_line(best, shown),
+                fastest_line(best, shown, closed := _closed(ranking)),
                 *say.caution_lines(best),
                 *equal_lines(ranking),
             ]
             blocks.append(shown.prose([*answer, *list(_risky_lines(ranking))[:1]]))
         columns, legend = _fitted(ranking.estimates, shown)
         blocks.append("\n".join([shown.columns(columns), *([shown.prose(legend)] if legend else [])]))
-        closed = "" if (stack := _closing_stack(ranking, best)) is None else f" with --stack {stack}"
-        fitting = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit{closed}"
-        more = f"{fitting}: --top N, --variants."
+        more = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit: --top N, --variants."
         lines = [single.basis_line(best), more, _NEXT]
         if shown.verbosity > 0 and (command := ranking_command(ranking)):
-            why = f"fit % holds{closed}: without it an estimate leaves open what nobody said." if closed else ""
+            why = f"fit % is{closed}: without it an estimate leaves open what nobody said." if closed else ""
             blocks.append(shown.sentences([*filter(None, [why]), tables.command(f"Row 1: {command}", shown.line)]))
         if shown.verbosity >= 0:
             several = ranking.fewest is not None and len(ranking.fewest.counts) > 1
@@ -257,9 +254,9 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     return ["what would make it fit", "memory\nGiB", "headroom\nGiB", "TFLOPS\n/device"], rows
 
 
-def fastest_line(estimate: Estimate, shown: Presentation) -> str:
-    """Return the first of a ranking in words."""
-    need = say.need_text(estimate)
+def fastest_line(estimate: Estimate, shown: Presentation, closed: str = "") -> str:
+    """Return the first of a ranking in words; `closed` says whose switches its chance to fit is of."""
+    need = say.need_text(estimate).replace(" %)", f" %{closed})")
     layout = single.brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
         layout += f", {dispatch} overlapped"
@@ -357,12 +354,10 @@ def _counts_line(ranking: Ranking) -> Iterator[str]:
     yield f"{looked_at}: {say.grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
 
 
-def _closing_stack(ranking: Ranking, best: Estimate) -> str | None:
-    """Return the stack whose switches the chances to fit are of; None where an estimate without one has the same."""
-    question = ranking.question
-    of_devices = {kind.stack for kind in device_kinds(question.value("hardware"))}
-    said = not question.inputs or question.stated("stack") is not None or best.stack in of_devices
-    return None if said else best.stack
+def _closed(ranking: Ranking) -> str:
+    """Return the bare stack that nobody said, where an estimate without it is of the same title and leaves it open."""
+    bare = ranking.query.get("stack") == DEFAULT and ranking.question.inputs
+    return f" with --stack {DEFAULT}" if bare and ranking.question.stated("stack") is None else ""
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
