@@ -55,8 +55,8 @@ class Gates(Record, kw_only=True):
 
         Empty where all answer the same.
         """
-        asked = self.max_memory_fraction or self.min_fit_probability or "starved" in (self.fail_on or ())
-        if not asked or estimate.verdict not in ("fits", "starved"):
+        is_gated = self.max_memory_fraction or self.min_fit_probability or "starved" in (self.fail_on or ())
+        if not is_gated or estimate.verdict not in ("fits", "starved"):
             return ""
         broken = {estimate.hardware: self.broken(estimate)}
         broken |= {other.hardware: self._broken(other.memory, other.verdict) for other in estimate.other_memories}

@@ -233,9 +233,9 @@ def fastest(
         query = replace(query, scenario=with_memory(query.scenario, memory))
     misses = list[Misses]()
     best = best_of(query, misses=misses)
-    if (found := best or nearest_of(query, misses)) is None:
+    if (layout := best or nearest_of(query, misses)) is None:
         return Fastest(None, None)
-    estimate = estimates_of([found])[0] if memory else _of_memories(found, estimates_of([found])[0])
+    estimate = estimates_of([layout])[0] if memory else _of_memories(layout, estimates_of([layout])[0])
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 

@@ -264,10 +264,10 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
 def with_memory(scenario: Scenario, cluster: str) -> Scenario:
     """Return a scenario on devices with the memory of those that another text for its cluster names."""
     others = [load_hardware(name) for name in names_in(cluster)]
-    least = [min(others, key=lambda other: other.usable_memory_bytes)]
+    smallest = [min(others, key=lambda other: other.usable_memory_bytes)]
     kinds = [
         replace(kind, usable_memory=other.usable_memory, memory_capacity=other.memory_capacity)
-        for kind, other in zip(scenario.kinds_of_device, others if scenario.groups else least, strict=True)
+        for kind, other in zip(scenario.kinds_of_device, others if scenario.groups else smallest, strict=True)
     ]
     groups = tuple(map(lambda group, kind: replace(group, hardware=kind), scenario.groups, kinds))
     return replace(scenario, hardware=kinds[0], groups=groups)
