@@ -135,6 +135,14 @@ QUESTIONS: dict[str, Question] = {
     "unfused": Question(MEGATRON, SIXTEEN | fields(seq_length=1024), FEW, options={"flash_attention": "false"}),
     "npu": Question(MEGATRON, SIXTEEN, FEW, hardware="ascend-910b-64g-8"),
 }
+WITNESSES = frozenset(
+    {
+        *("latent", "adapters in units", "fp4", "fp8 experts", "paddle chunks", "short units", "adapters of experts"),
+        *("scans", "deepspeed", "compressed", "paddle", "short", "units in a pipeline", "fp32"),
+    }
+)
+"""Questions that between them show each movement of each switch, up and down: every switch is asked on them.
+On each of the others a third of the switches is, as the formulas that a question goes by are those of many switches."""
 Figures = dict[Figure, NDArray[np.float64]]
 
 

@@ -8,16 +8,32 @@ from simulator.cost.derived import Pricing
 from simulator.question.frameworks.profile import FrameworkProfile, SwitchEffect, switches
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.search.rules import RULES
-from tests.directions.questions import QUESTIONS, Figure, Sign, block_of_question, figures, scenario_of, signs
+from tests.directions.questions import (
+    QUESTIONS,
+    WITNESSES,
+    Figure,
+    Question,
+    Sign,
+    block_of_question,
+    figures,
+    scenario_of,
+    signs,
+)
 from tests.directions.switches import SWITCHES, Course
 
 META = {field.name: field.metadata for field in switches()}
 
 
+def asked_of(name: str) -> dict[str, Question]:
+    """The questions that a switch is asked on: all that show a movement first, and every third of the others."""
+    others = [question for question in QUESTIONS if question not in WITNESSES][list(SWITCHES).index(name) % 3 :: 3]
+    return {question: asked for question, asked in QUESTIONS.items() if question in WITNESSES or question in others}
+
+
 def movements(name: str, course: Course) -> Iterator[tuple[str, str, Figure, Sign, set[int]]]:
     """Question, values, figure and sign with the layouts that move so, for every question that has the values."""
     for before, after in zip(course.values, course.values[1:], strict=False):
-        for question, asked in QUESTIONS.items():
+        for question, asked in asked_of(name).items():
             optimizers = {before, after} if name == "optimizer" else {course.beside.get("optimizer", "adamw")}
             if not optimizers <= set(PROFILES[asked.profile].limits.optimizers):
                 continue
@@ -52,6 +68,7 @@ def broken(question: str, options: dict[str, str]) -> list[list[bool]]:
 
 def test_every_switch_has_its_way() -> None:
     assert set(SWITCHES) == {field.name for field in switches()}
+    assert {question for name in SWITCHES for question in asked_of(name)} == set(QUESTIONS) > WITNESSES
     for name, courses in SWITCHES.items():
         named = {part for course in courses for value in course.values for part in value.split(",")}
         truth = isinstance(getattr(FrameworkProfile(name=""), name), bool)
