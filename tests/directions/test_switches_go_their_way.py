@@ -10,10 +10,11 @@ from simulator.question.frameworks.stacks import PROFILES
 from simulator.search.rules import RULES
 from tests.directions.questions import (
     QUESTIONS,
+    SHOWN_BY,
     WITNESSES,
     Figure,
-    Question,
     Sign,
+    asked_of,
     block_of_question,
     figures,
     scenario_of,
@@ -24,14 +25,8 @@ from tests.directions.switches import SWITCHES, Course
 META = {field.name: field.metadata for field in switches()}
 
 
-def asked_of(name: str) -> dict[str, Question]:
-    """The questions that a switch is asked on: all that show a movement first, and every third of the others."""
-    others = [question for question in QUESTIONS if question not in WITNESSES][list(SWITCHES).index(name) % 3 :: 3]
-    return {question: asked for question, asked in QUESTIONS.items() if question in WITNESSES or question in others}
-
-
 def movements(name: str, course: Course) -> Iterator[tuple[str, str, Figure, Sign, set[int]]]:
-    """Question, values, figure and sign with the layouts that move so, for every question that has the values."""
+    """Question, values, figure and sign with the layouts that move so, for its questions that have the values."""
     for before, after in zip(course.values, course.values[1:], strict=False):
         for question, asked in asked_of(name).items():
             optimizers = {before, after} if name == "optimizer" else {course.beside.get("optimizer", "adamw")}
@@ -69,6 +64,7 @@ def broken(question: str, options: dict[str, str]) -> list[list[bool]]:
 def test_every_switch_has_its_way() -> None:
     assert set(SWITCHES) == {field.name for field in switches()}
     assert {question for name in SWITCHES for question in asked_of(name)} == set(QUESTIONS) > WITNESSES
+    assert SHOWN_BY.keys() <= SWITCHES.keys()
     for name, courses in SWITCHES.items():
         named = {part for course in courses for value in course.values for part in value.split(",")}
         truth = isinstance(getattr(FrameworkProfile(name=""), name), bool)
@@ -97,5 +93,6 @@ def test_a_switch_goes_its_way(name: str) -> None:
                 wrong.append(f"{name} {values}, {question}: {figure} goes {sign} where it is {way}: layouts {held}")
             moved.add(figure)
         if still := set(course.moves) - moved:
-            wrong.append(f"{name} {' '.join(course.values)}: {still} stay")
+            told = f"{still} stay on {', '.join(asked_of(name))}; SHOWN_BY adds a question"
+            wrong.append(f"{name} {' '.join(course.values)}: {told}")
     assert not wrong, "\n".join(wrong)
