@@ -81,9 +81,11 @@ def kinds_judged(asked: Collection[str] = KINDS.keys()) -> Iterator[KindJudged]:
     [whole] = (each.state for each in fitted_sources() if each.kind == "memory")
     fitted = whole.design.samples
     slopes, target = at_priors(whole.design)
-    for kind in asked:
-        mine = np.array([KINDS[kind](each) for each in fitted])
-        rows = (*(fitted[at] for at in np.flatnonzero(mine)), *(each for each in reported() if KINDS[kind](each)))
+    for kind, holds in KINDS.items():
+        if kind not in asked:
+            continue
+        mine = np.array([holds(each) for each in fitted])
+        rows = (*(fitted[at] for at in np.flatnonzero(mine)), *(each for each in reported() if holds(each)))
         if not rows:
             continue
         rest = whole
