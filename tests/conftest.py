@@ -6,17 +6,17 @@ that share nothing are one test of a worker: thousands of a millisecond each tak
 """
 
 import gc
+import inspect
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
-
-from tests.as_one import as_one, stands_alone
 
 # Before numpy and torch are imported: workers and launches share the cores, and threads that wait for each other spin.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -98,16 +98,75 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     return Lanes(config, log)
 
 
+ANEW: Final = {"tmp_path", "monkeypatch"}
+"""What each case of a function has anew."""
+AROUND: Final = {"bare", "without_advice", "closed_switches", "monkeypatch", "tmp_path_factory", "request"}
+"""What may stand around all cases of a function that does not ask for it."""
+
+
+def _stands_alone(item: pytest.Item) -> bool:
+    """Whether a test is a case of a function of a module that takes its parameters and what each case has anew."""
+    if not isinstance(item, pytest.Function) or item.cls is not None or not hasattr(item, "callspec"):
+        return False
+    given, named = set(item.callspec.params), set(inspect.signature(item.obj).parameters)
+    of_hypothesis = getattr(item.obj, "is_hypothesis_test", False)
+    others = {*item.fixturenames} - given
+    return not (
+        of_hypothesis or item.callspec.marks or given - named or named - given - ANEW or others - named - AROUND
+    )
+
+
+def _as_one(cases: Sequence[pytest.Function]) -> Callable[..., None]:
+    """A function that tries every case, and tells of each that failed by its name."""
+    function: Callable[..., None] = cases[0].obj
+
+    def every_case(**fixtures: Any) -> None:
+        failed: list[BaseException] = []
+        left: BaseException | None = None
+        for number, case in enumerate(cases):
+            try:
+                with _anew(fixtures, number) as own:
+                    function(**case.callspec.params, **own)
+            except (pytest.skip.Exception, pytest.xfail.Exception) as outcome:
+                left = outcome
+            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  raised below
+                error.add_note(f"in {case.name}")
+                failed.append(error)
+        if failed:
+            raise BaseExceptionGroup(f"{len(failed)} of {len(cases)} cases", failed)
+        if left is not None:
+            raise left
+
+    every_case.__doc__, every_case.__wrapped__ = function.__doc__, function  # type: ignore[attr-defined]
+    names = sorted(inspect.signature(function).parameters.keys() & ANEW)
+    asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    every_case.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    marks = getattr(function, "pytestmark", [])
+    every_case.pytestmark = [mark for mark in marks if mark.name != "parametrize"]  # type: ignore[attr-defined]
+    return every_case
+
+
+@contextmanager
+def _anew(fixtures: Mapping[str, Any], number: int) -> Iterator[dict[str, Any]]:
+    """A folder of a case's own, and patches that end with it."""
+    own = dict(fixtures)
+    if "tmp_path" in own:
+        own["tmp_path"] = fixtures["tmp_path"] / str(number)
+        own["tmp_path"].mkdir()
+    with pytest.MonkeyPatch.context() as patches:
+        yield own | ({"monkeypatch": patches} if "monkeypatch" in own else {})
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> Generator[None, Any, Any]:
     """One test of all cases that a worker is to run; without workers each stands by itself and can be named."""
     made = yield
     if "PYTEST_XDIST_WORKER" not in os.environ or not isinstance(made, list):
         return made
-    cases = {item: None for item in made if stands_alone(item)}
+    cases = {item: None for item in made if _stands_alone(item)}
     if len(cases) < 2:
         return made
-    whole = pytest.Function.from_parent(collector, name=name, callobj=as_one([*cases]))
+    whole = pytest.Function.from_parent(collector, name=name, callobj=_as_one([*cases]))
     return [whole, *(item for item in made if item not in cases)]
 
 
