@@ -2,15 +2,14 @@
 
 A file is a worker's as a whole. Files that launch processes, and files that share what takes long to make, stand in
 lanes, each the work of one worker: no more launches run at a time than there are lanes of them. Cases of a function
-that share nothing are one test of a worker: thousands of a millisecond each take another five to be told of.
+that takes nothing else are one test of a worker: thousands of a millisecond each take another five to be told of.
 """
 
 import gc
 import inspect
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
 import pytest
@@ -98,35 +97,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     return Lanes(config, log)
 
 
-ANEW: Final = {"tmp_path", "monkeypatch"}
-"""What each case of a function has anew."""
-AROUND: Final = {"bare", "without_advice", "closed_switches", "monkeypatch", "tmp_path_factory", "request"}
-"""What may stand around all cases of a function that does not ask for it."""
+NOT_OF_A_CASE: Final = {"bare", "without_advice", "closed_switches", "monkeypatch"}
+"""What may stand around all cases of a function, where the function itself does not ask for it."""
 
 
 def _stands_alone(item: pytest.Item) -> bool:
-    """Whether a test is a case of a function of a module that takes its parameters and what each case has anew."""
+    """Whether a test is a case of a function of a module that takes its parameters and nothing else."""
     if not isinstance(item, pytest.Function) or item.cls is not None or not hasattr(item, "callspec"):
         return False
-    given, named = set(item.callspec.params), set(inspect.signature(item.obj).parameters)
+    given = set(item.callspec.params)
+    named = set(inspect.signature(item.obj).parameters)
     of_hypothesis = getattr(item.obj, "is_hypothesis_test", False)
-    others = {*item.fixturenames} - given
-    return not (
-        of_hypothesis or item.callspec.marks or given - named or named - given - ANEW or others - named - AROUND
-    )
+    return not (of_hypothesis or item.callspec.marks or named != given or {*item.fixturenames} - given - NOT_OF_A_CASE)
 
 
-def _as_one(cases: Sequence[pytest.Function]) -> Callable[..., None]:
+def _as_one(cases: Sequence[pytest.Function]) -> Callable[[], None]:
     """A function that tries every case, and tells of each that failed by its name."""
     function: Callable[..., None] = cases[0].obj
 
-    def every_case(**fixtures: Any) -> None:
+    def every_case() -> None:
         failed: list[BaseException] = []
         left: BaseException | None = None
-        for number, case in enumerate(cases):
+        for case in cases:
             try:
-                with _anew(fixtures, number) as own:
-                    function(**case.callspec.params, **own)
+                function(**case.callspec.params)
             except (pytest.skip.Exception, pytest.xfail.Exception) as outcome:
                 left = outcome
             except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  raised below
@@ -138,23 +132,10 @@ def _as_one(cases: Sequence[pytest.Function]) -> Callable[..., None]:
             raise left
 
     every_case.__doc__, every_case.__wrapped__ = function.__doc__, function  # type: ignore[attr-defined]
-    names = sorted(inspect.signature(function).parameters.keys() & ANEW)
-    asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
-    every_case.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+    every_case.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
     marks = getattr(function, "pytestmark", [])
     every_case.pytestmark = [mark for mark in marks if mark.name != "parametrize"]  # type: ignore[attr-defined]
     return every_case
-
-
-@contextmanager
-def _anew(fixtures: Mapping[str, Any], number: int) -> Iterator[dict[str, Any]]:
-    """A folder of a case's own, and patches that end with it."""
-    own = dict(fixtures)
-    if "tmp_path" in own:
-        own["tmp_path"] = fixtures["tmp_path"] / str(number)
-        own["tmp_path"].mkdir()
-    with pytest.MonkeyPatch.context() as patches:
-        yield own | ({"monkeypatch": patches} if "monkeypatch" in own else {})
 
 
 @pytest.hookimpl(wrapper=True)
