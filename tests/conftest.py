@@ -1,16 +1,13 @@
 """What the whole suite shares: one thread a process, the same examples every time, and lanes for launches.
 
 A file is a worker's as a whole. Files that launch processes, and files that share what takes long to make, stand in
-lanes, each the work of one worker: no more launches run at a time than there are lanes of them. Cases of a function
-that takes nothing else are one test of a worker: thousands of a millisecond each take another five to be told of.
+lanes, each the work of one worker: no more launches run at a time than there are lanes of them.
 """
 
 import gc
-import inspect
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -97,60 +94,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     return Lanes(config, log)
 
 
-NOT_OF_A_CASE: Final = {"bare", "without_advice", "closed_switches", "monkeypatch"}
-"""What may stand around all cases of a function, where the function itself does not ask for it."""
-
-
-def _stands_alone(item: pytest.Item) -> bool:
-    """Whether a test is a case of a function of a module that takes its parameters and nothing else."""
-    if not isinstance(item, pytest.Function) or item.cls is not None or not hasattr(item, "callspec"):
-        return False
-    given = set(item.callspec.params)
-    named = set(inspect.signature(item.obj).parameters)
-    of_hypothesis = getattr(item.obj, "is_hypothesis_test", False)
-    return not (of_hypothesis or item.callspec.marks or named != given or {*item.fixturenames} - given - NOT_OF_A_CASE)
-
-
-def _as_one(cases: Sequence[pytest.Function]) -> Callable[[], None]:
-    """A function that tries every case, and tells of each that failed by its name."""
-    function: Callable[..., None] = cases[0].obj
-
-    def every_case() -> None:
-        failed: list[BaseException] = []
-        left: BaseException | None = None
-        for case in cases:
-            try:
-                function(**case.callspec.params)
-            except (pytest.skip.Exception, pytest.xfail.Exception) as outcome:
-                left = outcome
-            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  raised below
-                error.add_note(f"in {case.name}")
-                failed.append(error)
-        if failed:
-            raise BaseExceptionGroup(f"{len(failed)} of {len(cases)} cases", failed)
-        if left is not None:
-            raise left
-
-    every_case.__doc__, every_case.__wrapped__ = function.__doc__, function  # type: ignore[attr-defined]
-    every_case.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
-    marks = getattr(function, "pytestmark", [])
-    every_case.pytestmark = [mark for mark in marks if mark.name != "parametrize"]  # type: ignore[attr-defined]
-    return every_case
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> Generator[None, Any, Any]:
-    """One test of all cases that a worker is to run; without workers each stands by itself and can be named."""
-    made = yield
-    if "PYTEST_XDIST_WORKER" not in os.environ or not isinstance(made, list):
-        return made
-    cases = {item: None for item in made if _stands_alone(item)}
-    if len(cases) < 2:
-        return made
-    whole = pytest.Function.from_parent(collector, name=name, callobj=_as_one([*cases]))
-    return [whole, *(item for item in made if item not in cases)]
-
-
 def pytest_collection_finish() -> None:
     """Leave what all tests hold out of every later collection of cycles."""
     gc.collect()
@@ -158,9 +101,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    paths = {item.path for item in items}
-    files = {path: path.relative_to(config.rootpath / "tests").as_posix() for path in paths}
-    places = {item: files[item.path] for item in items}
+    places = {item: item.path.relative_to(config.rootpath / "tests").as_posix() for item in items}
     for item, place in places.items():
         if item.get_closest_marker("launch") and not _lane(place):
             raise pytest.UsageError(f"tests/{place}: launches, but stands in no lane of tests/conftest.py")
