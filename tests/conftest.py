@@ -56,15 +56,21 @@ LANES: Final = {
 }
 """Files or folders that one worker runs: their tests start processes that train, or share what takes long to make."""
 LONG: Final = (
+    "directions/",
     "pages/",
     "calibration/",
     "project/",
-    "answers/test_sweep.py",
+    "answers/",
     "check/",
+    "frameworks/test_switches.py",
     "emit/",
     "search/",
     "probe/",
+    "test_api.py",
+    "report/",
     "pricing/",
+    "memory/",
+    "cli/",
 )
 """What takes longest of the rest begins first."""
 

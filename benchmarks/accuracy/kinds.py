@@ -6,7 +6,7 @@ coefficients are fitted to stand published figures that no fit has used (`report
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from benchmarks.accuracy.hierarchy import Hierarchy, at_priors, design, hierarchical
-from benchmarks.accuracy.rows import samples
+from benchmarks.accuracy.rows import fitted_sources
 from simulator.evidence.calibration.cluster import Sample, prepared
 from simulator.evidence.measurements.rows import read_rows
 from simulator.question.vocabulary import NARROW
@@ -76,15 +76,22 @@ def reported() -> tuple[Sample, ...]:
     return prepared(read_rows(REPORTED))
 
 
-def kinds_judged() -> Iterator[KindJudged]:
-    """Yield every kind with its rows judged."""
-    fitted = tuple(each for each in samples() if each.counts("memory"))
-    slopes, target = at_priors(design("memory", fitted))
+def kinds_judged(asked: Collection[str] = KINDS.keys()) -> Iterator[KindJudged]:
+    """Yield the kinds that have rows, judged; where no fitted row is of a kind, by the fit of all of them."""
+    [whole] = (each.state for each in fitted_sources() if each.kind == "memory")
+    fitted = whole.design.samples
+    slopes, target = at_priors(whole.design)
     for kind, holds in KINDS.items():
+        if kind not in asked:
+            continue
         mine = np.array([holds(each) for each in fitted])
         rows = (*(fitted[at] for at in np.flatnonzero(mine)), *(each for each in reported() if holds(each)))
-        others = [fitted[at] for at in np.flatnonzero(~mine)]
-        rest = hierarchical(design("memory", others), start=(slopes[~mine], target[~mine]))
+        if not rows:
+            continue
+        rest = whole
+        if mine.any():
+            others = [fitted[at] for at in np.flatnonzero(~mine)]
+            rest = hierarchical(design("memory", others), start=(slopes[~mine], target[~mine]))
         yield KindJudged(kind, rows, int(mine.sum()), tuple(_errors(rest, rows)))
 
 
@@ -96,13 +103,12 @@ def _errors(state: Hierarchy, rows: Sequence[Sample]) -> Iterator[float]:
         yield float(np.expm1(judged.errors(index, [state.point(known)])[0]))
 
 
-def kinds_section() -> Section:
+def kinds_section(asked: Collection[str] = KINDS.keys()) -> Section:
     """The table of the kinds that have rows."""
     lines = []
-    for judged in kinds_judged():
-        if judged.rows:
-            errors = 100.0 * np.array(judged.left_out)
-            rows = f"{judged.fitted}+{len(judged.rows) - judged.fitted}"
-            lines.append([judged.kind, rows, f"{np.abs(errors).mean():.1f}", f"{errors.mean():+.1f}"])
+    for judged in kinds_judged(asked):
+        errors = 100.0 * np.array(judged.left_out)
+        rows = f"{judged.fitted}+{len(judged.rows) - judged.fitted}"
+        lines.append([judged.kind, rows, f"{np.abs(errors).mean():.1f}", f"{errors.mean():+.1f}"])
     headers = ("kind", "rows", "left out %", "bias %")
     return Section("Memory by kind of fault", (), headers, lines, text_columns=(0,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.accuracy import shipped as shipping
 from benchmarks.accuracy.coverage import coverage_sections
 from benchmarks.accuracy.draws import draws_sections
+from benchmarks.accuracy.kinds import KINDS as KINDS_OF_FAULT
 from benchmarks.accuracy.kinds import kinds_section
 from benchmarks.accuracy.missed import missed
 from benchmarks.accuracy.plain import PlainRow, plain_rows, plain_sections
@@ -42,8 +43,8 @@ def shipped(family: str) -> Calibration:
     return read_calibration(FOLDER / f"{family}.yaml")
 
 
-def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
-    """Everything quoted, by page and marker."""
+def blocks(found: Judgement, kinds: Collection[str] = KINDS_OF_FAULT.keys()) -> dict[Path, dict[str, str]]:
+    """Everything quoted, by page and marker; of kinds of fault those that are asked."""
     page = {
         "targets": _targets(found),
         "classes": "\n\n".join(map(_table, by_class(found))),
@@ -51,7 +52,7 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
         "draws": "\n\n".join(map(_table, draws_sections({kind: found.of_kind(kind) for kind in KINDS}))),
         "news": _news(found),
         "plain": "\n\n".join(map(_table, plain_sections(asked_plainly()))),
-        "kinds": _table(kinds_section()),
+        "kinds": _table(kinds_section(kinds)),
     }
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +136,30 @@ QUESTIONS: dict[str, Question] = {
     "unfused": Question(MEGATRON, SIXTEEN | fields(seq_length=1024), FEW, options={"flash_attention": "false"}),
     "npu": Question(MEGATRON, SIXTEEN, FEW, hardware="ascend-910b-64g-8"),
 }
+WITNESSES = frozenset(
+    ("latent", "adapters in units", "fp4", "fp8 experts", "paddle chunks", "short units", "adapters of experts")
+)
+"""Questions that between them show nearly all that any switch moves, up and down, under each framework: every switch is
+asked on them. On the others a third of the switches is, as the formulas that a question goes by are those of many."""
+SHOWN_BY: dict[str, str] = {
+    "offloaded_modules": "paddle",
+    "composed_scan": "scans",
+    "optimizer": "deepspeed",
+    "largest_tensor_step": "short",
+    "kept_boundaries": "units in a pipeline",
+    "communicator_buffer_mib": "npu",
+    "splits_last_backward": "dualpipev",
+}
+"""The question that a switch is asked on besides, as something that it moves stays on all of its own."""
+
+
+def asked_of(switch: str) -> dict[str, Question]:
+    """The questions that a switch is asked on."""
+    others = [name for name in QUESTIONS if name not in WITNESSES][crc32(switch.encode()) % 3 :: 3]
+    chosen = {*WITNESSES, *others, SHOWN_BY.get(switch)}
+    return {name: question for name, question in QUESTIONS.items() if name in chosen}
+
+
 Figures = dict[Figure, NDArray[np.float64]]
 
 

@@ -8,16 +8,27 @@ from simulator.cost.derived import Pricing
 from simulator.question.frameworks.profile import FrameworkProfile, SwitchEffect, switches
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.search.rules import RULES
-from tests.directions.questions import QUESTIONS, Figure, Sign, block_of_question, figures, scenario_of, signs
+from tests.directions.questions import (
+    QUESTIONS,
+    SHOWN_BY,
+    WITNESSES,
+    Figure,
+    Sign,
+    asked_of,
+    block_of_question,
+    figures,
+    scenario_of,
+    signs,
+)
 from tests.directions.switches import SWITCHES, Course
 
 META = {field.name: field.metadata for field in switches()}
 
 
 def movements(name: str, course: Course) -> Iterator[tuple[str, str, Figure, Sign, set[int]]]:
-    """Question, values, figure and sign with the layouts that move so, for every question that has the values."""
+    """Question, values, figure and sign with the layouts that move so, for its questions that have the values."""
     for before, after in zip(course.values, course.values[1:], strict=False):
-        for question, asked in QUESTIONS.items():
+        for question, asked in asked_of(name).items():
             optimizers = {before, after} if name == "optimizer" else {course.beside.get("optimizer", "adamw")}
             if not optimizers <= set(PROFILES[asked.profile].limits.optimizers):
                 continue
@@ -52,6 +63,8 @@ def broken(question: str, options: dict[str, str]) -> list[list[bool]]:
 
 def test_every_switch_has_its_way() -> None:
     assert set(SWITCHES) == {field.name for field in switches()}
+    assert {question for name in SWITCHES for question in asked_of(name)} == set(QUESTIONS) > WITNESSES
+    assert SHOWN_BY.keys() <= SWITCHES.keys()
     for name, courses in SWITCHES.items():
         named = {part for course in courses for value in course.values for part in value.split(",")}
         truth = isinstance(getattr(FrameworkProfile(name=""), name), bool)
@@ -80,5 +93,6 @@ def test_a_switch_goes_its_way(name: str) -> None:
                 wrong.append(f"{name} {values}, {question}: {figure} goes {sign} where it is {way}: layouts {held}")
             moved.add(figure)
         if still := set(course.moves) - moved:
-            wrong.append(f"{name} {' '.join(course.values)}: {still} stay")
+            told = f"{still} stay on {', '.join(asked_of(name))}; SHOWN_BY adds a question"
+            wrong.append(f"{name} {' '.join(course.values)}: {told}")
     assert not wrong, "\n".join(wrong)

@@ -443,7 +443,6 @@ EVERYWHERE = [
 ]
 
 
-@pytest.mark.usefixtures("closed_switches")
 @pytest.mark.parametrize(("target", "question", "hardware", "stack"), [*STACKS, *EVERYWHERE])
 def test_hardware_and_stacks(
     target: RecipeFormat, question: str, hardware: str, stack: str | None, tmp_path: Path
