@@ -63,7 +63,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
     if stage in ("dpo", "kto"):
         # LLaMA-Factory ff6d4d1, hparams/finetuning_args.py: `use_ref_model`.
-        loss = arguments.text("loss", "pref_loss") or ""
+        loss = arguments.text("frozen_reference", "pref_loss") or ""
         options |= preference(arguments, loss if loss in ("orpo", "simpo") else stage, adapters=rank is not None)
         if "frozen_reference" in options:
             message = (
