@@ -186,7 +186,7 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
     ("name", "data", "message"),
     [
         ("x.py", "print(1)", "never run"),
-        ("x.sh", "accelerate launch train.py", "'accelerate': flags of no framework"),
+        ("x.sh", "accelerate launch train.py", "'train.py': flags of no framework"),
         ("x.sh", "xtuner train x.py", "'xtuner'"),
         ("x.sh", "litgpt finetune_adapter --config tiny.yaml", "'litgpt'"),
         ("x.sh", "python3 -m verl.trainer.main_ppo trainer.nnodes=1 data.path=x", "'verl.trainer.main_ppo'"),

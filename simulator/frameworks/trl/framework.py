@@ -17,6 +17,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import StepLogForm, counts, note_samples, parse_count
+from simulator.frameworks.models import load_model
 from simulator.frameworks.purpose import note_purpose
 from simulator.frameworks.transformers.read import add_fsdp, note_unsharded, preference, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
@@ -125,6 +126,7 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
         arguments.add_defaults((f"lora_dropout={table_of('trl')['lora_dropout'].default}",), 1)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
+    kind = kind or ("reward" if arguments.has("num_padding_at_beginning") else "")
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
     if run.lora_rank is None and adapters and not arguments.has(*_SAYS_ADAPTERS):
@@ -166,7 +168,12 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
     purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
     if padded and not arguments.any_switch("packing", "packing", "padding_free"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
-    return replace(run, options={**run.options, **purpose})
+    run = replace(run, options={**run.options, **purpose})
+    if arguments.has("lora_dim") and run.lora_rank and run.model and not arguments.has("only_optimize_lora"):
+        # DeepSpeed-Chat at 45b4b715: nothing else freezes the tables, which have gradients and fp32 state.
+        spec = load_model(run.model)
+        return replace(run, unpriced_bytes=14.0 * (2 - spec.tie_word_embeddings) * spec.vocab_size * spec.hidden_size)
+    return run
 
 
 def _is_chat(arguments: Arguments) -> bool:
