@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.frameworks.accelerate.words import cluster, take_accelerate, take_named
@@ -91,12 +91,15 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)
     add_fsdp(arguments, launch)
-    deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
+    title, chat = PurePath(launch.script.text).name, _is_chat(arguments)
+    padded = _PADDING.search(title) is not None
+    if chat:  # DeepSpeed-Chat's programs are all `main.py`, below `step2_dpo_finetuning` and the like
+        title = "/".join(Path(arguments.file).resolve().parts[-6:])
+    deepspeed = chat or add_deepspeed(arguments, launch)
     if launch.program == "trl" or launch.script.text.startswith(OWN_MODULES):
         _add_defaults(arguments)
     nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
-    title = PurePath(launch.script.text).name
-    return _with_purpose(arguments, title, deepspeed=deepspeed or nested, padded=_PADDING.search(title) is not None)
+    return _with_purpose(arguments, title, deepspeed=deepspeed or nested, padded=padded)
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
@@ -184,6 +187,9 @@ def _is_chat(arguments: Arguments) -> bool:
     if rank is not None and rank.text != "0":
         arguments.add("lora_rank", rank.values, rank.value_line)
     line = arguments.entries["zero_stage"][-1].place.line
+    arguments.add_defaults(
+        ("per_device_train_batch_size=16", *([] if arguments.has(*_LENGTHS) else ["max_seq_len=512"])), line
+    )
     if arguments.has("offload"):
         arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
     arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
@@ -222,6 +228,7 @@ STEP_LOG: Final = StepLogForm(
 
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
+_CHAT: Final = frozenset(["model_name_or_path", "zero_stage"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
 """Names of TRL's scripts and of scripts modelled on them, which take a file in place of flags."""
 _ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
@@ -238,7 +245,7 @@ def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, i
 
 def _is_trainer(launch: LaunchCommand) -> bool:
     by_name = launch.flags >= {"model_name", "per_device_train_batch_size"} and "model" not in launch.flags
-    marked = launch.flags >= _MARKS or by_name or "train_args_file" in launch.flags
+    marked = launch.flags >= _MARKS or launch.flags >= _CHAT or by_name or "train_args_file" in launch.flags
     script = PurePath(launch.script.text).name  # of TRL's kind, and configured by a file
     by_file = _SCRIPT.search(script) is not None and any(text.endswith(SUFFIXES) for text in launch.texts)
     return launch.launcher != "other" and (marked or by_file)
