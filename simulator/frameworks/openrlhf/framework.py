@@ -7,7 +7,6 @@ Read at v0.5.0 to v0.9.9 and 3c3be623 (`openrlhf/cli/train_{sft,dpo,rm}.py`, `op
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
@@ -40,12 +39,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
             arguments.remark("activations-bound", "warning", message)
     if (arguments.text("optim", "optim") or "adam").lower() != "adam":
         arguments.not_modelled("DeepSpeed's Muon is not priced", "optim")
-    rank = arguments.entry("lora_rank")
-    if rank is not None and rank.is_off:
-        arguments.entries.pop(rank.name)
-    run = purposed_run(arguments, kind, deepspeed=True)
-    # Only norms of a base of 4 bits are widened.
-    return replace(run, options={**run.options, "widened_rest": "false"})
+    return purposed_run(arguments, kind, deepspeed=True)
 
 
 FRAMEWORK: Final = Framework(

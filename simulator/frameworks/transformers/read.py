@@ -168,7 +168,8 @@ def _lora_rank(arguments: Arguments) -> int | None:
         arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)
     ranks = ("lora_r", "lora_rank")
     switch = next((name for name in ("use_peft", "use_lora") if arguments.has(name)), None)
-    adapters = arguments.switch("lora_rank", switch) if switch is not None else arguments.has(*ranks)
+    rank = arguments.entry(*ranks)
+    adapters = arguments.switch("lora_rank", switch) if switch is not None else rank is not None and not rank.is_off
     if kind == "full" or not (kind == "lora" or adapters):
         return None
     return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK
