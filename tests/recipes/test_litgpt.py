@@ -153,7 +153,7 @@ def test_pretraining_shards_within_a_node_and_keeps_activations(tmp_path: Path) 
     ("before", "after", "outcome"),
     [
         ("quantize:", "quantize: bnb.nf4", "fits"),
-        ("quantize:", "quantize: bnb.int8-training", "not_modelled"),
+        ("quantize:", "quantize: bnb.int8-training", "refused"),
         ("quantize:\ndevices: 1\n", "quantize: bnb.nf4\ndevices: 2\n", "refused"),
         ("MODEL", "own/network", "cannot_tell"),
         ("devices: 1\n", "devices: 4\n", "fits"),

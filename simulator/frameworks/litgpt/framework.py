@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Final
 
-from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
+from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import filled_keys, named_configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
@@ -30,10 +30,6 @@ _EAGER: Final = {
     "release_grads": "true",
     "loss_bytes_per_logit": "14",
 }  # `RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads
-_FOUR_BITS: Final = {
-    f"bnb.{kind}{nested}": size for kind in ("nf4", "fp4") for nested, size in (("", "4"), ("-dq", "1.016"))
-}
-"""Bytes of the scale of 64 weights, by kind."""
 _LENGTH: Final = "train.max_seq_length"
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""
@@ -97,10 +93,13 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
     folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
     name = (arguments.text("model", "model_name") or "") if pretrains else folder
     model = known_model(arguments, name, "model_name", "checkpoint_dir")
-    four = _quantised(arguments, several=several) if adapters else {}
+    options = part(targets, "option")
+    four = "quantised_base" in options
+    if four and several:
+        arguments.remark("contradiction", "error", "quantize on several devices: LitGPT stops", "quantize")
     if four and model is not None and load_model(model).is_moe:
         arguments.not_modelled("what experts of 4 bits keep is not priced", "quantize")
-    copies = {"adapter_copies": "true", "adapter_targets": _targets(arguments)} if adapters else {}
+    places = {"adapter_targets": _targets(arguments), "shared_adapters": "true"} if adapters else {}
     optimizer = "optimizer.class_path" if arguments.has("optimizer.class_path") else "optimizer"
     layout = Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout"))
     run = Recipe(
@@ -111,30 +110,17 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         precision={"bf16": "bf16", "16": "fp16", "32": "fp32"}.get(precision.partition("-")[0]),
         lora_rank=targets.get("workload.lora_rank", 8) if adapters else None,
         options=_EAGER
-        | copies
-        | four
+        | places
+        | options
         | ({"sharding_degree": A_NODE} if several and pretrains else {})
         | (_HALF if half and not united else {})
         | read_optimizer(arguments, optimizer, "torch"),
         layout=layout,
     )
-    run = replace(run, unpriced_bytes=_beside(run, quantised=bool(four), united=united))
+    run = replace(run, unpriced_bytes=_beside(run, quantised=four, united=united))
     note_samples(arguments, _LENGTH)
     data = arguments.text("longest", "data.class_path", "data") or ("TinyLlama" if pretrains else "Alpaca")
     return with_longest_sample(arguments, run, (data.rpartition(".")[2],))
-
-
-def _quantised(arguments: Arguments, *, several: bool) -> dict[str, str]:
-    """Return the switches of frozen weights in 4 bits."""
-    kind = arguments.text("quantised_base", "quantize")
-    if kind is None or kind.lower() in OFF:
-        return {}
-    if kind not in _FOUR_BITS:
-        arguments.not_modelled(f"quantize {kind[:20]} is not priced", "quantize")
-        return {}
-    if several:
-        arguments.remark("contradiction", "error", "quantize on several devices: LitGPT stops", "quantize")
-    return {"quantised_base": "true", "quantised_scale_bytes": _FOUR_BITS[kind]}
 
 
 def _beside(run: Recipe, *, quantised: bool, united: bool) -> float:
