@@ -400,3 +400,24 @@ def test_placeholders_that_bash_takes_for_redirections(tmp_path: Path) -> None:
     launch = "torchrun --master_addr <master_ip> --master_port <port> --nproc_per_node 4 \\\n  sft.py --config x.yaml"
     (tmp_path / "x.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 1\n", "utf-8")
     assert read(tmp_path, "x.sh", f"{launch}\n").devices_per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        (
+            *("x.yaml", f"{PREDICT}do_train: true\nbf16: true\nper_device_train_batch_size: 1\n"),
+            "llamafactory-cli train x.yaml per_device_train_batch_size=$SIZE",
+        ),
+        ("recipes/configs/x.yaml", TUNE, "tune run full_finetune_distributed --config x batch_size=$SIZE"),
+    ],
+)
+def test_an_unknown_value_that_replaces_a_key_is_asked_for(file: str, text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    recipe = read(tmp_path, "x.sh", line)
+    assert [(unknown.name, unknown.affects) for unknown in recipe.unknowns] == [("SIZE", ("micro_batch_size",))]
+    assert recipe.layout is None
+    known = read(tmp_path, "x.sh", line.replace("$SIZE", "16"))
+    assert known.layout is not None
+    assert known.layout.micro_batch_size == 16
