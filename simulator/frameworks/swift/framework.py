@@ -7,11 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Final
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import UnsupportedError
 from simulator.frameworks import models
+from simulator.frameworks.accelerate.words import cluster as accelerated
+from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
@@ -21,9 +24,10 @@ from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
 from simulator.frameworks.transformers.read import preference, trainer_run
-from simulator.frameworks.values import PlainValue
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 
+_PROGRAM: Final = re.compile(r"(?:^|/)swift/cli/(?:sft|pt|rlhf)\.py$")
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _RENAMED: Final = {
     "max_length": "seq_length",
@@ -168,7 +172,8 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
         arguments.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
     if arguments.text("cp", "sequence_parallel_size") not in (None, "1"):
         arguments.not_modelled("sequence parallelism of ms-swift is not modelled", "sequence_parallel_size")
-    nodes, devices = cluster(arguments, launch)
+    # Another launcher than ms-swift's own starts its program on machines that the environment does not say.
+    nodes, devices = cluster(arguments, launch) if launch.launcher == "other" else (None, None)
     visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
         shown = f"{len(visible.text.split(','))} devices for {devices} processes"
@@ -191,6 +196,18 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     return replace(run, gradient_accumulation_steps=steps)
 
 
+def read_program(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of the script that `swift sft` starts, started by another launcher."""
+    if launch.launcher == "accelerate":
+        take_accelerate(arguments, launch)
+    name = PurePath(launch.script.text).stem
+    return read_trainer(arguments, replace(launch, script=known_value(name, launch.script.line)))
+
+
+def _is_program(launch: LaunchCommand, *, accelerate: bool) -> bool:
+    return _PROGRAM.search(launch.script.text) is not None and (launch.launcher == "accelerate") == accelerate
+
+
 _form = partial(LaunchForm, "swift-shell", 10, take_words=take_words, cluster=cluster, is_named_by_program=True)
 FRAMEWORK: Final = Framework(
     title="ms-swift",
@@ -201,5 +218,7 @@ FRAMEWORK: Final = Framework(
             lambda launch: launch.program == "megatron", read_megatron, tables=("megatron", "megatron_swift", "swift")
         ),
         _form(lambda launch: launch.program == "swift", read_trainer),
+        LaunchForm("swift-shell", 11, partial(_is_program, accelerate=True), read_program, take_words, accelerated),
+        LaunchForm("swift-shell", 11, partial(_is_program, accelerate=False), read_program, take_words),
     ),
 )
