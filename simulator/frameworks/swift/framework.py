@@ -16,7 +16,7 @@ from simulator.frameworks import models
 from simulator.frameworks.accelerate.words import cluster as accelerated
 from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import configuration, need_written
+from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
@@ -28,7 +28,6 @@ from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 
 _PROGRAM: Final = re.compile(r"(?:^|/)swift/cli/(?:sft|pt|rlhf)\.py$")
-_SUFFIXES: Final = (".yaml", ".yml", ".json")
 _RENAMED: Final = {
     "max_length": "seq_length",
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
@@ -50,15 +49,9 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     if launch.script.text == "rlhf" and launch.program == "megatron":
         where = f"{arguments.file}:{launch.line}: {launch.program} rlhf"
         raise UnsupportedError(f"{where}: a second model or another loss is not modelled; read are pt and sft")
-    if words and words[0].known and words[0].text.endswith(_SUFFIXES):
-        flags, arguments.entries = arguments.entries, {}
-        configured = configuration(launch, arguments.file, words[0].text, words[0].line)
-        if configured is None:
-            need_written(arguments, launch, words[0].text, "model")
-        for key in configured.keys if configured else ():
-            arguments.add(key.dotted, key.values, key.line, configured.file if configured else "")
-        for name, entries in flags.items():
-            arguments.entries.setdefault(name, []).extend(entries)
+    for word in words[:1]:
+        if word.known and word.text.endswith(SUFFIXES):
+            take_file(arguments, launch, word, Arguments.add_keys)
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
