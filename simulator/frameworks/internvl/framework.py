@@ -23,6 +23,7 @@ _PROGRAM: Final = re.compile(r"internvl/train/internvl_chat_(?:finetune|pretrain
 _DEFAULTS: Final = ("grad_checkpoint=true", "attn_implementation=flash_attention_2")
 _LLAVA: Final = re.compile(r"llava/train/train(?:_mem|_xformers)?(?:_custom)?\.py$")
 _QWEN: Final = re.compile(r"qwenvl/train/train_qwen\w*\.py$")
+_QWEN_PARTS: Final = ("tune_mm_vision", "tune_mm_mlp", "tune_mm_llm")
 _ENCODER: Final = re.compile(r"internvit-\w+|$")
 
 
@@ -84,17 +85,14 @@ def read_qwen(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     usual = ["model_max_length=512", "attn_implementation=flash_attention_2"]
     arguments.add_defaults([*usual, *(["torch_dtype=bfloat16"] * arguments.switch("precision", "bf16"))], launch.line)
     adapters = arguments.switch("lora_rank", "lora_enable")
-    decoder = arguments.switch("decoder", "tune_mm_llm") or adapters
+    encoder, projector, decoder = (arguments.switch(name, name) for name in _QWEN_PARTS)
     if not adapters:
         arguments.entries.pop("lora_r", None)
-    arguments.add_defaults([f"lora_r={64 if adapters else 1}"] if adapters or not decoder else [], launch.line)
+    arguments.add_defaults(["lora_r=64"] if adapters else [] if decoder else ["lora_r=1"], launch.line)
     run = purposed_run(arguments, "", deepspeed=add_deepspeed(arguments, launch))
     if adapters:
         return replace(run, options={"adapter_targets": "attention", **run.options}, encoder_training="frozen")
-    trained = arguments.switch("encoder", "tune_mm_vision")
-    # What is set for the merger, a part of the encoder, comes after what is set for the whole.
-    projector = arguments.switch("projector", "tune_mm_mlp")
-    return of_parts(arguments, run, 0 if trained else None, projector=projector, decoder=decoder)
+    return of_parts(arguments, run, 0 if encoder else None, projector=projector, decoder=decoder)
 
 
 FRAMEWORK: Final = Framework(

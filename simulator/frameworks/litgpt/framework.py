@@ -126,9 +126,8 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
 def _beside(run: Recipe, *, quantised: bool, united: bool) -> float:
     """Return the bytes that products of 4 bits keep at most, or those of FSDP's unit of tables, which it gathers whole.
 
-    bitsandbytes 0.42 keeps what its products read, and what they give counts as kept too; the output layer's weight, a
-    table of its own, is made of 16 bits (lightning 2.6, `plugins/precision/bitsandbytes.py`). Rows of
-    `config_hub/finetune/README.md` keep 22 to 84 bytes a feature more than is priced.
+    bitsandbytes 0.42 keeps what its products read, and what they give counts as kept too; the output layer's weight is
+    made of 16 bits. Peaks of `config_hub/finetune/README.md` lie within.
     """
     if run.model is None or run.layout is None or not (quantised or united):
         return 0.0

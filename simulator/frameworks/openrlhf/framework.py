@@ -14,7 +14,7 @@ from simulator.frameworks.framework import Framework, LaunchForm
 from simulator.frameworks.trl.framework import purposed_run
 from simulator.question.recipe import Recipe
 
-_PROGRAM: Final = re.compile(r"(?:.*[./])?openrlhf[./]cli[./]train_(sft|dpo|rm)(?:\.py)?")
+_PROGRAM: Final = re.compile(r"(?:.*[./])?openrlhf[./]cli[./]train_(?:sft|dpo|rm)(?:\.py)?")
 _USUAL: Final = (
     "train_batch_size=128",
     "zero_optimization.stage=2",
@@ -26,8 +26,7 @@ _USUAL: Final = (
 
 def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
-    program = _PROGRAM.fullmatch(launch.script.text)
-    kind = "" if program is None or program[1] == "sft" else program[1]
+    kind = launch.script.text.removesuffix(".py").rpartition("_")[2].removeprefix("sft")
     arguments.add_defaults((*_USUAL, f"max_length={512 if kind else 2048}"), launch.line)
     kept = arguments.text("precision", "param_dtype") or "bf16" * arguments.has("model.model_name_or_path")
     arguments.add_defaults([kept] if kept in ("bf16", "fp16") else [], launch.line)
@@ -46,7 +45,5 @@ FRAMEWORK: Final = Framework(
     title="OpenRLHF",
     profile="torch",
     tables=("openrlhf", "transformers", "trl", "deepspeed"),
-    launches=(
-        LaunchForm("openrlhf-shell", 9, lambda launch: _PROGRAM.fullmatch(launch.script.text) is not None, read),
-    ),
+    launches=(LaunchForm("openrlhf-shell", 9, lambda launch: bool(_PROGRAM.fullmatch(launch.script.text)), read),),
 )
