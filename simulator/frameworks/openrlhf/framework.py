@@ -28,8 +28,8 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     kind = launch.script.text.removesuffix(".py").rpartition("_")[2].removeprefix("sft")
     arguments.add_defaults((*_USUAL, f"max_length={512 if kind else 2048}"), launch.line)
-    kept = arguments.text("precision", "param_dtype") or "bf16" * arguments.has("model.model_name_or_path")
-    arguments.add_defaults([kept] if kept in ("bf16", "fp16") else [], launch.line)
+    precision = arguments.text("precision", "param_dtype") or "bf16" * arguments.has("model.model_name_or_path")
+    arguments.add_defaults([precision] if precision in ("bf16", "fp16") else [], launch.line)
     if not arguments.has("attn_implementation", "flash_attn"):
         flash = arguments.has("packing_samples") or arguments.has("model.model_name_or_path")
         arguments.add_defaults([f"attn_implementation={'flash_attention_2' if flash else 'eager'}"], launch.line)
