@@ -291,9 +291,9 @@ def taking_files(take: TakeKeys) -> Callable[[Arguments, LaunchCommand, Sequence
 def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue], take: TakeKeys) -> None:
     """Take the words before the first flag: configuration files, and `key=value`, which overrides their keys."""
     for word in words:
-        name, equals, text = word.text.partition("=")
-        if equals and word.known:
-            arguments.add(name, [known_value(text, word.line)], word.line)
+        name, equals, _ = word.text.partition("=")
+        if equals:
+            arguments.add(name.lstrip("+"), [word.after(len(name) + 1)], word.line)
         elif word.text.endswith(SUFFIXES) and (word.known or launch.written(word.text) is not None):
             take_file(arguments, launch, word, take)
         elif word.text.endswith(SUFFIXES):

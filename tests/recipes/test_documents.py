@@ -186,13 +186,13 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
     ("name", "data", "message"),
     [
         ("x.py", "print(1)", "never run"),
-        ("x.sh", "accelerate launch train.py", "'accelerate': flags of no framework"),
+        ("x.sh", "accelerate launch train.py", "'train.py': flags of no framework"),
         ("x.sh", "xtuner train x.py", "'xtuner'"),
         ("x.sh", "litgpt finetune_adapter --config tiny.yaml", "'litgpt'"),
         ("x.sh", "python3 -m verl.trainer.main_ppo trainer.nnodes=1 data.path=x", "'verl.trainer.main_ppo'"),
-        ("x.sh", "torchrun -m verl.trainer.fsdp_sft_trainer data.a=b model.c=d", "'verl.trainer.fsdp_sft_trainer'"),
-        ("x.sh", "deepspeed --module openrlhf.cli.train_dpo --pretrain x", "'openrlhf.cli.train_dpo'"),
-        ("x.sh", "python -m openrlhf.cli.train_sft --pretrain x", "'openrlhf.cli.train_sft'"),
+        ("x.sh", "torchrun -m verl.trainer.sft_trainer data.a=b model.c=d", "'verl.trainer.sft_trainer'"),
+        ("x.sh", "deepspeed --module openrlhf.cli.train_kto --pretrain x", "'openrlhf.cli.train_kto'"),
+        ("x.sh", "python -m openrlhf.cli.train_ppo --pretrain x", "'openrlhf.cli.train_ppo'"),
         ("x.sh", "torchrun train.py --alpha 1", "'train.py'"),
     ],
 )

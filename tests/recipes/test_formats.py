@@ -456,6 +456,31 @@ def test_deepspeed_chat(tmp_path: Path) -> None:
     assert recipe.layout is not None
     assert (recipe.layout.zero_stage, recipe.layout.offload, recipe.lora_rank) == (3, "optimizer_tensorwise", None)
     assert (recipe.precision, recipe.seq_length) == ("bf16", 512)
+    # Beside adapters it trains two tables of 128256 x 4096, unless a flag freezes them: 14 bytes of each weight.
+    adapters = read(text.replace("lora_dim 0", "lora_dim 8 --lora_module_name layers."), tmp_path, "x.sh")
+    assert (adapters.lora_rank, adapters.unpriced_bytes) == (8, 14 * 2 * 128256 * 4096)
+    assert read(text.replace("lora_dim 0", "lora_dim 8 --only_optimize_lora"), tmp_path, "x.sh").unpriced_bytes == 0
+    rewards = read(text.replace("lora_dim 0", "num_padding_at_beginning 0"), tmp_path, "x.sh")
+    assert (rewards.options["score_head"], rewards.options["sequences_per_sample"]) == ("true", "2")
+    (tmp_path / "step2_dpo_finetuning" / "scripts").mkdir(parents=True)
+    least = "deepspeed main.py --model_name_or_path llama3-8b --zero_stage 3 --deepspeed\n"
+    pairs = read(least, tmp_path / "step2_dpo_finetuning" / "scripts", "x.sh")
+    assert pairs.layout is not None
+    assert (pairs.layout.micro_batch_size, pairs.seq_length, pairs.precision) == (16, 512, "fp16")
+    assert (pairs.options["frozen_reference"], pairs.options["sequences_per_sample"]) == ("true", "2")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["model.name_or_path=x model.batch_size=8", "data.train_files=x optim.lr=1", "trainer.n_gpus_per_node=8 model.a=1"],
+)
+def test_keys_of_other_programs_of_hydra_are_not_taken_for_nemo(words: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"x.sh:1: 'launch.py': flags of no framework that is read"):
+        read(
+            f"accelerate launch --num_processes 8 launch.py loss=dpo ++{words.replace(' ', ' ++')}\n", tmp_path, "x.sh"
+        )
+    nemo = read(f"python launch.py {words} trainer.devices=8 model.micro_batch_size=2\n", tmp_path, "x.sh")
+    assert nemo.dialect == "nemo-shell"
 
 
 def test_experiments_of_flagscale(tmp_path: Path) -> None:

@@ -400,3 +400,47 @@ def test_placeholders_that_bash_takes_for_redirections(tmp_path: Path) -> None:
     launch = "torchrun --master_addr <master_ip> --master_port <port> --nproc_per_node 4 \\\n  sft.py --config x.yaml"
     (tmp_path / "x.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 1\n", "utf-8")
     assert read(tmp_path, "x.sh", f"{launch}\n").devices_per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        (
+            *("x.yaml", f"{PREDICT}do_train: true\nbf16: true\nper_device_train_batch_size: 1\n"),
+            "llamafactory-cli train x.yaml per_device_train_batch_size=$SIZE",
+        ),
+        ("recipes/configs/x.yaml", TUNE, "tune run full_finetune_distributed --config x batch_size=$SIZE"),
+    ],
+)
+def test_an_unknown_value_that_replaces_a_key_is_asked_for(file: str, text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    recipe = read(tmp_path, "x.sh", line)
+    assert [(unknown.name, unknown.affects) for unknown in recipe.unknowns] == [("SIZE", ("micro_batch_size",))]
+    assert recipe.layout is None
+    known = read(tmp_path, "x.sh", line.replace("$SIZE", "16"))
+    assert known.layout is not None
+    assert known.layout.micro_batch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("launcher", "machines"),
+    [
+        ("accelerate launch --config_file fsdp2.json", (1, 2)),
+        ("torchrun --nnodes=2 --nproc_per_node=4", (2, 4)),
+        ("deepspeed --num_gpus 2", (1, 2)),
+        ("python", (1, 1)),
+    ],
+)
+def test_the_program_of_swift_under_other_launchers(launcher: str, machines: tuple[int, int], tmp_path: Path) -> None:
+    """modelscope/ms-swift 3602360, examples/train/multi-gpu/fsdp2_lora and multi-node: `swift/cli/sft.py` by itself."""
+    sharded = '{"distributed_type": "FSDP", "mixed_precision": "bf16", "num_machines": 1, "num_processes": 2, '
+    sharded += '"fsdp_config": {"fsdp_version": 2, "fsdp_activation_checkpointing": true}}'
+    (tmp_path / "fsdp2.json").write_text(sharded, encoding="utf-8")
+    words = "--model Qwen/Qwen2.5-7B --tuner_type lora --gradient_checkpointing false --max_length 2048 --dataset x"
+    recipe = read(tmp_path, "x.sh", f"{launcher} swift/cli/sft.py {words} --gradient_accumulation_steps 8")
+    assert recipe.layout is not None
+    assert (recipe.model, recipe.lora_rank, recipe.gradient_accumulation_steps) == ("qwen2.5-7b", 8, 8)
+    assert (recipe.nodes, recipe.devices_per_node) == machines
+    by_accelerate = launcher.startswith("accelerate")
+    assert (recipe.layout.zero_stage, recipe.layout.recompute) == ((3, "full") if by_accelerate else (0, "none"))

@@ -7,13 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Final
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import UnsupportedError
 from simulator.frameworks import models
+from simulator.frameworks.accelerate.words import cluster as accelerated
+from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand
-from simulator.frameworks.configuration import configuration, need_written
+from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
@@ -21,10 +24,10 @@ from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
 from simulator.frameworks.transformers.read import preference, trainer_run
-from simulator.frameworks.values import PlainValue
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 
-_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_PROGRAM: Final = re.compile(r"(?:^|/)swift/cli/(?:sft|pt|rlhf)\.py$")
 _RENAMED: Final = {
     "max_length": "seq_length",
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
@@ -46,15 +49,9 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     if launch.script.text == "rlhf" and launch.program == "megatron":
         where = f"{arguments.file}:{launch.line}: {launch.program} rlhf"
         raise UnsupportedError(f"{where}: a second model or another loss is not modelled; read are pt and sft")
-    if words and words[0].known and words[0].text.endswith(_SUFFIXES):
-        flags, arguments.entries = arguments.entries, {}
-        configured = configuration(launch, arguments.file, words[0].text, words[0].line)
-        if configured is None:
-            need_written(arguments, launch, words[0].text, "model")
-        for key in configured.keys if configured else ():
-            arguments.add(key.dotted, key.values, key.line, configured.file if configured else "")
-        for name, entries in flags.items():
-            arguments.entries.setdefault(name, []).extend(entries)
+    for word in words[:1]:
+        if word.known and word.text.endswith(SUFFIXES):
+            take_file(arguments, launch, word, Arguments.add_keys)
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
@@ -168,7 +165,8 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
         arguments.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
     if arguments.text("cp", "sequence_parallel_size") not in (None, "1"):
         arguments.not_modelled("sequence parallelism of ms-swift is not modelled", "sequence_parallel_size")
-    nodes, devices = cluster(arguments, launch)
+    # Another launcher than ms-swift's own starts its program on machines that the environment does not say.
+    nodes, devices = cluster(arguments, launch) if launch.launcher == "other" else (None, None)
     visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
         shown = f"{len(visible.text.split(','))} devices for {devices} processes"
@@ -191,6 +189,18 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     return replace(run, gradient_accumulation_steps=steps)
 
 
+def read_program(arguments: Arguments, launch: LaunchCommand) -> Recipe:
+    """Return the run of the script that `swift sft` starts, started by another launcher."""
+    if launch.launcher == "accelerate":
+        take_accelerate(arguments, launch)
+    name = PurePath(launch.script.text).stem
+    return read_trainer(arguments, replace(launch, script=known_value(name, launch.script.line)))
+
+
+def _is_program(launch: LaunchCommand, *, accelerate: bool) -> bool:
+    return _PROGRAM.search(launch.script.text) is not None and (launch.launcher == "accelerate") == accelerate
+
+
 _form = partial(LaunchForm, "swift-shell", 10, take_words=take_words, cluster=cluster, is_named_by_program=True)
 FRAMEWORK: Final = Framework(
     title="ms-swift",
@@ -201,5 +211,7 @@ FRAMEWORK: Final = Framework(
             lambda launch: launch.program == "megatron", read_megatron, tables=("megatron", "megatron_swift", "swift")
         ),
         _form(lambda launch: launch.program == "swift", read_trainer),
+        LaunchForm("swift-shell", 11, partial(_is_program, accelerate=True), read_program, take_words, accelerated),
+        LaunchForm("swift-shell", 11, partial(_is_program, accelerate=False), read_program, take_words),
     ),
 )

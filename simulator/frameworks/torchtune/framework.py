@@ -18,7 +18,6 @@ from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.frameworks.values import known_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
@@ -62,8 +61,8 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     document = configuration(launch, arguments.file, file, named.value_line)
     if document is None:
         need_written(arguments, launch, file, "model")
-    pairs = [(word.text.partition("="), word.line) for word in named.values[1:] if word.known]
-    words = {key: known_value(text, line) for (key, equals, text), line in pairs if equals}
+    names = [(word, word.text.partition("=")[0]) for word in named.values[1:] if "=" in word.text]
+    words = {name: word.after(len(name) + 1) for word, name in names}
     arguments.entries.clear()
     return read(arguments, replaced(arguments, document, words), launch.script.text)
 

@@ -63,7 +63,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
     if stage in ("dpo", "kto"):
         # LLaMA-Factory ff6d4d1, hparams/finetuning_args.py: `use_ref_model`.
-        loss = arguments.text("loss", "pref_loss") or ""
+        loss = arguments.text("frozen_reference", "pref_loss") or ""
         options |= preference(arguments, loss if loss in ("orpo", "simpo") else stage, adapters=rank is not None)
         if "frozen_reference" in options:
             message = (
@@ -168,7 +168,8 @@ def _lora_rank(arguments: Arguments) -> int | None:
         arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)
     ranks = ("lora_r", "lora_rank")
     switch = next((name for name in ("use_peft", "use_lora") if arguments.has(name)), None)
-    adapters = arguments.switch("lora_rank", switch) if switch is not None else arguments.has(*ranks)
+    rank = arguments.entry(*ranks)
+    adapters = arguments.switch("lora_rank", switch) if switch is not None else rank is not None and not rank.is_off
     if kind == "full" or not (kind == "lora" or adapters):
         return None
     return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK

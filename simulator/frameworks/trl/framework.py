@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.frameworks.accelerate.words import cluster, take_accelerate, take_named
@@ -17,6 +17,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import StepLogForm, counts, note_samples, parse_count
+from simulator.frameworks.models import load_model
 from simulator.frameworks.purpose import note_purpose
 from simulator.frameworks.transformers.read import add_fsdp, note_unsharded, preference, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
@@ -90,12 +91,15 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)
     add_fsdp(arguments, launch)
-    deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
+    title, chat = PurePath(launch.script.text).name, _is_chat(arguments)
+    padded = _PADDING.search(title) is not None
+    if chat:  # DeepSpeed-Chat's programs are all `main.py`, below `step2_dpo_finetuning` and the like
+        title = "/".join(Path(arguments.file).resolve().parts[-6:])
+    deepspeed = chat or add_deepspeed(arguments, launch)
     if launch.program == "trl" or launch.script.text.startswith(OWN_MODULES):
         _add_defaults(arguments)
     nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
-    title = PurePath(launch.script.text).name
-    return _with_purpose(arguments, title, deepspeed=deepspeed or nested, padded=_PADDING.search(title) is not None)
+    return _with_purpose(arguments, title, deepspeed=deepspeed or nested, padded=padded)
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
@@ -125,6 +129,7 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
         arguments.add_defaults((f"lora_dropout={table_of('trl')['lora_dropout'].default}",), 1)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
+    kind = kind or ("reward" if arguments.has("num_padding_at_beginning") else "")
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
     if run.lora_rank is None and adapters and not arguments.has(*_SAYS_ADAPTERS):
@@ -166,7 +171,12 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
     purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
     if padded and not arguments.any_switch("packing", "packing", "padding_free"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
-    return replace(run, options={**run.options, **purpose})
+    run = replace(run, options={**run.options, **purpose})
+    if arguments.has("lora_dim") and run.lora_rank and run.model and not arguments.has("only_optimize_lora"):
+        # DeepSpeed-Chat at 45b4b715: nothing else freezes the tables, which have gradients and fp32 state.
+        spec = load_model(run.model)
+        return replace(run, unpriced_bytes=14.0 * (2 - spec.tie_word_embeddings) * spec.vocab_size * spec.hidden_size)
+    return run
 
 
 def _is_chat(arguments: Arguments) -> bool:
@@ -177,6 +187,9 @@ def _is_chat(arguments: Arguments) -> bool:
     if rank is not None and rank.text != "0":
         arguments.add("lora_rank", rank.values, rank.value_line)
     line = arguments.entries["zero_stage"][-1].place.line
+    arguments.add_defaults(
+        ("per_device_train_batch_size=16", *([] if arguments.has(*_LENGTHS) else ["max_seq_len=512"])), line
+    )
     if arguments.has("offload"):
         arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
     arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
@@ -215,6 +228,7 @@ STEP_LOG: Final = StepLogForm(
 
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
+_CHAT: Final = frozenset(["model_name_or_path", "zero_stage"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
 """Names of TRL's scripts and of scripts modelled on them, which take a file in place of flags."""
 _ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
@@ -231,7 +245,7 @@ def _cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, i
 
 def _is_trainer(launch: LaunchCommand) -> bool:
     by_name = launch.flags >= {"model_name", "per_device_train_batch_size"} and "model" not in launch.flags
-    marked = launch.flags >= _MARKS or by_name or "train_args_file" in launch.flags
+    marked = launch.flags >= _MARKS or launch.flags >= _CHAT or by_name or "train_args_file" in launch.flags
     script = PurePath(launch.script.text).name  # of TRL's kind, and configured by a file
     by_file = _SCRIPT.search(script) is not None and any(text.endswith(SUFFIXES) for text in launch.texts)
     return launch.launcher != "other" and (marked or by_file)

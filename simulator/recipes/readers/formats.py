@@ -39,6 +39,10 @@ _OVERRIDE: Final = re.compile(
     r"(?P<path>(?:trainer|model|optim|optimizer|strategy|data|dataset|train|ddp)(?:\.\w+)+)(?P<equals>=|$)",
     re.ASCII,
 )  # a key that a command line sets, adds or removes
+_OF_NEMO: Final = re.compile(
+    r"trainer\.(?:devices|num_nodes|precision|accelerator|max_(?:steps|epochs|time))"
+    r"|model\.(?:\w+_model_parallel_size|(?:micro|global)_batch_size)|train\.(?:micro|global)_batch_size"
+)  # keys of which a launch of NeMo or Megatron-Bridge has one, and other programs of keys none
 _SETTING: Final = re.compile(
     r"(?<![\w.])\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"
     r"(?P<path>[a-z_]+(?:\.\w+)*)(?P<equals>=)",
@@ -81,15 +85,12 @@ def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
-    """Whether a launch sets keys of NeMo on its command line; veRL and Megatron-Bridge's scripts have similar ones."""
-    if (
-        names_recipe(launch)
-        or launch.script.text.startswith("verl.")
-        or any(text.startswith("actor_rollout_ref.") for text in launch.texts)
-    ):
+    """Whether a launch sets keys of NeMo on its command line; many programs of Hydra's have similar ones."""
+    if names_recipe(launch):
         return False
     named = any(text.partition("=")[0] == "--recipe" for text in launch.texts)
-    return named or sum(_OVERRIDE.match(text) is not None for text in launch.texts) >= 2
+    paths = [match["path"] for text in launch.texts if (match := _OVERRIDE.match(text))]
+    return named or (len(paths) > 1 and any(map(_OF_NEMO.fullmatch, paths)))
 
 
 def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:

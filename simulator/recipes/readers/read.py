@@ -348,7 +348,7 @@ _ENTRY: Final = re.compile(r"pretrain_\w+[.]py")  # megatron's own programs, who
 def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     """Return the error for a launch that no reader takes, naming its trainer or its unknown words."""
     where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
-    shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+    shown = launch.script.text[:60] if launch.launcher != "other" else launch.program
     shown = other_trainer(launch) or shown
     if name := recognition.entry_of(launch):
         return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")

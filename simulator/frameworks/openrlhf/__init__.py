@@ -1,0 +1,1 @@
+"""OpenRLHF: finetuning, preferences and reward models under DeepSpeed."""

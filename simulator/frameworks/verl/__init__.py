@@ -1,0 +1,1 @@
+"""verl's finetuning by FSDP."""
