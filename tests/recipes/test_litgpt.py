@@ -1,4 +1,4 @@
-"""LitGPT's files: what a run holds is near the peaks that its own page prints, and what is not read is no verdict."""
+"""LitGPT's files: what they say of a run, and what is not read is no verdict."""
 
 from pathlib import Path
 
@@ -56,110 +56,26 @@ def lora(model: str = "meta-llama/Llama-3.2-1B", rank: int = 32, micro: int = 1,
     return text.replace("MICRO", str(micro)).replace("MLP", mlp)
 
 
-# LitGPT 2685705, config_hub/finetune/README.md, peak memory of torch.cuda.max_memory_allocated, ranks of the files.
-@pytest.mark.parametrize(
-    ("model", "rank", "micro", "mlp", "peak_gb"),
-    [
-        ("google/gemma-2b", 8, 2, "true", 12.62),
-        ("google/gemma-2-2b", 8, 2, "true", 14.31),
-        ("meta-llama/Llama-2-7b-hf", 32, 2, "false", 19.77),
-        ("meta-llama/Meta-Llama-3-8B", 32, 1, "false", 19.73),
-        ("meta-llama/Llama-3.2-1B", 32, 1, "false", 4.49),
-        ("meta-llama/Llama-3.2-3B", 32, 1, "false", 9.67),
-        ("mistralai/Mistral-7B-v0.1", 32, 2, "false", 20.66),
-        ("microsoft/phi-2", 8, 4, "true", 13.98),
-        ("microsoft/Phi-3-mini-4k-instruct", 8, 4, "true", 19.75),
-        ("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", 32, 8, "true", 13.50),
-    ],
-)
-def test_adapters_hold_what_the_page_prints(  # noqa: PLR0917  columns of the page
-    model: str, rank: int, micro: int, mlp: str, peak_gb: float, tmp_path: Path
-) -> None:
-    found = judged(tmp_path, lora(model, rank, micro, mlp))
-    assert found.outcome == "fits"
-    assert found.estimate is not None
-    assert 0.92 <= found.estimate.memory.allocated_bytes / 1e9 / peak_gb <= 1.02
-
-
-# The same page; `lora_r`, targets and micro batches are those of each `qlora.yaml`.
-@pytest.mark.parametrize(
-    ("model", "rank", "micro", "mlp", "peak_gb"),
-    [
-        ("tiiuae/falcon-7b", 32, 1, "false", 9.44),
-        ("google/gemma-2b", 16, 2, "true", 11.58),
-        ("google/gemma-7b", 16, 1, "true", 17.18),
-        ("google/gemma-2-9b", 16, 1, "true", 20.92),
-        ("meta-llama/Llama-2-7b-hf", 32, 2, "false", 13.68),
-        ("meta-llama/Meta-Llama-3-8B", 32, 2, "false", 17.41),
-        ("meta-llama/Llama-3.2-1B", 32, 2, "false", 5.53),
-        ("mistralai/Mistral-7B-v0.1", 32, 2, "false", 14.29),
-        ("microsoft/phi-2", 8, 4, "true", 14.27),
-        ("microsoft/Phi-3-mini-4k-instruct", 8, 4, "true", 19.13),
-        ("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", 32, 8, "true", 16.24),
-    ],
-)
-def test_what_4_bits_hold_is_within_its_bound(  # noqa: PLR0917  columns of the page
-    model: str, rank: int, micro: int, mlp: str, peak_gb: float, tmp_path: Path
-) -> None:
-    text = lora(model, rank, micro, mlp).replace("quantize:", "quantize: bnb.nf4")
-    found = judged(tmp_path, text)
+def test_dropout_before_adapters_is_kept_for_the_backward_pass(tmp_path: Path) -> None:
+    """`LoRALayer` of 0.5.13 drops what its adapters read; adapters of one input share what is left of it."""
+    without = judged(tmp_path, lora().replace("lora_query", "lora_dropout: 0\nlora_query"))
+    with_dropout = judged(tmp_path, lora())  # 0.05 where nothing is said
+    assert without.estimate is not None
+    assert with_dropout.estimate is not None
+    assert with_dropout.estimate.memory.allocated_bytes > without.estimate.memory.allocated_bytes
     (recipe,) = read_recipe(tmp_path / "run.yaml")
-    assert (found.outcome, recipe.options["quantised_scale_bytes"]) == ("fits", "4")
-    assert found.estimate is not None
-    least = found.estimate.memory.allocated_bytes
-    assert least <= peak_gb * 1e9 <= least + recipe.unpriced_bytes <= 1.35 * peak_gb * 1e9
-    nested = read(tmp_path, f"litgpt finetune_lora {model} --config run.yaml --quantize bnb.nf4-dq\n")
-    assert nested.options["quantised_scale_bytes"] == "1.016"
-
-
-@pytest.mark.parametrize(
-    ("model", "micro", "peak_gb"),
-    [
-        ("google/gemma-2b", 1, 17.43),
-        ("microsoft/phi-2", 4, 14.44),
-        ("microsoft/Phi-3-mini-4k-instruct", 4, 17.01),
-        ("meta-llama/Llama-3.2-1B", 4, 8.70),
-        ("meta-llama/Llama-3.2-3B", 4, 16.51),
-    ],
-)
-def test_all_weights_on_four_devices_have_state_of_fp32_at_most(
-    model: str, micro: int, peak_gb: float, tmp_path: Path
-) -> None:
-    """The page's figures of `full.yaml`, some stated for one device, which cannot hold so few bytes a weight."""
-    text = (
-        lora(model, 8, micro)
-        .replace("lora_r: 8\nlora_query: true\nlora_mlp: false\n", "")
-        .replace("devices: 1", "devices: 4")
-    )
-    found = judged(tmp_path, text.replace("global_batch_size: 8", "global_batch_size: 64"))
-    (recipe,) = read_recipe(tmp_path / "run.yaml")
-    assert found.outcome == "fits"
-    assert "state" in {remark.bound for remark in recipe.remarks}
-    assert found.estimate is not None
-    least = found.estimate.memory.allocated_bytes
-    assert peak_gb * 1e9 <= least + recipe.unpriced_bytes
-    assert least <= 1.15 * peak_gb * 1e9
-
-
-def test_pretraining_shards_within_a_node_and_keeps_activations(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(PRETRAIN, encoding="utf-8")
-    (recipe,) = read_recipe(tmp_path / "run.yaml")
-    assert recipe.layout is not None
-    assert (recipe.layout.zero_stage, recipe.layout.recompute, recipe.options["sharding_degree"]) == (3, "none", "node")
-    assert "parameter_dtype" not in recipe.options  # fp32 under autocast
+    assert (recipe.options["adapter_dropout"], recipe.options["shared_adapters"]) == ("true", "true")
 
 
 @pytest.mark.parametrize(
     ("before", "after", "outcome"),
     [
-        ("quantize:", "quantize: bnb.nf4", "fits"),
-        ("quantize:", "quantize: bnb.int8-training", "refused"),
-        ("quantize:\ndevices: 1\n", "quantize: bnb.nf4\ndevices: 2\n", "refused"),
+        ("quantize:", "quantize: bnb.nf4", "not_modelled"),
         ("MODEL", "own/network", "cannot_tell"),
         ("devices: 1\n", "devices: 4\n", "fits"),
         ("devices: 1\n", "devices: -1\n", "fits"),
         ("lora_r: RANK\n", "", "fits"),
-        ("devices: 1\nnum_nodes: 1\nlora_r: RANK\n", "devices: 4\n", "fits"),
+        ("devices: 1\nnum_nodes: 1\nlora_r: RANK\n", "devices: 4\n", "not_modelled"),
         ("lora_mlp: MLP", "lora_layers: 4", "cannot_tell"),
         ("precision: bf16-true", "precision: bf16-mixed", "not_modelled"),
         ("precision: bf16-true\n", "", "not_modelled"),
@@ -198,7 +114,8 @@ def test_pretraining_names_its_model(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(PRETRAIN, encoding="utf-8")
     (recipe,) = read_recipe(tmp_path / "run.yaml")
     assert (recipe.model, recipe.lora_rank, recipe.seq_length) == ("pythia-1b", None, 2048)
-    assert judged(tmp_path, PRETRAIN).outcome == "fits"
+    assert judged(tmp_path, PRETRAIN).outcome == "not_modelled"
+    assert judged(tmp_path, PRETRAIN.replace("devices: auto\n", "")).outcome == "not_modelled"
     one = PRETRAIN.replace("auto", "1")
     adamw = judged(tmp_path, one)
     assert adamw.outcome == "fits"

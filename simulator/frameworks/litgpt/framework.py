@@ -7,7 +7,6 @@ a model's outputs to fp32: logits, their logarithms and gradients are fp32, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -16,10 +15,10 @@ from simulator.frameworks.configuration import filled_keys, named_configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
-from simulator.frameworks.models import known_model, load_model
+from simulator.frameworks.models import known_model
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.values import PlainValue
-from simulator.question.recipe import A_NODE, Recipe
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
@@ -81,64 +80,33 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
     pretrains = _pretrains(arguments, launch)
     adapters = not pretrains and (program in _PROGRAMS[:2] if program else arguments.has("lora_r"))
     several = machines(arguments, launch) != (1, 1)
-    united = several and not adapters
+    if several and not adapters:
+        message = "FSDP of blocks, and of what is beside them as one unit, is not modelled"
+        arguments.not_modelled(message, "devices", "num_nodes")
     precision = arguments.text("precision", "precision") or "bf16-mixed"
-    half = precision in {"bf16-true", "16-true"}
-    if united and half:
-        # `config_hub/finetune/README.md` of 0.5.13 measures 16 bytes a weight over its devices.
-        message = f"{precision}: state under FSDP is priced in fp32, and may be of 16 bits"
-        arguments.remark("upper-bound", "warning", message, "precision", bound="state")
     if adapters and not precision.endswith("-true"):
         arguments.not_modelled(f"adapters in {precision[:20]}: fp32 frozen weights are not priced", "precision")
-    folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
-    name = (arguments.text("model", "model_name") or "") if pretrains else folder
-    model = known_model(arguments, name, "model_name", "checkpoint_dir")
-    options = part(targets, "option")
-    four = "quantised_base" in options
-    if four and several:
-        arguments.remark("contradiction", "error", "quantize on several devices: LitGPT stops", "quantize")
-    if four and model is not None and load_model(model).is_moe:
-        arguments.not_modelled("what experts of 4 bits keep is not priced", "quantize")
     places = {"adapter_targets": _targets(arguments), "shared_adapters": "true"} if adapters else {}
     optimizer = "optimizer.class_path" if arguments.has("optimizer.class_path") else "optimizer"
-    layout = Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout"))
+    folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
+    name = (arguments.text("model", "model_name") or "") if pretrains else folder
     run = Recipe(
         framework="torch",
-        model=model,
+        model=known_model(arguments, name, "model_name", "checkpoint_dir"),
         seq_length=targets.get("workload.seq_length"),
         global_batch_size=targets.get("workload.global_batch_size", 512 if pretrains else 16),
         precision={"bf16": "bf16", "16": "fp16", "32": "fp32"}.get(precision.partition("-")[0]),
         lora_rank=targets.get("workload.lora_rank", 8) if adapters else None,
         options=_EAGER
         | places
-        | options
-        | ({"sharding_degree": A_NODE} if several and pretrains else {})
-        | (_HALF if half and not united else {})
+        | part(targets, "option")
+        | (_HALF if precision in {"bf16-true", "16-true"} else {})
         | read_optimizer(arguments, optimizer, "torch"),
-        layout=layout,
+        layout=Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout")),
     )
-    run = replace(run, unpriced_bytes=_beside(run, quantised=four, united=united))
     note_samples(arguments, _LENGTH)
     data = arguments.text("longest", "data.class_path", "data") or ("TinyLlama" if pretrains else "Alpaca")
     return with_longest_sample(arguments, run, (data.rpartition(".")[2],))
-
-
-def _beside(run: Recipe, *, quantised: bool, united: bool) -> float:
-    """Return the bytes that products of 4 bits keep at most, or those of FSDP's unit of tables, which it gathers whole.
-
-    bitsandbytes 0.42 keeps what its products read, and what they give counts as kept too; the output layer's weight is
-    made of 16 bits. Peaks of `config_hub/finetune/README.md` lie within.
-    """
-    if run.model is None or run.layout is None or not (quantised or united):
-        return 0.0
-    spec = load_model(run.model)
-    tables = 4.0 * spec.vocab_size * spec.hidden_size
-    if united:  # weights, gradients, and those that are sent
-        return 3.0 * tables
-    widths = 6 * spec.hidden_size + 3 * spec.intermediate_size
-    widths += 2 * spec.head_dim * (spec.num_attention_heads + spec.num_key_value_heads)
-    tokens = run.layout.micro_batch_size * (run.seq_length or spec.max_position_embeddings or 0)
-    return tables + 2.0 * tokens * widths * spec.num_hidden_layers
 
 
 def _targets(arguments: Arguments) -> str:
@@ -150,8 +118,8 @@ def _targets(arguments: Arguments) -> str:
 
 def _usual(*, several: bool, pretrains: bool) -> dict[str, Any]:
     """Return the layout of a file that says none: `setup` of each program; adapters on several devices by FSDP2."""
-    recompute = "full" if several and not pretrains else "none"
-    return {"zero_stage": 3 * several, "recompute": recompute, "micro_batch_size": 4 if pretrains else 1}
+    sharded = {"zero_stage": 3, "recompute": "full"} if several else {"zero_stage": 0}
+    return sharded | {"micro_batch_size": 4 if pretrains else 1}
 
 
 FRAMEWORK: Final = Framework(
