@@ -32,6 +32,7 @@ from simulator.cost.memory.state import (
     TrainingState,
     device_parameters,
     kept_gathers_bytes,
+    module_bytes,
     optimizer_on_device,
     resident_optimizer,
     training_state,
@@ -321,7 +322,8 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
 def embedding_gradient_bytes(pricing: Pricing) -> Array:
     """Return the dense gradient of the input table, `2 V h / t`, before it joins the main gradients, shape (n,)."""
     scenario = pricing.scenario
-    if scenario.lora_rank is not None:
+    if not scenario.trains("embedding"):
         return np.zeros(len(pricing))
     table = scenario.model.vocab_size * scenario.model.hidden_size
-    return parameter_bytes(scenario) * table / pricing.block.tensor_parallel
+    number = parameter_bytes(scenario) if scenario.lora_rank is None else module_bytes(scenario)
+    return number * table / pricing.block.tensor_parallel

@@ -16,7 +16,14 @@ from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.memory.state import ByClass, device_parameters, orthogonal_flops, shard, state_by_class
+from simulator.cost.memory.state import (
+    ByClass,
+    device_parameters,
+    orthogonal_flops,
+    shard,
+    state_by_class,
+    trained_parameters,
+)
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import Schedule, kinds_of_pass, makespan_seconds
@@ -556,7 +563,7 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
     `gradient_passes` adds passes over all gradients of a device, sharded or not.
     """
     scenario = pricing.scenario
-    trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
+    trained = trained_parameters(pricing)
     beside = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario)
     per_parameter = beside + parameter_bytes(scenario)
     per_byte = on_own_devices(pricing, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member))

@@ -21,6 +21,13 @@ from simulator.question.vocabulary import RecomputeMode
 MODEL: Final = ("model_name_or_path", "model", "model_name")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
+_SAVED: Final = ("additional_target", "lora_modules_to_save", "modules_to_save")
+_ENDS: Final = {
+    **dict.fromkeys(
+        ("embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "all-embedding"), "embedding"
+    ),
+    **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "output"),
+}  # names of the input table and the output layer, of which peft takes what ends in them
 _LORA_RANK: Final = 8
 _ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
@@ -58,6 +65,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= _eager(part(targets, "option"), rank) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
+    options |= saved_modules(arguments, rank, wide=options.get("parameter_dtype") != "bf16")
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
         # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
         arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
@@ -200,6 +208,25 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     arguments.forget("quantised_scale_bytes")
     scale = str(1 + 4 / 256) if nested else "4"
     return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
+
+
+def saved_modules(arguments: Arguments, rank: int | None, *, wide: bool = False) -> dict[str, str]:
+    """Return the switches of whole modules that are trained beside adapters; `wide` where the base is loaded in fp32.
+
+    LLaMA-Factory ff6d4d1, model/adapter.py, `init_adapter`: what is trained is cast to fp32, but under `pure_bf16`.
+    """
+    modules = re.findall(r"[\w-]+(?![\w.-])", arguments.text("saved_modules", *_SAVED) or "")
+    names = [name for name in modules if name.lower() not in ("none", "null")]
+    if rank is None or not names:
+        arguments.forget("saved_modules")
+        return {}
+    if other := next((name for name in names if name not in _ENDS), None):
+        message = f"{other[:40]}: of modules beside adapters only the input table and the output layer are priced"
+        arguments.not_modelled(message, *_SAVED)
+    ends = {_ENDS[name] for name in names if name in _ENDS}
+    own = arguments.has("additional_target") and not arguments.switch("parameter_dtype", "pure_bf16")
+    kept = {"saved_modules": "both" if len(ends) > 1 else next(iter(ends), "none")}
+    return kept | {"saved_modules_dtype": "fp32" if own or wide else "bf16"}
 
 
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
