@@ -96,6 +96,7 @@ BESIDE = {
     "quantised_experts": {"quantised_base": "true"},
     "loads_unquantised": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
+    "saved_modules_dtype": {"saved_modules": "both", "master_weights": "false"},
     "reference_gradients": {"fully_shard": "false"},
     "delayed_weight_gradients": {"fully_shard": "false"},
     "release_grads": {"fully_shard": "false"},

@@ -257,7 +257,7 @@ class FrameworkProfile(Switches, kw_only=True):
     adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
     expert_adapters: bool = switch(default=True, concerns="experts")
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
-    saved_modules_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"), moves=("memory", "host"))
+    saved_modules_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"))
     adapter_copies: bool = switch(default=False, moves=("memory", "host"))
     adapter_dropout: str = switch(default="none", choices=("none", "before", "after"), moves=("memory", "host"))
     fused_gradient_accumulation: bool = switch(default=True)
