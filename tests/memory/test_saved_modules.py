@@ -1,4 +1,4 @@
-"""Whole modules that are trained beside LoRA adapters (M34), by peft's documents and by hand."""
+"""Whole modules that are trained beside LoRA adapters (M35), by peft's documents and by hand."""
 
 from pathlib import Path
 from typing import Any

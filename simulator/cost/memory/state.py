@@ -140,7 +140,7 @@ def trained_parameters(pricing: Pricing) -> ByClass:
 
 
 def saved_modules(pricing: Pricing, *ends: Literal["embedding", "output"]) -> KindArray:
-    """Return the parameters of whole modules that are trained beside adapters, of both `ends` or one (M34).
+    """Return the parameters of whole modules that are trained beside adapters, of both `ends` or one (M35).
 
     peft copies each and trains the copy; a tied table is copied for either end (5d602fdbf, utils/other.py,
     `ModulesToSaveWrapper`; docs/source/package_reference/lora.md, "Weight tying"). Shape (kinds, n).
@@ -397,7 +397,7 @@ def training_state(pricing: Pricing) -> TrainingState:
 
 
 def _modules_apart(pricing: Pricing) -> tuple[KindArray | float, ...]:
-    """Return the bytes of weights, gradients and state by which modules beside adapters differ from these (M34).
+    """Return the bytes of weights, gradients and state by which modules beside adapters differ from these (M35).
 
     A copy has the base's type, or fp32, and so have its gradient and torch's moments; autocast casts an output layer in
     fp32, and looks up in a table as it is. An engine with master weights keeps all that is trained alike. Last come the

@@ -157,7 +157,7 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     task = _task(arguments)
     run = replace(take_model(arguments, read(arguments, launch.environment), model), lora_rank=rank)
     run = _bounded(arguments, _parts(arguments, run))
-    return replace(run, options={**run.options, **task, **saved_modules(arguments, rank)})
+    return replace(run, options={**run.options, **task, **saved_modules(arguments, rank, "modules_to_save")})
 
 
 def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:

@@ -65,7 +65,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= _eager(part(targets, "option"), rank) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
-    options |= saved_modules(arguments, rank, wide=options.get("parameter_dtype") != "bf16")
+    options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
         # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
         arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
@@ -210,19 +210,19 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
 
 
-def saved_modules(arguments: Arguments, rank: int | None, *, wide: bool = False) -> dict[str, str]:
+def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: bool = False) -> dict[str, str]:
     """Return the switches of whole modules that are trained beside adapters; `wide` where the base is loaded in fp32.
 
     LLaMA-Factory ff6d4d1, model/adapter.py, `init_adapter`: what is trained is cast to fp32, but under `pure_bf16`.
     """
-    modules = re.findall(r"[\w-]+(?![\w.-])", arguments.text("saved_modules", *_SAVED) or "")
+    modules = re.findall(r"[\w-]+(?![\w.-])", arguments.text("saved_modules", *named) or "")
     names = [name for name in modules if name.lower() not in ("none", "null")]
     if rank is None or not names:
         arguments.forget("saved_modules")
         return {}
     if other := next((name for name in names if name not in _ENDS), None):
         message = f"{other[:40]}: of modules beside adapters only the input table and the output layer are priced"
-        arguments.not_modelled(message, *_SAVED)
+        arguments.not_modelled(message, *named)
     ends = {_ENDS[name] for name in names if name in _ENDS}
     own = arguments.has("additional_target") and not arguments.switch("parameter_dtype", "pure_bf16")
     kept = {"saved_modules": "both" if len(ends) > 1 else next(iter(ends), "none")}
