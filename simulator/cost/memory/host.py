@@ -10,7 +10,7 @@ from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, master_bytes, optimizer_bytes_per_parameter, parameter_bytes
 from simulator.cost.memory.activations import in_flight, sent_bytes
 from simulator.cost.memory.peak import MemoryByStage
-from simulator.cost.memory.state import local_count, model_totals, resident_optimizer, shard, trained_parameters
+from simulator.cost.memory.state import device_parameters, local_count, model_totals, resident_optimizer, shard
 from simulator.cost.operations.sums import micro_batches, total_parameters
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
@@ -46,7 +46,7 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     """Return the bytes that a block of layouts holds on the hosts: of a step (M25), or of loading if more (M32)."""
     contents, profile = pricing.contents, pricing.scenario.framework
     # The parameters of a device whose optimizer state is on the host.
-    trained = trained_parameters(pricing)
+    trained = device_parameters(pricing, "trained")
     offloads = pricing.offloads("optimizer", "optimizer_tensorwise")
     state, offloaded = memory.state, shard(pricing, trained, 1) * offloads * profile.offload_fraction
     first = pricing.block.zero_stage < 3
@@ -111,7 +111,7 @@ def saving_bytes(pricing: Pricing) -> Array:
             whole = element_bytes(scenario) * total_parameters(scenario.model)
             return np.where(block.zero_stage >= 3, whole, 0.0)
         case "state":
-            parts = trained_parameters(pricing)
+            parts = device_parameters(pricing, "trained")
             trained = parts.dense * block.tensor_parallel + parts.routed * block.expert_ranks
             moments = optimizer_bytes_per_parameter(scenario) - master_bytes(scenario)
             gathered = pricing.contents.on_ranks(trained).sum(axis=0) * max(parameter_bytes(scenario), moments)

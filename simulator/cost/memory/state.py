@@ -61,8 +61,8 @@ class ModelTotals(Bare):
     """A multi-token prediction module without its layer."""
 
 
-Counted = TensorClass | Literal["parameters", "adapters", "sides"]
-"""What to count: all parameters, those of a tensor class, of LoRA adapters, or rows and columns of matrices."""
+Counted = TensorClass | Literal["parameters", "trained", "adapters", "sides"]
+"""What to count: parameters, all or trained, of a tensor class or of LoRA adapters; rows and columns of matrices."""
 
 
 def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTotals:
@@ -109,6 +109,11 @@ def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> ByCl
     Three classes have divisors of their own: tensor parallel; none; expert parallel x expert tensor parallel.
     """
     scenario, block = pricing.scenario, pricing.block
+    if counted == "trained":
+        if scenario.lora_rank is None:
+            return device_parameters(pricing)
+        adapters = device_parameters(pricing, "adapters")
+        return ByClass(adapters.dense + saved_modules(pricing), adapters.routed)
     tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
     split, replicated, routed = _by_class(model_totals(scenario, counted), pricing.contents, tied=tied)
     return ByClass(split / block.tensor_parallel + replicated, routed / block.expert_ranks)
@@ -129,14 +134,6 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
     counts = np.column_stack((layers, embeddings, *ends))
     by_piece = np.array([(each.split, each.replicated, each.routed) for each in pieces], dtype=np.float64).T
     return tuple((counts @ np.ascontiguousarray(of_class))[:, None] for of_class in by_piece)
-
-
-def trained_parameters(pricing: Pricing) -> ByClass:
-    """Return the parameters by kind of pipeline rank that are trained: all, or adapters and modules beside them."""
-    if pricing.scenario.lora_rank is None:
-        return device_parameters(pricing)
-    adapters = device_parameters(pricing, "adapters")
-    return adapters._replace(dense=adapters.dense + saved_modules(pricing))
 
 
 def saved_modules(pricing: Pricing, *ends: Literal["embedding", "output"]) -> KindArray:
@@ -358,7 +355,7 @@ def training_state(pricing: Pricing) -> TrainingState:
     weights = device_parameters(pricing)
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
-    trained = trained_parameters(pricing)
+    trained = device_parameters(pricing, "trained")
     of_trained = _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
     parameters = (_frozen_bytes(pricing, weights) if lora else of_trained) * (1.0 + frozen)
     if lora:

@@ -15,7 +15,6 @@ from simulator.cost.memory.state import (
     local_count,
     model_totals,
     shard_degrees,
-    trained_parameters,
 )
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
@@ -115,7 +114,7 @@ def _gather(pricing: Pricing) -> Exchange:
     scenario, tabled = pricing.scenario, pricing.scenario.trains("embedding")
     always, sharded = pricing.block.zero_stage >= _GATHERS_ALWAYS, pricing.block.zero_stage >= 1
     weights = device_parameters(pricing)
-    trained = trained_parameters(pricing)
+    trained = device_parameters(pricing, "trained")
     gathered_dense = np.where(always, weights.dense, trained.dense)
     gathered_routed = np.where(always, weights.routed, trained.routed)
     dense, routed = shard_seconds_per_byte(pricing)
@@ -132,7 +131,7 @@ def _gather(pricing: Pricing) -> Exchange:
 def _reduction(pricing: Pricing) -> Exchange:
     """Return one reduction of all gradients, in the type that they are reduced in."""
     scenario, block = pricing.scenario, pricing.block
-    trained = trained_parameters(pricing)
+    trained = device_parameters(pricing, "trained")
     # An all-reduce is a reduction and a gather; broadcast parameters need all gradients (InternEvo 00a2a34,
     # solver/optimizer/hybrid_zero_optim.py: `reduce_rank` is none, and `reduce_tensor` then an all-reduce).
     whole = (block.zero_stage == 0) | (scenario.framework.zero_broadcasts & (block.zero_stage == 1))

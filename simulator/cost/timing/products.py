@@ -188,10 +188,6 @@ def head_parameters(scenario: Scenario) -> float:
     return weight_totals(output_layer(conditions_of(scenario)), matmul_only=True).all
 
 
-def _head_flops_per_token(scenario: Scenario) -> float:
-    return 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
-
-
 def prediction_projection(scenario: Scenario) -> float:
     """Return the parameters of a prediction module's projection of embedding and hidden state."""
     return weight_totals(prediction(conditions_of(scenario))).split
@@ -200,7 +196,7 @@ def prediction_projection(scenario: Scenario) -> float:
 def forward_flops_per_token(scenario: Scenario) -> float:
     """Return the forward FLOP per token of all layers, and of the output layer for labelled tokens alone."""
     model = scenario.model
-    head = _head_flops_per_token(scenario)
+    head = 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
     flops = head + sum(layers * layer_flops_per_token(scenario, kind) for kind, layers in model.layer_counts.items())
     if scenario.framework.mtp and model.num_nextn_predict_layers:
         layer = layer_flops_per_token(scenario, model.prediction_kind)
@@ -217,8 +213,8 @@ def model_flops_per_token(scenario: Scenario) -> float:
     forward = forward_flops_per_token(scenario)
     if scenario.lora_rank is None:
         return 3.0 * forward
-    head = _head_flops_per_token(scenario) if scenario.trains("output") else 0.0
-    return 2.0 * forward + 3.0 * adapter_flops_per_token(scenario) + head
+    head = scenario.trains("output") * head_parameters(scenario) * scenario.framework.labelled_token_fraction
+    return 2.0 * (forward + head) + 3.0 * adapter_flops_per_token(scenario)
 
 
 def masked_flops_per_token(scenario: Scenario) -> float:

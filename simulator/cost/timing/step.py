@@ -16,14 +16,7 @@ from simulator.cost.dtypes import HALF, element_bytes, gradient_bytes, optimizer
 from simulator.cost.memory.activations import layer_input_bytes, recompute_plan, sent_bytes
 from simulator.cost.memory.encoder import images_of_micro_batch
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.cost.memory.state import (
-    ByClass,
-    device_parameters,
-    orthogonal_flops,
-    shard,
-    state_by_class,
-    trained_parameters,
-)
+from simulator.cost.memory.state import ByClass, device_parameters, orthogonal_flops, shard, state_by_class
 from simulator.cost.operations.sums import micro_batches
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import Schedule, kinds_of_pass, makespan_seconds
@@ -563,7 +556,7 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
     `gradient_passes` adds passes over all gradients of a device, sharded or not.
     """
     scenario = pricing.scenario
-    trained = trained_parameters(pricing)
+    trained = device_parameters(pricing, "trained")
     beside = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario)
     per_parameter = beside + parameter_bytes(scenario)
     per_byte = on_own_devices(pricing, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member))

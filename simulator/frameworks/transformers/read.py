@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
@@ -16,7 +16,6 @@ from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.frameworks.stacks import stacks_of
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
-from simulator.question.vocabulary import RecomputeMode
 
 MODEL: Final = ("model_name_or_path", "model", "model_name")
 _TUNING: Final = ("finetuning_type", "tuner_type")
@@ -51,10 +50,11 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         arguments.not_modelled("fsdp_config: what this configuration sets is not read", "fsdp_config")
     targets = take(arguments)
     model = _model(arguments)
-    usual = {
+    own = arguments.has("finetuning_type")  # LLaMA-Factory's, which recomputes unless told otherwise
+    usual: dict[str, Any] = {
         "micro_batch_size": _MICRO_BATCH_SIZE,
         "zero_stage": _fsdp_stage(arguments),
-        "recompute": _usual_recompute(arguments),
+        "recompute": "full" if own and not arguments.switch("recompute", "disable_gradient_checkpointing") else "none",
     }
     layout = Layout(**usual | part(targets, "layout"))
     rank = _lora_rank(arguments)
@@ -149,12 +149,6 @@ def note_unsharded(arguments: Arguments) -> None:
         message = "a configuration of `accelerate launch` may shard the state; priced without"
         fix = "--set config_file=PATH"
         arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding", fix=fix)
-
-
-def _usual_recompute(arguments: Arguments) -> RecomputeMode:
-    """Return the default recompute: LLaMA-Factory recomputes unless it is disabled."""
-    own = arguments.has("finetuning_type") and not arguments.switch("recompute", "disable_gradient_checkpointing")
-    return "full" if own else "none"
 
 
 def _fsdp_stage(arguments: Arguments) -> int:
