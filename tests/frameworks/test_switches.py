@@ -95,6 +95,7 @@ BESIDE = {
     "quantised_scale_bytes": {"quantised_base": "true"},
     "quantised_experts": {"quantised_base": "true"},
     "loads_unquantised": {"quantised_base": "true"},
+    "quantising_bytes": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
     "saved_modules_dtype": {"saved_modules": "both", "master_weights": "false"},
     "reference_gradients": {"fully_shard": "false"},
