@@ -271,7 +271,7 @@ class FrameworkProfile(Switches, kw_only=True):
     quantised_scale_bytes: float = switch(default=2.0, high=8.0)
     quantised_experts: bool = switch(default=True, concerns="experts")
     loads_unquantised: bool = switch(default=False, moves=("memory",))
-    quantising_bytes: int = switch(default=0, high=128, moves=("memory",))
+    quantising_bytes: int = switch(default=0, high=256, moves=("memory",))
     widened_rest: bool = switch(default=False)
     frozen_reference: bool = switch(default=False)
     reference_gradients: bool = switch(default=False)
