@@ -156,6 +156,13 @@ def test_libraries_say_what_stands_beside_adapters(
     assert found == (kept or ())
 
 
+def test_buckets_of_copies_stand_beside_their_gradients(tmp_path: Path) -> None:
+    """DistributedDataParallel's, of the gradients' type: Llama 3's two tables in fp32."""
+    (tmp_path / "run.yaml").write_text(FACTORY + "additional_target: embed_tokens,lm_head\n", encoding="utf-8")
+    (recipe,) = read_recipe(tmp_path / "run.yaml")
+    assert recipe.unpriced_bytes == 2 * 4 * 128256 * 4096
+
+
 def test_other_modules_beside_adapters_make_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(FACTORY + "additional_target: embed_tokens,norm\n", encoding="utf-8")
     (recipe,) = read_recipe(tmp_path / "run.yaml")

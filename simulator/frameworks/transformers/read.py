@@ -98,7 +98,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         lora_rank=rank,
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
-        unpriced_bytes=0.0 if deepspeed or rank is not None or layout.zero_stage else _buckets(model, options),
+        unpriced_bytes=0.0 if deepspeed or layout.zero_stage else _buckets(model, options, rank),
         experts_open=True,
     )
 
@@ -112,10 +112,16 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _buckets(model: str | None, options: Mapping[str, str]) -> float:
+def _buckets(model: str | None, options: Mapping[str, str], rank: int | None) -> float:
     """Return the bytes of DistributedDataParallel's buckets beside gradients (torch 2.9, `gradient_as_bucket_view`)."""
-    width = 2 if options.get("parameter_dtype") in ("bf16", "fp16") else 4
-    return float(width * total_parameters(models.load_model(model))) if model else 0.0
+    word = "parameter_dtype" if rank is None else "saved_modules_dtype"
+    width, ends = 2 if options.get(word) in ("bf16", "fp16") else 4, {"none": 0, "both": 2}
+    if model is None or (rank is not None and "saved_modules" not in options):
+        return 0.0
+    spec = models.load_model(model)
+    table = spec.vocab_size * spec.hidden_size
+    trained = total_parameters(spec) if rank is None else ends.get(options["saved_modules"], 1) * table
+    return float(width * trained)
 
 
 def _eager(options: Mapping[str, str], rank: int | None) -> dict[str, str]:
