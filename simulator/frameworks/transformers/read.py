@@ -57,8 +57,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         "recompute": "full" if own and not arguments.switch("recompute", "disable_gradient_checkpointing") else "none",
     }
     layout = Layout(**usual | part(targets, "layout"))
-    rank = _lora_rank(arguments)
-    workload = part(targets, "workload")
+    rank, workload = _lora_rank(arguments), part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
@@ -225,8 +224,8 @@ def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: boo
         arguments.not_modelled(message, *named)
     ends = {_ENDS[name] for name in names if name in _ENDS}
     own = arguments.has("additional_target") and not arguments.switch("parameter_dtype", "pure_bf16")
-    kept = {"saved_modules": "both" if len(ends) > 1 else next(iter(ends), "none")}
-    return kept | {"saved_modules_dtype": "fp32" if own or wide else "bf16"}
+    chosen = {"saved_modules": "both" if len(ends) > 1 else next(iter(ends), "none")}
+    return chosen | {"saved_modules_dtype": "fp32" if own or wide else "bf16"}
 
 
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
