@@ -215,7 +215,11 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "quantised_scale_bytes": along("1.016 2 4", STATE, "quantised_base=true"),
     "quantised_experts": on("state- device-", "quantised_base=true"),
     "loads_unquantised": on("device?", "quantised_base=true", because="only more than a step where little is saved"),
+    "quantising_bytes": along("0 256", "device?", "quantised_base=true", because="only more than a step of few tokens"),
     "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
+    "saved_modules": along("none output both", f"{STATE} flop+ host+ seconds+")
+    + along("none embedding", f"{STATE} host+ seconds+"),
+    "saved_modules_dtype": along("bf16 fp32", f"{STATE} saved+ host+ seconds+", "saved_modules=both"),
     "adapter_copies": on(LAVISH),
     "adapter_dropout": each("none", ("before", "after"), LAVISH),
     "loss_chunks": along("1 8", "device-"),

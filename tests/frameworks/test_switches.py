@@ -95,7 +95,9 @@ BESIDE = {
     "quantised_scale_bytes": {"quantised_base": "true"},
     "quantised_experts": {"quantised_base": "true"},
     "loads_unquantised": {"quantised_base": "true"},
+    "quantising_bytes": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
+    "saved_modules_dtype": {"saved_modules": "both", "master_weights": "false"},
     "reference_gradients": {"fully_shard": "false"},
     "delayed_weight_gradients": {"fully_shard": "false"},
     "release_grads": {"fully_shard": "false"},
@@ -146,7 +148,7 @@ def other(name: str, current: object) -> str:
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
     values |= {"gradient_passes": "2.0", "cp_inner_degree": "1", "offloaded_modules": "core_attn,attn_proj"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
-    values |= {"quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
+    values |= {"quantised_scale_bytes": "4.0", "quantising_bytes": "256", "expert_capacity": "1.5"}
     values |= {"expert_stash": "1.2", "step_parameters": "1000000000000", "split_blocks": "0.3"}
     if name.startswith(("recomputed", "host_")):
         return "0.5"

@@ -64,7 +64,7 @@ def test_dropout_before_adapters_is_kept_for_the_backward_pass(tmp_path: Path) -
     assert with_dropout.estimate is not None
     assert with_dropout.estimate.memory.allocated_bytes > without.estimate.memory.allocated_bytes
     (recipe,) = read_recipe(tmp_path / "run.yaml")
-    assert (recipe.options["adapter_dropout"], recipe.options["shared_adapters"]) == ("true", "true")
+    assert (recipe.options["adapter_dropout"], recipe.options["shared_adapters"]) == ("before", "true")
 
 
 @pytest.mark.parametrize(

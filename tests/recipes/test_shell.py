@@ -391,6 +391,15 @@ def test_a_line_that_begins_with_a_flag_is_told_of(text: str, line: int) -> None
     assert remark.place.line == line
 
 
+@pytest.mark.parametrize(
+    ("before", "passed"),
+    [("A=1 \\\nB=2 \\\n", True), ("A=1 \\\nB=2 \\\n# C=3 \\\n", False), ("A=1 \\\n  # C=3\n", False)],
+)
+def test_a_comment_ends_the_assignments_before_a_launch(before: str, passed: bool) -> None:
+    """bash joins a comment to the line before its backslash, and reads the launch as a command of its own."""
+    assert ("A" in only(read(f"{before}torchrun t.py")).environment) is passed
+
+
 def test_a_script_that_is_not_read_is_told_of() -> None:
     (remark,) = read("x=1\nsource ~/.bashrc\n. /etc/profile.d/modules.sh\n. ./env.sh\ntorchrun t.py").remarks
     assert (remark.rule, remark.severity) == ("not-read", "warning")

@@ -184,7 +184,7 @@ def test_firefly(mode: str, task: str, rank: int | None, options: dict[str, str]
 @pytest.mark.parametrize(
     ("flag", "is_passed"),
     [
-        ("--modules_to_save embed_tokens,lm_head", False),
+        ("--modules_to_save norm --use_lora 1", False),
         ("--optimizer_name lion", False),
         ("--data_parallel_size 4", False),
         ("--reward_model_name_or_path other", False),

@@ -51,7 +51,8 @@ def layer_input_bytes(pricing: Pricing) -> Array:
     A table that peft stored in fp32 makes them fp32.
     """
     scenario = pricing.scenario
-    width = FP32 if scenario.widened_rest else element_bytes(scenario)
+    wide = scenario.widened_rest or (scenario.widened_modules and scenario.trains("embedding"))
+    width = FP32 if wide else element_bytes(scenario)
     return width * scenario.model.stream_width * extent(pricing, "sequence")
 
 

@@ -46,7 +46,7 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     """Return the bytes that a block of layouts holds on the hosts: of a step (M25), or of loading if more (M32)."""
     contents, profile = pricing.contents, pricing.scenario.framework
     # The parameters of a device whose optimizer state is on the host.
-    trained = device_parameters(pricing, "parameters" if pricing.scenario.lora_rank is None else "adapters")
+    trained = device_parameters(pricing, "trained")
     offloads = pricing.offloads("optimizer", "optimizer_tensorwise")
     state, offloaded = memory.state, shard(pricing, trained, 1) * offloads * profile.offload_fraction
     first = pricing.block.zero_stage < 3
@@ -111,7 +111,7 @@ def saving_bytes(pricing: Pricing) -> Array:
             whole = element_bytes(scenario) * total_parameters(scenario.model)
             return np.where(block.zero_stage >= 3, whole, 0.0)
         case "state":
-            parts = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
+            parts = device_parameters(pricing, "trained")
             trained = parts.dense * block.tensor_parallel + parts.routed * block.expert_ranks
             moments = optimizer_bytes_per_parameter(scenario) - master_bytes(scenario)
             gathered = pricing.contents.on_ranks(trained).sum(axis=0) * max(parameter_bytes(scenario), moments)
@@ -146,7 +146,7 @@ def _block(size: KindArray) -> KindArray:
 def _largest_parameter(pricing: Pricing) -> KindArray:
     """Return the size of the vocabulary table, a dense model's largest tensor, on ranks that hold it; 0 elsewhere."""
     contents = pricing.contents
-    if pricing.scenario.lora_rank is not None:
+    if not (pricing.scenario.trains("embedding") or pricing.scenario.trains("output")):
         return np.zeros((len(contents.ranks), len(pricing)))
     table = local_count(pricing, model_totals(pricing.scenario).embedding)
     return np.asarray(np.maximum(contents.embeddings, contents.heads) * table)

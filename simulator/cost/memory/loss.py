@@ -32,7 +32,7 @@ def loss_bytes(pricing: Pricing) -> Array:
         return per_logit * logits_per_micro_batch(pricing)
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
     gradients = element_bytes(scenario) * tokens * model.hidden_size
-    if scenario.lora_rank is None:
+    if scenario.trains("output"):
         gradients = gradients + FP32 * vocabulary * model.hidden_size
     whole = logits_per_micro_batch(pricing)
     return np.minimum(per_logit * whole * chunk / tokens + gradients, per_logit * whole)
@@ -61,7 +61,7 @@ def head_gradient_bytes(pricing: Pricing) -> Array:
         return np.zeros(len(pricing))
     weight = scenario.outputs_per_token * model.hidden_size / pricing.block.tensor_parallel
     deferred = scenario.framework.deferred_head_gradients > 0 and pricing.block.pipeline_parallel > 1
-    if scenario.lora_rank is not None or deferred:
+    if not scenario.trains("output") or deferred:
         inputs = labelled_tokens(pricing) * model.hidden_size
         return element_bytes(scenario) * (logits_per_micro_batch(pricing) + inputs)
     gathered = np.where(pricing.block.sequence_parallel, 2.0, 1.0)

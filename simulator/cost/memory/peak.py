@@ -32,13 +32,14 @@ from simulator.cost.memory.state import (
     TrainingState,
     device_parameters,
     kept_gathers_bytes,
+    module_bytes,
     optimizer_on_device,
     resident_optimizer,
     training_state,
 )
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
-from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
+from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total, weights_of
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
@@ -234,7 +235,8 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
     them; built in fp32 they stay with the pool, and ZeRO 2 copies the 16-bit ones. With `buffers_weights` buffers of
     weights and gradients stand beside the weights that move into them; frozen ones stay, and 8-bit ones share the
-    gradients' buffer. With `loads_unquantised` a base of 4 bits is read whole in 16 before it is quantised.
+    gradients' buffer. With `loads_unquantised` a base of 4 bits is read whole in 16 before it is quantised; with
+    `quantising_bytes` a weight is quantised as a whole, the largest beside all others at worst.
     """
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
     elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
@@ -243,10 +245,16 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     in_fp32 = profile.builds_in_fp32 * (FP32 + (stage == 2) * element)
     read = (stage < 3) * (profile.quantised_base and profile.loads_unquantised) * HALF
     built = np.maximum(np.maximum((stage >= 3) * profile.builds_whole_layers * element, in_fp32), read)
-    if not (buffers | (built > 0.0)).any():
+    quantising = profile.quantised_base * float(profile.quantising_bytes)
+    if not (quantising or (buffers | (built > 0.0)).any()):
         return ()
     whole = sum(device_parameters(pricing))
     weights = (2.0 * buffers * parameter_bytes(scenario) + built) * whole
+    if quantising:
+        layers = (layer_operations(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds)
+        linear = (weight for layer in layers for weight in weights_of(layer) if weight.matmul)
+        quantising *= max(weight.inputs * weight.outputs for weight in linear)
+        weights = np.maximum(weights, training_state(pricing).parameters + quantising)
     return (Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0),)
 
 
@@ -321,7 +329,8 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
 def embedding_gradient_bytes(pricing: Pricing) -> Array:
     """Return the dense gradient of the input table, `2 V h / t`, before it joins the main gradients, shape (n,)."""
     scenario = pricing.scenario
-    if scenario.lora_rank is not None:
+    if not scenario.trains("embedding"):
         return np.zeros(len(pricing))
     table = scenario.model.vocab_size * scenario.model.hidden_size
-    return parameter_bytes(scenario) * table / pricing.block.tensor_parallel
+    number = parameter_bytes(scenario) if scenario.lora_rank is None else module_bytes(scenario)
+    return number * table / pricing.block.tensor_parallel

@@ -61,8 +61,8 @@ class ModelTotals(Bare):
     """A multi-token prediction module without its layer."""
 
 
-Counted = TensorClass | Literal["parameters", "adapters", "sides"]
-"""What to count: all parameters, those of a tensor class, of LoRA adapters, or rows and columns of matrices."""
+Counted = TensorClass | Literal["parameters", "trained", "adapters", "sides"]
+"""What to count: parameters, all or trained, of a tensor class or of LoRA adapters; rows and columns of matrices."""
 
 
 def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTotals:
@@ -109,6 +109,11 @@ def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> ByCl
     Three classes have divisors of their own: tensor parallel; none; expert parallel x expert tensor parallel.
     """
     scenario, block = pricing.scenario, pricing.block
+    if counted == "trained":
+        if scenario.lora_rank is None:
+            return device_parameters(pricing)
+        adapters = device_parameters(pricing, "adapters")
+        return ByClass(adapters.dense + saved_modules(pricing), adapters.routed)
     tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
     split, replicated, routed = _by_class(model_totals(scenario, counted), pricing.contents, tied=tied)
     return ByClass(split / block.tensor_parallel + replicated, routed / block.expert_ranks)
@@ -129,6 +134,27 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
     counts = np.column_stack((layers, embeddings, *ends))
     by_piece = np.array([(each.split, each.replicated, each.routed) for each in pieces], dtype=np.float64).T
     return tuple((counts @ np.ascontiguousarray(of_class))[:, None] for of_class in by_piece)
+
+
+def saved_modules(pricing: Pricing, *ends: Literal["embedding", "output"]) -> KindArray:
+    """Return the parameters of whole modules that are trained beside adapters, of both `ends` or one (M35).
+
+    peft copies each and trains the copy; a tied table is copied for either end (5d602fdbf, utils/other.py,
+    `ModulesToSaveWrapper`; docs/source/package_reference/lora.md, "Weight tying"). Shape (kinds, n).
+    """
+    scenario, contents = pricing.scenario, pricing.contents
+    rows = np.zeros_like(contents.embeddings)
+    for end in ends or ("embedding", "output"):
+        each, held = scenario.model.vocab_size, contents.embeddings
+        if end == "output":
+            each, held = scenario.outputs_per_token, contents.heads
+        rows = rows + held * (each * scenario.trains(end))
+    return rows * scenario.model.hidden_size / pricing.block.tensor_parallel
+
+
+def module_bytes(scenario: Scenario) -> float:
+    """Return the bytes of a number of a module that is trained beside adapters, and of its gradient."""
+    return FP32 if scenario.widened_modules else element_bytes(scenario)
 
 
 @of_work
@@ -329,7 +355,7 @@ def training_state(pricing: Pricing) -> TrainingState:
     weights = device_parameters(pricing)
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
-    trained = device_parameters(pricing, "adapters") if lora else weights
+    trained = device_parameters(pricing, "trained")
     of_trained = _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
     parameters = (_frozen_bytes(pricing, weights) if lora else of_trained) * (1.0 + frozen)
     if lora:
@@ -340,6 +366,11 @@ def training_state(pricing: Pricing) -> TrainingState:
     trained_shard = shard(pricing, trained, 1)
     gradients = _gradients(pricing, trained, trained_shard) * (1.0 - _gradients_away(pricing))
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
+    stepped = trained_shard
+    if lora and profile.saved_modules != "none":
+        apart = _modules_apart(pricing)
+        parameters, gradients, optimizer = parameters + apart[0], gradients + apart[1], optimizer + apart[2]
+        stepped = trained_shard - apart[3]
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
         routers = _routers(pricing)
         parameters = parameters + shard(pricing, routers, 3) * (FP32 - HALF)
@@ -356,10 +387,34 @@ def training_state(pricing: Pricing) -> TrainingState:
         gradients=gradients,
         optimizer=optimizer,
         gathered=_gathered(pricing),
-        step_temporary=_step_temporary(pricing, trained_shard, gradients),
+        step_temporary=_step_temporary(pricing, stepped, gradients),
         widened=trained_shard * FP32 if widens else none,
         parameters_on_host=on_host,
     )
+
+
+def _modules_apart(pricing: Pricing) -> tuple[KindArray | float, ...]:
+    """Return the bytes of weights, gradients and state by which modules beside adapters differ from these (M35).
+
+    A copy has the base's type, or fp32, and so have its gradient and torch's moments; autocast casts an output layer in
+    fp32, and looks up in a table as it is. An engine with master weights keeps all that is trained alike. Last come the
+    parameters that the step's temporaries, priced in fp32, do not fill.
+    """
+    scenario, profile, stage = pricing.scenario, pricing.scenario.framework, pricing.block.zero_stage
+    if master_bytes(scenario):
+        return 0.0, 0.0, 0.0, 0.0
+    optimizer, number, fp32 = OPTIMIZERS[profile.optimizer], module_bytes(scenario), profile.parameter_dtype == "fp32"
+    modules, table = saved_modules(pricing), saved_modules(pricing, "embedding")
+    saved, wide = ByClass(modules, np.zeros_like(modules)), number > element_bytes(scenario)
+    weights = _stored_bytes(pricing, saved, cast=wide) - _stored_bytes(pricing, saved, cast=fp32)
+    weights = weights - np.where(stage < 2, HALF * wide, 0.0) * table
+    gradients = shard(pricing, saved, 2) * (number - gradient_bytes(scenario))
+    moments = (optimizer.moment_bytes or number) * optimizer.moments["embedding"]
+    state = shard(pricing, saved, 1) * (moments - optimizer_bytes_per_parameter(scenario))
+    if profile.wide_table_moments and optimizer.moment_bytes and optimizer.moment_bytes < FP32:
+        more = (FP32 - optimizer.moment_bytes) * optimizer.moments["embedding"]
+        state = state + np.where(stage < 1, more, 0.0) * table
+    return weights, gradients, state, shard(pricing, saved, 1) * (1.0 - number / FP32)
 
 
 def _gradients(pricing: Pricing, trained: ByClass, trained_shard: KindArray) -> KindArray:
@@ -635,18 +690,17 @@ def _gathered(pricing: Pricing) -> KindArray:
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     weights = np.where(block.zero_stage >= 3, 2.0 * of_layer, 0.0)
-    gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
-    if scenario.lora_rank is not None:
-        gradients = gradients * 0.0
+    whole = layer if scenario.lora_rank is None else np.minimum(_end_table(pricing), saved_modules(pricing))
+    gradients = np.where(block.zero_stage >= 2, whole * gradient, 0.0)
     ends = _end_table(pricing) * np.where(block.zero_stage >= 3, element, 0.0)
-    held: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
+    held: KindArray = weights + gradients + ends
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
         return held
     # ZeRO 3 copies a bucket, rank by rank, before it scatters it (runtime/comm/coalesced_collectives.py); pipelines
     # reduce after the passes.
-    copies = float(scenario.lora_rank is None)
+    copies = float(scenario.trains("embedding") or scenario.trains("output"))
     buffers = np.where(block.zero_stage >= 3, copies, float(profile.reduction_buffers))
     during = (block.zero_stage >= 1) & (block.pipeline_parallel == 1)
     return held + np.where(during, buffers * _bucket_bytes(scenario), 0.0)

@@ -111,19 +111,19 @@ def _hiding(pricing: Pricing) -> tuple[Array | float, Array | float]:
 @of_sizes
 def _gather(pricing: Pricing) -> Exchange:
     """Return one gather of 16-bit parameters: under ZeRO 3 of all, below of the trained ones, under ZeRO 0 none."""
-    scenario, lora = pricing.scenario, pricing.scenario.lora_rank is not None
+    scenario, tabled = pricing.scenario, pricing.scenario.trains("embedding")
     always, sharded = pricing.block.zero_stage >= _GATHERS_ALWAYS, pricing.block.zero_stage >= 1
     weights = device_parameters(pricing)
-    trained = device_parameters(pricing, "adapters") if lora else weights
+    trained = device_parameters(pricing, "trained")
     gathered_dense = np.where(always, weights.dense, trained.dense)
     gathered_routed = np.where(always, weights.routed, trained.routed)
     dense, routed = shard_seconds_per_byte(pricing)
     seconds = element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
-    if gathered_narrow(scenario) and not lora:
+    if gathered_narrow(scenario) and scenario.lora_rank is None:
         linear = linear_by_class(pricing)
         # fp8 gathers one byte per linear parameter, not two.
         seconds = seconds - dense * linear.dense - routed * linear.routed
-    end = element_bytes(scenario) * dense * _end(pricing, gathered_dense, with_table=always | (not lora))
+    end = element_bytes(scenario) * dense * _end(pricing, gathered_dense, with_table=always | tabled)
     return Exchange(np.where(sharded, seconds, 0.0), end)
 
 
@@ -131,7 +131,7 @@ def _gather(pricing: Pricing) -> Exchange:
 def _reduction(pricing: Pricing) -> Exchange:
     """Return one reduction of all gradients, in the type that they are reduced in."""
     scenario, block = pricing.scenario, pricing.block
-    trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
+    trained = device_parameters(pricing, "trained")
     # An all-reduce is a reduction and a gather; broadcast parameters need all gradients (InternEvo 00a2a34,
     # solver/optimizer/hybrid_zero_optim.py: `reduce_rank` is none, and `reduce_tensor` then an all-reduce).
     whole = (block.zero_stage == 0) | (scenario.framework.zero_broadcasts & (block.zero_stage == 1))
@@ -140,7 +140,7 @@ def _reduction(pricing: Pricing) -> Exchange:
     seconds = each * (dense * trained.dense + routed * trained.routed)
     if scenario.framework.sharding_degree or scenario.framework.sharding_replicas > 1:
         seconds = seconds + reduced_bytes(scenario) * _between_shard_groups(pricing, trained)
-    return Exchange(seconds, each * dense * _end(pricing, trained.dense, with_table=scenario.lora_rank is None))
+    return Exchange(seconds, each * dense * _end(pricing, trained.dense, with_table=scenario.trains("embedding")))
 
 
 def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> KindArray:

@@ -439,7 +439,8 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
     """
     scenario, block = pricing.scenario, pricing.block
     labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
-    shape = ProductShape(labelled, outputs, float(scenario.model.hidden_size))
+    trained = scenario.trains("output")
+    shape = ProductShape(labelled, outputs, float(scenario.model.hidden_size), trained=trained)
     element = element_bytes(scenario)
     products = product_seconds(scenario, output_rate(scenario), shape, element, element)
     per_logit = 16.0 if scenario.framework.fused_cross_entropy else float(scenario.framework.loss_traffic_bytes)
@@ -467,7 +468,7 @@ def table_seconds(pricing: Pricing) -> PassSeconds:
     scenario, model = pricing.scenario, pricing.scenario.model
     element = element_bytes(scenario)
     looked_up = 2.0 * element * model.hidden_size * tokens_per_device(pricing) / memory_rate(scenario)
-    if scenario.lora_rank is not None:
+    if not scenario.trains("embedding"):
         return PassSeconds({"vocabulary": looked_up}, {"vocabulary": np.zeros(len(pricing))})
     added = 0.0 if scenario.framework.fully_shard else element + 2.0 * gradient_bytes(scenario)
     parameters = model.vocab_size * float(model.hidden_size) / pricing.block.tensor_parallel

@@ -208,12 +208,13 @@ def model_flops_per_token(scenario: Scenario) -> float:
     """Return the model FLOP per token of a step: forward, and twice that backward (T1).
 
     Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count in
-    full.
+    full, and so does an output layer beside them.
     """
     forward = forward_flops_per_token(scenario)
     if scenario.lora_rank is None:
         return 3.0 * forward
-    return 2.0 * forward + 3.0 * adapter_flops_per_token(scenario)
+    head = scenario.trains("output") * head_parameters(scenario) * scenario.framework.labelled_token_fraction
+    return 2.0 * (forward + head) + 3.0 * adapter_flops_per_token(scenario)
 
 
 def masked_flops_per_token(scenario: Scenario) -> float:
@@ -276,6 +277,8 @@ class ProductShape(NamedTuple):
     """Number of equal products that run together."""
     uneven: bool = False
     """Whether `rows` is a mean, as experts' tokens are: the last tile is then half full."""
+    trained: bool = False
+    """Whether the weight is trained beside adapters too."""
 
 
 def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, entering: float, weight: float) -> Products:
@@ -289,7 +292,7 @@ def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, enteri
     inputs, outputs = shape.at_once * shape.rows * shape.depth, shape.at_once * shape.rows * shape.outputs
     forward = roofline(scenario, compute.forward, (weight * held + entering * inputs + element * outputs) / memory)
     backward = roofline(scenario, compute.inputs, (weight * held + entering * outputs + element * inputs) / memory)
-    if scenario.lora_rank is not None:
+    if scenario.lora_rank is not None and not shape.trained:
         return Products(forward, backward)
     fused, added = scenario.framework.fused_gradient_accumulation, 2.0 * gradient_bytes(scenario)
     moves = (entering * (inputs + outputs) + (added if fused else element) * held) / memory
@@ -313,7 +316,7 @@ _NO_TIME = 1e-30  # divisor in place of 0 seconds
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
     """Return the compute seconds of a weight's three products, each of whole tiles of outputs (T3)."""
-    rows, outputs, depth, at_once, uneven = shape
+    rows, outputs, depth, at_once, uneven, _ = shape
     factor = shape_factor(scenario, rate)
 
     def seconds(across: Side, along: Side, summed: Side, *, uneven: bool = False) -> Array:

@@ -556,7 +556,7 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
     `gradient_passes` adds passes over all gradients of a device, sharded or not.
     """
     scenario = pricing.scenario
-    trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
+    trained = device_parameters(pricing, "trained")
     beside = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario)
     per_parameter = beside + parameter_bytes(scenario)
     per_byte = on_own_devices(pricing, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member))

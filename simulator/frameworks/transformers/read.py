@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
@@ -16,11 +16,17 @@ from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.frameworks.stacks import stacks_of
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
-from simulator.question.vocabulary import RecomputeMode
 
 MODEL: Final = ("model_name_or_path", "model", "model_name")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
+_SAVED: Final = ("additional_target", "lora_modules_to_save", "modules_to_save")
+_ENDS: Final = {
+    **dict.fromkeys(
+        ("embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "all-embedding"), "embedding"
+    ),
+    **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "output"),
+}  # names of the input table and the output layer, of which peft takes what ends in them
 _LORA_RANK: Final = 8
 _ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
@@ -44,20 +50,21 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         arguments.not_modelled("fsdp_config: what this configuration sets is not read", "fsdp_config")
     targets = take(arguments)
     model = _model(arguments)
-    usual = {
+    own = arguments.has("finetuning_type")  # LLaMA-Factory's, which recomputes unless told otherwise
+    usual: dict[str, Any] = {
         "micro_batch_size": _MICRO_BATCH_SIZE,
         "zero_stage": _fsdp_stage(arguments),
-        "recompute": _usual_recompute(arguments),
+        "recompute": "full" if own and not arguments.switch("recompute", "disable_gradient_checkpointing") else "none",
     }
     layout = Layout(**usual | part(targets, "layout"))
-    rank = _lora_rank(arguments)
-    workload = part(targets, "workload")
+    rank, workload = _lora_rank(arguments), part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= _eager(part(targets, "option"), rank) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
+    options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
         # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
         arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
@@ -90,7 +97,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         lora_rank=rank,
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
-        unpriced_bytes=0.0 if deepspeed or rank is not None or layout.zero_stage else _buckets(model, options),
+        unpriced_bytes=0.0 if deepspeed or layout.zero_stage else _buckets(model, options, rank),
         experts_open=True,
     )
 
@@ -104,10 +111,16 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _buckets(model: str | None, options: Mapping[str, str]) -> float:
+def _buckets(model: str | None, options: Mapping[str, str], rank: int | None) -> float:
     """Return the bytes of DistributedDataParallel's buckets beside gradients (torch 2.9, `gradient_as_bucket_view`)."""
-    width = 2 if options.get("parameter_dtype") in ("bf16", "fp16") else 4
-    return float(width * total_parameters(models.load_model(model))) if model else 0.0
+    word = "parameter_dtype" if rank is None else "saved_modules_dtype"
+    width, ends = 2 if options.get(word) in ("bf16", "fp16") else 4, {"none": 0, "both": 2}
+    if model is None or (rank is not None and "saved_modules" not in options):
+        return 0.0
+    spec = models.load_model(model)
+    table = spec.vocab_size * spec.hidden_size
+    trained = total_parameters(spec) if rank is None else ends.get(options["saved_modules"], 1) * table
+    return float(width * trained)
 
 
 def _eager(options: Mapping[str, str], rank: int | None) -> dict[str, str]:
@@ -141,12 +154,6 @@ def note_unsharded(arguments: Arguments) -> None:
         message = "a configuration of `accelerate launch` may shard the state; priced without"
         fix = "--set config_file=PATH"
         arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding", fix=fix)
-
-
-def _usual_recompute(arguments: Arguments) -> RecomputeMode:
-    """Return the default recompute: LLaMA-Factory recomputes unless it is disabled."""
-    own = arguments.has("finetuning_type") and not arguments.switch("recompute", "disable_gradient_checkpointing")
-    return "full" if own else "none"
 
 
 def _fsdp_stage(arguments: Arguments) -> int:
@@ -201,6 +208,25 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     arguments.forget("quantised_scale_bytes")
     scale = str(1 + 4 / 256) if nested else "4"
     return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
+
+
+def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: bool = False) -> dict[str, str]:
+    """Return the switches of whole modules that are trained beside adapters; `wide` where the base is loaded in fp32.
+
+    LLaMA-Factory ff6d4d1, model/adapter.py, `init_adapter`: what is trained is cast to fp32, but under `pure_bf16`.
+    """
+    modules = re.findall(r"[\w-]+(?![\w.-])", arguments.text("saved_modules", *named) or "")
+    names = [name for name in modules if name.lower() not in ("none", "null")]
+    if rank is None or not names:
+        arguments.forget("saved_modules")
+        return {}
+    if other := next((name for name in names if name not in _ENDS), None):
+        message = f"{other[:40]}: of modules beside adapters only the input table and the output layer are priced"
+        arguments.not_modelled(message, *named)
+    ends = {_ENDS[name] for name in names if name in _ENDS}
+    own = arguments.has("additional_target") and not arguments.switch("parameter_dtype", "pure_bf16")
+    chosen = {"saved_modules": "both" if len(ends) > 1 else next(iter(ends), "none")}
+    return chosen | {"saved_modules_dtype": "fp32" if own or wide else "bf16"}
 
 
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
@@ -201,6 +201,16 @@ class Scenario(Workload, kw_only=True):
     def widened_rest(self) -> bool:
         """Whether weights that a quantised base leaves alone, tables included, are stored in fp32."""
         return self.lora_rank is not None and self.framework.quantised_base and self.framework.widened_rest
+
+    def trains(self, end: Literal["embedding", "output"]) -> bool:
+        """Return whether the input table or the output layer is trained: with all weights, or beside adapters."""
+        return self.lora_rank is None or self.framework.saved_modules in (end, "both")
+
+    @property
+    def widened_modules(self) -> bool:
+        """Whether modules that are trained beside adapters are stored in fp32, as copies of a widened base are."""
+        beside = self.lora_rank is not None and self.framework.saved_modules != "none"
+        return beside and (self.widened_rest or self.framework.saved_modules_dtype == "fp32")
 
     @property
     def prediction_modules(self) -> int:

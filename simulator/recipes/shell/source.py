@@ -32,8 +32,8 @@ _RESPELLING_WORK: Final = 30  # units of work of one byte that is spelled anew
 _HOLE_BASE: Final = 0xF0000  # first of the private characters that stand for holes in a text that is parsed again
 _HOLE_LIMIT: Final = 0xFFFFD
 _WIDE: Final = re.compile(r"[^\x00-\xff]")
-_LINE_END: Final = re.compile(rb"[ \t]*(?:#[^\n]*)?\n")
-_TWO_ASSIGNMENTS: Final = re.compile(rb"^[ \t]*\w+\+?=[^\n]*[ \t]\w+\+?=", re.MULTILINE)
+_LINE_END: Final = re.compile(rb"[ \t]*(?:#[^\n]*)?\n|[ \t]+(\\)\n[ \t]*#")
+_TWO_ASSIGNMENTS: Final = re.compile(rb"^[ \t]*\w+\+?=[^\n]*[ \t](?:\w+\+?=|\\\n[ \t]*#)", re.MULTILINE)
 _ESCAPED_BLANK: Final = re.compile(rb"((?:^|[^\\])(?:\\\\)*)\\[ \t](?![ \t]*\n)", re.MULTILINE)
 """A blank with a backslash in front, which the parser would take for the end of a word."""
 _JOINED_LINES: Final = re.compile(rb"^([^#\n]*[^\s\\#])\\\n(?=\S)(?!\w+\n)", re.MULTILINE)
@@ -210,7 +210,10 @@ class Source:
                 depth -= 1
 
     def _line_ends(self, root: Node) -> list[int]:
-        """Return the ends of lines of assignments, `A=1 B=2`, that the parser joins to the command on the next line."""
+        """Return the ends of lines of assignments, `A=1 B=2`, that the parser joins to the command on the next line.
+
+        A comment ends such a line too, where a backslash stands before it.
+        """
         ends: list[int] = []
         nodes = [root] if _TWO_ASSIGNMENTS.search(self.data) else []
         while nodes:
@@ -218,8 +221,9 @@ class Source:
             charge(_NODE_WORK)
             children = node.named_children
             nodes.extend(child for child in children if child.named_child_count)
-            before = [child.end_byte for child in children[:-1] if child.type == "variable_assignment"]
-            ends += [end for end in before if node.type == "command" and _LINE_END.match(self.data, end)]
+            joined = children[:-1] if node.type == "command" else ()
+            before = (_LINE_END.match(self.data, x.end_byte) for x in joined if x.type == "variable_assignment")
+            ends += [match.start(match.lastindex or 0) for match in before if match]
         return ends
 
     def _refusal(self, node: Node) -> InputError:
