@@ -49,6 +49,20 @@ def _data_folder(package: str, folder: str) -> Path:
     return installed if installed.is_dir() else Path(package).parent / folder
 
 
+def data_hash() -> str:
+    """Return the hash of the files that people read and edit: specs, calibrations, tables."""
+    from hashlib import sha256  # noqa: PLC0415  start-up time
+    from pathlib import Path  # noqa: PLC0415  likewise
+
+    found = {}
+    for name, folder in {**{name: data_folder(name) for name in DATA_FOLDERS}, "simulator": Path(PACKAGE)}.items():
+        for file in (each for each in folder.rglob("*") if each.suffix in (".csv", ".json", ".yaml")):
+            path = file.relative_to(folder).as_posix()
+            if not path.startswith("_data/"):  # what has a name of its own
+                found[f"{name}/{path}"] = file
+    return sha256(b"".join(name.encode() + file.read_bytes() for name, file in sorted(found.items()))).hexdigest()[:12]
+
+
 def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:
     """Write text, or pieces of it, as a file; `option` is the option that named it. Raises InputError.
 

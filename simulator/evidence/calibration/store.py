@@ -654,7 +654,9 @@ def _part_document(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:
         **({} if part.coverage is None else {"coverage": part.coverage.as_document()}),
         "coefficients": coefficients,
         "covariance_order": list(part.names),
-        "covariance": [[_rounded(float(x)) for x in row] for row in part.covariance],
+        "covariance": [
+            " ".join(str(_rounded(float(x))) for x in row[:count]) for count, row in enumerate(part.covariance, 1)
+        ],
         "rows_used": list(part.rows_used),
         "rows_left_out": {key: _rounded(value) for key, value in part.rows_left_out.items()},
     }
@@ -711,7 +713,7 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
         if not 0.0 <= size <= MOST_SIZE:
             raise InputError(f"{path}: {kind}.sizes.{name}: {size:g} is not from 0 to {MOST_SIZE:g}")
     covered = document.get("coverage")
-    covariance = np.array(document["covariance"], dtype=np.float64)
+    covariance = _read_covariance(document["covariance"])
     _check_covariance(f"{path}: {kind}.covariance", covariance, [priors(kind)[name] for name in values])
     return FittedPart(
         values=values,
@@ -727,6 +729,14 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
         sizes=sizes,
         coverage=None if covered is None else RowsCoverage.from_document(covered),
     )
+
+
+def _read_covariance(lines: Sequence[Any]) -> Matrix:
+    """Return the matrix of which lines hold the lower half, or of an earlier version's rows."""
+    rows = [line if isinstance(line, list) else [*map(float, str(line).split())] for line in lines]
+    halved = [*map(len, rows)] == [*range(1, len(rows) + 1)]
+    matrix = np.array([[*row, *[0.0] * (len(rows) - len(row))] for row in rows], dtype=np.float64)
+    return matrix + np.tril(matrix, -1).T if halved else matrix
 
 
 def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, known: bool) -> float:
