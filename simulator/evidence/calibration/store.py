@@ -26,6 +26,7 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Coverage
 from simulator.errors import InputError
 from simulator.files import data_folder
+from simulator.late import late_pattern
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, priors, replaced
 from simulator.question.frameworks.profile import FrameworkProfile, switches
@@ -251,6 +252,7 @@ _SIZES = (
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("virtual_stages", "micro_batch_size"),
 )  # sizes of a layout that a calibration has a range of; others follow from them and from the devices
+_UNSIGNED = _SIZES.index("expert_parallel")  # the one that no signature names
 _SPLITS = 3  # the first of them, which are features of a run above 1
 PLACE = (*_SIZES, "recompute", "recompute_method", "offload", "zero_stage", "sequence_parallel")
 """Fields of a layout that decide its place beside measured runs: layouts with equal ones share a place."""
@@ -501,19 +503,25 @@ def places_beside(
 _place = attrgetter(*PLACE)
 
 
+_RUN_SIZES = late_pattern(r"tp(\d+) pp(\d+) cp(\d+) vp(\d+) mbs(\d+) ")  # sizes in a signature, as `_signed_sizes`
+
+
 def told_apart(ranges: Sequence[CalibratedRange], scenario: Scenario) -> Callable[[Matrix], Matrix]:
     """Return a function from columns of `PLACE`, shape (fields, n), to columns that differ where coverage may.
 
-    A size counts as 1 or more, and all by the ranges that hold them; as they are where a run asks the same question.
+    A size counts as 1 or more, and all by the ranges that hold them, and by the runs of the same question with them.
     """
-    if any(run.startswith(f"{_signed(scenario)} ") for each in ranges for run in each.runs):
-        return lambda columns: columns
+    signed = f"{_signed(scenario)} "
+    asked = (_RUN_SIZES.match(run, len(signed)) for each in ranges for run in each.runs if run.startswith(signed))
+    of_runs = np.array([[float(size) for size in run.groups()] for run in asked if run], dtype=np.float64)
     limits = np.array([[each.sizes.get(name, (0.0, 0.0)) for name in _SIZES] for each in ranges])
     low, high = limits[..., :1], limits[..., 1:]  # shape (ranges, sizes, 1)
 
     def told(columns: Matrix) -> Matrix:
         sizes, others = columns[: len(_SIZES)], columns[len(_SIZES) :]
-        return np.concatenate((others, sizes[:_SPLITS] > 1.0, ((low <= sizes) & (sizes <= high)).all(axis=1)))
+        alike = (of_runs.reshape(-1, len(_SIZES) - 1, 1) == np.delete(sizes, _UNSIGNED, axis=0)).all(axis=1)
+        inside = ((low <= sizes) & (sizes <= high)).all(axis=1)
+        return np.concatenate((others, sizes[:_SPLITS] > 1.0, inside, alike))
 
     return told
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, field, fields
-from functools import cache
+from functools import cache, partial
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast, dataclass_transform, get_type_hints
@@ -388,7 +388,7 @@ def _remembered(
     stamp = [*((part, checksum(f"{beside}{os.sep}{part}" if part else file)) for part in parts), *_readers()]
     cached = Path(f"{cache_from_source(f'{file}.py').rpartition('.')[0]}{suffix}.data")
     name = f"{file[len(os.path.dirname(folder)) + 1 :]}{suffix}".replace(os.sep, "/")  # noqa: PTH120  likewise
-    for remembered in (lambda: _frozen()(name), cached.read_bytes):
+    for remembered in (partial(_frozen, name), cached.read_bytes):
         with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
             known, content = _loaded(remembered())
             if known == stamp:
@@ -403,19 +403,24 @@ def _remembered(
 
 
 @cache
-def _frozen() -> Callable[[str], bytes]:
-    """Return what returns the data that `tools.freeze` kept in the wheel of a file."""
+def _wheel() -> tuple[Mapping[str, tuple[int, int]], bytes]:
+    """Return where what is remembered of each file stands in the data behind, as `tools.freeze` wrote both."""
     data = Path(PACKAGE, "_data", "frozen.data").read_bytes()
     start = 4 + int.from_bytes(data[:4])
-    places = _loaded(data[4:start])
-    return lambda name: data[start + places[name][0] : start + places[name][1]]
+    return _loaded(data[4:start]), data[start:]
+
+
+def _frozen(name: str) -> bytes:
+    """Return what the wheel remembers of a file. Raises OSError or LookupError where it does not."""
+    places, data = _wheel()
+    return data[slice(*places[name])]
 
 
 def shipped_hash() -> str:
     """Return the hash of the files that ship, and whether it is another than that of the wheel."""
     found = data_hash()
     with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
-        if _loaded(_frozen()("hash")) != found:
+        if _loaded(_frozen("hash")) != found:
             return f"{found}, edited since it was built"
     return found
 
