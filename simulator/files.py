@@ -54,13 +54,11 @@ def data_hash() -> str:
     from hashlib import sha256  # noqa: PLC0415  start-up time
     from pathlib import Path  # noqa: PLC0415  likewise
 
-    found = {}
-    for name, folder in {**{name: data_folder(name) for name in DATA_FOLDERS}, "simulator": Path(PACKAGE)}.items():
-        for file in (each for each in folder.rglob("*") if each.suffix in (".csv", ".json", ".yaml")):
-            path = file.relative_to(folder).as_posix()
-            if not path.startswith("_data/"):  # what has a name of its own
-                found[f"{name}/{path}"] = file
-    return sha256(b"".join(name.encode() + file.read_bytes() for name, file in sorted(found.items()))).hexdigest()[:12]
+    folders = (*map(data_folder, DATA_FOLDERS), Path(PACKAGE))
+    files = {file for folder in folders for file in folder.rglob("*") if file.suffix in (".csv", ".json", ".yaml")}
+    root, inside = Path(PACKAGE).parent, "simulator/_data/"
+    named = sorted((file.relative_to(root).as_posix().removeprefix(inside), file) for file in files)
+    return sha256(b"".join(name.encode() + file.read_bytes() for name, file in named)).hexdigest()[:12]
 
 
 def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:

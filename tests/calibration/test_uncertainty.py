@@ -94,7 +94,7 @@ def test_a_place_is_all_that_words_read_of_a_layout() -> None:
     watched: Any = Watched()
     places_beside(calibration.range, calibration.memory.coverage, calibration.family, scenario)(watched)
     units_of("memory", scenario, calibration.memory)(watched, 0.0, 1.0)
-    assert read == set(PLACE)
+    assert {"tensor_parallel", "recompute"} <= read <= set(PLACE)
 
 
 def test_layouts_that_are_not_told_apart_lie_alike_beside_runs_of_their_question() -> None:

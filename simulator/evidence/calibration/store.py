@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -462,7 +461,7 @@ class RangeWords(NamedTuple):
 def places_beside(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario
 ) -> Callable[[Layout], RangeWords]:
-    """Return a function from a question's layouts to their coverage by a calibration of `family`, cached by place."""
+    """Return a function from a question's layouts to their coverage by a calibration of `family`."""
     runs = [run for run in calibrated.runs if run.startswith(f"{_signed(scenario)} ")]
     beyond = {feature for feature, _ in calibrated.beyond(_question_numbers(scenario), _question_words(scenario))}
     distance = None if covered is None else covered.distances(scenario)
@@ -489,18 +488,7 @@ def places_beside(
         inside = inside and not any(calibrated.beyond(_layout_numbers(layout), _layout_words(layout)))
         return RangeWords(device, stack, "between" if inside else "beyond")
 
-    known: dict[tuple[object, ...], RangeWords] = {}
-
-    def known_words_of(layout: Layout) -> RangeWords:
-        place = _place(layout)
-        if place not in known:
-            known[place] = words_of(layout)
-        return known[place]
-
-    return known_words_of
-
-
-_place = attrgetter(*PLACE)
+    return words_of
 
 
 _RUN_SIZES = late_pattern(r"tp(\d+) pp(\d+) cp(\d+) vp(\d+) mbs(\d+) ")  # sizes in a signature, as `_signed_sizes`
