@@ -25,6 +25,7 @@ from simulator.evidence.calibration.apply import (
 )
 from simulator.evidence.calibration.store import PLACE, RangeWords, places_beside, told_apart
 from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.vocabulary import RecomputeMode
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space
 
@@ -103,7 +104,8 @@ def test_layouts_that_are_not_told_apart_lie_alike_beside_runs_of_their_question
     assert known is not None
     assert known.memory is not None
     words_of = places_beside(known.range, known.memory.coverage, known.family, scenario)
-    sizes = itertools.product((1, 2, 4, 8), (4, 8), (1, 2, 4), (1, 5), ("none", "selective", "full"))
+    modes: tuple[RecomputeMode, ...] = ("none", "selective", "full")
+    sizes = itertools.product((1, 2, 4, 8), (4, 8), (1, 2, 4), (1, 5), modes)
     layouts = [
         Layout(
             tensor_parallel=tp,

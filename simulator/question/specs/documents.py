@@ -322,21 +322,16 @@ def undefined_sources(spec: Frozen, sources: Mapping[str, str]) -> Iterator[str]
                 yield f"{path}.source: '{key}' is not a key of sources; defined: {defined}"
 
 
-def sourced_parts(spec: Frozen, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
-    """Yield every sourced value inside ``spec`` with its key path."""
-    for name, value in of_fields(spec).items():
-        yield from _sourced_in(value, f"{prefix}{spec.key(name)}")
-
-
-def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
-    """Yield the sourced values in one field's value."""
+def sourced_parts(value: object, path: str = "") -> Iterator[tuple[str, Sourced]]:
+    """Yield every sourced value inside a spec, or inside one field's value, with its key path."""
     if isinstance(value, Sourced):
         yield path, value
     if isinstance(value, Frozen):
-        yield from sourced_parts(value, f"{path}.")
+        for name, each in of_fields(value).items():
+            yield from sourced_parts(each, f"{path}.{value.key(name)}" if path else value.key(name))
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
-            yield from _sourced_in(item, f"{path}[{index}]")
+            yield from sourced_parts(item, f"{path}[{index}]")
 
 
 MAXIMUM_BYTES: Final = MIB
@@ -360,8 +355,7 @@ def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
         files = {path: folder / path for path in paths}
         return {path: _parsed(file, loose=False) for path, file in files.items() if file.is_file()}
 
-    contents: dict[str, Any] = _remembered(f"{folder}{os.sep}all", "", read, paths)
-    return contents
+    return cast("dict[str, Any]", _remembered(f"{folder}{os.sep}all", "", read, paths))
 
 
 def shipped(file: Path, kind: type[SpecT]) -> SpecT:

@@ -284,9 +284,7 @@ class Stored(Record, kw_only=True):
 
     def over(self, old: Stored) -> tuple[float | None, float | None]:
         """Return device memory and step time over those of an earlier result."""
-        return figure_ratio(before.device_bytes, self.device_bytes), figure_ratio(
-            before.step_seconds, self.step_seconds
-        )
+        return figure_ratio(old.device_bytes, self.device_bytes), figure_ratio(old.step_seconds, self.step_seconds)
 
 
 class Changed(Record, kw_only=True):
