@@ -500,8 +500,9 @@ def told_apart(ranges: Sequence[CalibratedRange], scenario: Scenario) -> Callabl
     A size counts as 1 or more, and all by the ranges that hold them, and by the runs of the same question with them.
     """
     signed = f"{_signed(scenario)} "
-    asked = (_RUN_SIZES.match(run, len(signed)) for each in ranges for run in each.runs if run.startswith(signed))
-    of_runs = np.array([[float(size) for size in run.groups()] for run in asked if run], dtype=np.float64)
+    of_question = (run for each in ranges for run in each.runs if run.startswith(signed))
+    sizes_of_runs = (_RUN_SIZES.match(run, len(signed)) for run in of_question)
+    of_runs = np.array([[float(size) for size in run.groups()] for run in sizes_of_runs if run], dtype=np.float64)
     limits = np.array([[each.sizes.get(name, (0.0, 0.0)) for name in _SIZES] for each in ranges])
     low, high = limits[..., :1], limits[..., 1:]  # shape (ranges, sizes, 1)
 

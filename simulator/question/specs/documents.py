@@ -412,11 +412,11 @@ def _frozen(name: str) -> bytes:
 
 def shipped_hash() -> str:
     """Return the hash of the files that ship, and whether it is another than that of the wheel."""
-    found = data_hash()
+    shipped_now = data_hash()
     with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
-        if _loaded(_frozen("hash")) != found:
-            return f"{found}, edited since it was built"
-    return found
+        if _loaded(_frozen("hash")) != shipped_now:
+            return f"{shipped_now}, edited since it was built"
+    return shipped_now
 
 
 def packed_data(content: Any) -> bytes:
