@@ -731,9 +731,10 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
 def _read_covariance(lines: Sequence[Any]) -> Matrix:
     """Return the matrix of which lines hold the lower half, or of an earlier version's rows."""
     rows = [line if isinstance(line, list) else [*map(float, str(line).split())] for line in lines]
-    halved = [*map(len, rows)] == [*range(1, len(rows) + 1)]
-    matrix = np.array([[*row, *[0.0] * (len(rows) - len(row))] for row in rows], dtype=np.float64)
-    return matrix + np.tril(matrix, -1).T if halved else matrix
+    if [*map(len, rows)] != [*range(1, len(rows) + 1)]:
+        return np.array(rows, dtype=np.float64)
+    half = np.array([[*row, *[0.0] * (len(rows) - len(row))] for row in rows], dtype=np.float64)
+    return half + np.tril(half, -1).T
 
 
 def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, known: bool) -> float:
