@@ -49,6 +49,18 @@ def _data_folder(package: str, folder: str) -> Path:
     return installed if installed.is_dir() else Path(package).parent / folder
 
 
+def data_hash() -> str:
+    """Return the hash of the files that people read and edit: specs, calibrations, tables."""
+    from hashlib import sha256  # noqa: PLC0415  start-up time
+    from pathlib import Path  # noqa: PLC0415  likewise
+
+    folders = (*map(data_folder, DATA_FOLDERS), Path(PACKAGE))
+    files = {file for folder in folders for file in folder.rglob("*") if file.suffix in (".csv", ".json", ".yaml")}
+    root, inside = Path(PACKAGE).parent, "simulator/_data/"
+    named = sorted((file.relative_to(root).as_posix().removeprefix(inside), file) for file in files)
+    return sha256(b"".join(name.encode() + file.read_bytes() for name, file in named)).hexdigest()[:12]
+
+
 def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:
     """Write text, or pieces of it, as a file; `option` is the option that named it. Raises InputError.
 

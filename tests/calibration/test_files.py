@@ -106,9 +106,32 @@ def test_priors_have_no_interval() -> None:
     assert (plain.provenance.calibration, plain.provenance.status) == ("priors", "never")
 
 
-def document() -> dict[str, Any]:
+def document(*, whole: bool = True) -> dict[str, Any]:
+    """The shipped document, on demand with whole covariances, as earlier versions wrote them."""
     found: dict[str, Any] = yaml.load((FOLDER / "z2000.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    for part in (found["memory"], found["time"]) if whole else ():
+        rows = [[float(number) for number in str(line).split()] for line in part["covariance"]]
+        places = range(len(rows))
+        part["covariance"] = [[rows[max(row, at)][min(row, at)] for at in places] for row in places]
     return found
+
+
+def test_a_whole_covariance_is_read_as_its_lower_half(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.dump(document(), Dumper=yaml.CSafeDumper, sort_keys=False), encoding="utf-8")
+    assert calibration_text(read_calibration(file)) == (FOLDER / "z2000.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("-1.0", "symmetric and positive"), ("one", "not a calibration file"), ("1 2", "not a calibr")]
+)
+def test_a_wrong_line_of_a_covariance_is_refused(line: str, said: str, tmp_path: Path) -> None:
+    wrong = document(whole=False)
+    wrong["time"]["covariance"][0] = line
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.dump(wrong, Dumper=yaml.CSafeDumper), encoding="utf-8")
+    with pytest.raises(InputError, match=said):
+        ask(calibration=str(file))
 
 
 def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import simulator
 from simulator.api import scenario_of
+from simulator.cost.derived import pricings_of
 from simulator.cost.pricing.estimate import Interval
 from simulator.evidence.calibration import apply
 from simulator.evidence.calibration.apply import (
@@ -21,8 +23,9 @@ from simulator.evidence.calibration.apply import (
     time_interval,
     units_of,
 )
-from simulator.evidence.calibration.store import PLACE, places_beside
+from simulator.evidence.calibration.store import PLACE, RangeWords, places_beside, told_apart
 from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.vocabulary import RecomputeMode
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space
 
@@ -92,7 +95,39 @@ def test_a_place_is_all_that_words_read_of_a_layout() -> None:
     watched: Any = Watched()
     places_beside(calibration.range, calibration.memory.coverage, calibration.family, scenario)(watched)
     units_of("memory", scenario, calibration.memory)(watched, 0.0, 1.0)
-    assert read == set(PLACE)
+    assert {"tensor_parallel", "recompute"} <= read <= set(PLACE)
+
+
+def test_layouts_that_are_not_told_apart_lie_alike_beside_runs_of_their_question() -> None:
+    scenario = scenario_of(model="llama3.1-70b", hardware="z2000", devices=64, precision="fp8")
+    known = applied("hopper", cluster="z2000").memory
+    assert known is not None
+    assert known.memory is not None
+    words_of = places_beside(known.range, known.memory.coverage, known.family, scenario)
+    modes: tuple[RecomputeMode, ...] = ("none", "selective", "full")
+    sizes = itertools.product((1, 2, 4, 8), (4, 8), (1, 2, 4), (1, 5), modes)
+    layouts = [
+        Layout(
+            tensor_parallel=tp,
+            pipeline_parallel=pp,
+            context_parallel=cp,
+            data_parallel=64 // (tp * pp * cp),
+            virtual_stages=vp,
+            recompute=recompute,
+            sequence_parallel=tp > 1,
+        )
+        for tp, pp, cp, vp, recompute in sizes
+        if tp * pp * cp <= 64
+    ]
+    told = told_apart([known.range], scenario)
+    places: dict[tuple[float, ...], set[RangeWords]] = {}
+    for positions, pricing in pricings_of(scenario, layouts):
+        columns = np.array([np.broadcast_to(getattr(pricing.block, name), len(positions)) for name in PLACE])
+        for place, at in zip(told(columns).T.tolist(), positions, strict=True):
+            places.setdefault(tuple(place), set()).add(words_of(layouts[at]))
+    assert all(len(words) == 1 for words in places.values())
+    assert sum(words == {RangeWords("measured", "measured", "measured")} for words in places.values()) == 4
+    assert 2 * len(places) < len(layouts)
 
 
 def test_a_note_names_what_is_outside_the_range() -> None:

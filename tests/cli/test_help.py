@@ -6,6 +6,7 @@ import click
 import pytest
 
 from simulator import __version__
+from simulator.files import data_hash
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.specs.names import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
@@ -50,7 +51,7 @@ def test_words_are_those_the_simulator_knows() -> None:
 
 
 def test_version() -> None:
-    assert run("--version").stdout == f"simulate {__version__}\n"
+    assert run("--version").stdout == f"simulate {__version__} (data {data_hash()})\n"
     assert run(env={"SIMULATE_VERSION": "1"}).stdout.startswith("Usage")
 
 

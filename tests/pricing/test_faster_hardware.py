@@ -62,7 +62,7 @@ def with_rates(name: str, rates: Rates) -> HardwareSpec:
         faster(links["bandwidth"], level.bandwidth_bytes_per_second, rates.links, "B/s")
         if "pair_bandwidth" in links:
             faster(links["pair_bandwidth"], level.pair_bandwidth_bytes_per_second, rates.links, "B/s")
-    faster(values["network"]["nic_bandwidth"], spec.nic_bandwidth_bytes_per_second, rates.network, "B/s")
+    faster(values["network"]["nic_bandwidth"], spec.network.nic_bandwidth.amount, rates.network, "B/s")
     faster(values["host_bandwidth"], spec.host_bandwidth_bytes_per_second, rates.host, "B/s")
     return validated(name, HardwareSpec, values)
 

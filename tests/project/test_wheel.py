@@ -1,6 +1,7 @@
 """The wheel works away from the checkout: it carries the specs, and its command answers from them."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -77,6 +78,10 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"simulator", "simulate_training"}
 
 
+def test_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size <= 2_000_000
+
+
 def test_source_archive_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     archive = build("sdist", ROOT, tmp_path / "sdist")
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
@@ -97,3 +102,66 @@ def test_the_installed_command_answers_as_python_dash_m_does(installed: Path, tm
     as_script = run(installed / "bin" / "simulate", *question, cwd=tmp_path, pythonpath=installed)
     assert as_module == as_script
     assert "z2000" in as_script.lower()
+
+
+READ_ONLY = """
+import os, sys
+from simulator.show.cli.main import cli
+from simulator.question.specs import documents
+parsed = []
+documents.__dict__["_parsed"] = lambda file, parsed=parsed, read=documents._parsed, **how: (
+    parsed.append(os.path.basename(file)), read(file, **how))[1]
+cli.main(sys.argv[1:], standalone_mode=False)
+print(parsed, *sorted({"yaml", "pydantic"} & set(sys.modules)))
+"""
+
+
+def asked_without_writing(installed: Path, cwd: Path, *words: str) -> tuple[str, str]:
+    """Answer in a process that writes nothing, and the files that it parsed with the modules that it took for that."""
+    *answer, parsed = run(sys.executable, "-B", "-c", READ_ONLY, *words, cwd=cwd, pythonpath=installed).splitlines()
+    return "\n".join(answer), parsed
+
+
+QUESTIONS = [
+    ("--model", "llama3.1-70b", "--nodes", "8"),
+    ("--model", "deepseek-v3", "--hardware", "h20-96g", "--nodes", "64", "--framework", "paddle"),
+    ("models",),
+    ("hardware",),
+]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_where_nothing_may_be_written_the_wheel_parses_nothing(
+    question: tuple[str, ...], installed: Path, tmp_path: Path
+) -> None:
+    answer, parsed = asked_without_writing(installed, tmp_path, *question)
+    assert parsed in ("[]", "[] pydantic")
+    assert answer.splitlines() == run(sys.executable, "-m", "simulator", *question, cwd=ROOT).splitlines()
+
+
+def test_an_edited_file_of_an_installed_wheel_wins(installed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    version = run(sys.executable, "-m", "simulator", "--version", cwd=tmp_path, pythonpath=copy)
+    assert version == run(sys.executable, "-m", "simulator", "--version", cwd=ROOT)
+    file = copy / "simulator/_data/model_specs/llama3.1-8b.yaml"
+    text = file.read_text(encoding="utf-8")
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    file.write_text(text.replace("_layers: 32", "_layers: 48"), encoding="utf-8")
+    os.utime(file, ns=times)
+    answer, parsed = asked_without_writing(copy, tmp_path, "models", "llama3.1-8b")
+    assert "48" in answer
+    assert parsed == "['llama3.1-8b.yaml'] pydantic yaml"
+    edited = run(sys.executable, "-m", "simulator", "--version", cwd=tmp_path, pythonpath=copy)
+    assert edited != version
+    assert edited.endswith(", edited since it was built)\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0\xff" * 9, b"\0\0\0\x08" + b"\xff" * 99])
+def test_a_spoilt_frozen_file_is_not_read(content: bytes, installed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "simulator/_data/frozen.data").write_bytes(content)
+    answer, parsed = asked_without_writing(copy, tmp_path, "models", "llama3.1-8b")
+    assert parsed.endswith("'llama3.1-8b.yaml'] pydantic yaml")
+    assert answer == asked_without_writing(installed, tmp_path, "models", "llama3.1-8b")[0]

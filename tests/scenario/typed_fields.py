@@ -1,5 +1,6 @@
 """The texts of `scenario/typed.py` and `scenario/keywords.py`, which `python -m tools.regenerate types` writes."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -37,20 +38,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict
 
-from simulator.question.vocabulary import (
-    Batching,
-    FileName,
-    FrameworkName,
-    Offload,
-    OptimizerName,
-    Precision,
-    RecomputeMethod,
-    RecomputeMode,
-    RecomputeModule,
-    ScheduleName,
-    StackName,
-    TuningMethod,
-)
+from simulator.question import vocabulary as words
 '''
 
 
@@ -165,6 +153,8 @@ def _inputs() -> str:
 
 def generated() -> Mapping[Path, str]:
     columns = [_HEAD.rstrip("\n"), _columns(), _axes()]
-    keywords = [_HEAD_OF_KEYWORDS.rstrip("\n"), _layout_fields(), _searched(), _inputs()]
+    names = re.compile(rf"\b({'|'.join((*_WORDS.values(), 'FileName'))})\b")
+    classes = [names.sub(r"words.\1", part) for part in (_layout_fields(), _searched(), _inputs())]
+    keywords = [_HEAD_OF_KEYWORDS.rstrip("\n"), *classes]
     files = {"typed": columns, "keywords": keywords}
     return {FOLDER / f"{name}.py": "\n\n\n".join(parts) + "\n" for name, parts in files.items()}

@@ -128,7 +128,7 @@ def test_values_are_positive_and_finite(name: str) -> None:
         spec.usable_memory_bytes,
         spec.memory_bandwidth_bytes_per_second,
         spec.host_bandwidth_bytes_per_second,
-        spec.nic_bandwidth_bytes_per_second,
+        spec.network.nic_bandwidth.amount,
         *spec.peak_flops_per_second.values(),
     ]
     for link in spec.links:
@@ -150,7 +150,7 @@ def test_links_go_outwards_to_the_network(name: str) -> None:
     assert spans[-1] is not None
     assert spans[-1] >= spec.devices_per_node
     assert (network.topology, network.devices) == ("network", None)
-    share = spec.nics_per_node * spec.nic_bandwidth_bytes_per_second / spec.devices_per_node
+    share = spec.network.nics_per_node.value * spec.network.nic_bandwidth.amount / spec.devices_per_node
     assert network.bandwidth_bytes_per_second == share
     for link in inner:
         if link.topology == "mesh":

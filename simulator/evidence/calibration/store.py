@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Coverage
 from simulator.errors import InputError
 from simulator.files import data_folder
+from simulator.late import late_pattern
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients, Prior, priors, replaced
 from simulator.question.frameworks.profile import FrameworkProfile, switches
@@ -251,6 +251,7 @@ _SIZES = (
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("virtual_stages", "micro_batch_size"),
 )  # sizes of a layout that a calibration has a range of; others follow from them and from the devices
+_UNSIGNED = _SIZES.index("expert_parallel")  # the one that no signature names
 _SPLITS = 3  # the first of them, which are features of a run above 1
 PLACE = (*_SIZES, "recompute", "recompute_method", "offload", "zero_stage", "sequence_parallel")
 """Fields of a layout that decide its place beside measured runs: layouts with equal ones share a place."""
@@ -460,7 +461,7 @@ class RangeWords(NamedTuple):
 def places_beside(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario
 ) -> Callable[[Layout], RangeWords]:
-    """Return a function from a question's layouts to their coverage by a calibration of `family`, cached by place."""
+    """Return a function from a question's layouts to their coverage by a calibration of `family`."""
     runs = [run for run in calibrated.runs if run.startswith(f"{_signed(scenario)} ")]
     beyond = {feature for feature, _ in calibrated.beyond(_question_numbers(scenario), _question_words(scenario))}
     distance = None if covered is None else covered.distances(scenario)
@@ -487,33 +488,29 @@ def places_beside(
         inside = inside and not any(calibrated.beyond(_layout_numbers(layout), _layout_words(layout)))
         return RangeWords(device, stack, "between" if inside else "beyond")
 
-    known: dict[tuple[object, ...], RangeWords] = {}
-
-    def known_words_of(layout: Layout) -> RangeWords:
-        place = _place(layout)
-        if place not in known:
-            known[place] = words_of(layout)
-        return known[place]
-
-    return known_words_of
+    return words_of
 
 
-_place = attrgetter(*PLACE)
+_RUN_SIZES = late_pattern(r"tp(\d+) pp(\d+) cp(\d+) vp(\d+) mbs(\d+) ")  # sizes in a signature, as `_signed_sizes`
 
 
 def told_apart(ranges: Sequence[CalibratedRange], scenario: Scenario) -> Callable[[Matrix], Matrix]:
     """Return a function from columns of `PLACE`, shape (fields, n), to columns that differ where coverage may.
 
-    A size counts as 1 or more, and all by the ranges that hold them; as they are where a run asks the same question.
+    A size counts as 1 or more, and all by the ranges that hold them, and by the runs of the same question with them.
     """
-    if any(run.startswith(f"{_signed(scenario)} ") for each in ranges for run in each.runs):
-        return lambda columns: columns
+    signed = f"{_signed(scenario)} "
+    of_question = (run for each in ranges for run in each.runs if run.startswith(signed))
+    sizes_of_runs = (_RUN_SIZES.match(run, len(signed)) for run in of_question)
+    of_runs = np.array([[float(size) for size in run.groups()] for run in sizes_of_runs if run], dtype=np.float64)
     limits = np.array([[each.sizes.get(name, (0.0, 0.0)) for name in _SIZES] for each in ranges])
     low, high = limits[..., :1], limits[..., 1:]  # shape (ranges, sizes, 1)
 
     def told(columns: Matrix) -> Matrix:
         sizes, others = columns[: len(_SIZES)], columns[len(_SIZES) :]
-        return np.concatenate((others, sizes[:_SPLITS] > 1.0, ((low <= sizes) & (sizes <= high)).all(axis=1)))
+        alike = (of_runs.reshape(-1, len(_SIZES) - 1, 1) == np.delete(sizes, _UNSIGNED, axis=0)).all(axis=1)
+        inside = ((low <= sizes) & (sizes <= high)).all(axis=1)
+        return np.concatenate((others, sizes[:_SPLITS] > 1.0, inside, alike))
 
     return told
 
@@ -654,7 +651,9 @@ def _part_document(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:
         **({} if part.coverage is None else {"coverage": part.coverage.as_document()}),
         "coefficients": coefficients,
         "covariance_order": list(part.names),
-        "covariance": [[_rounded(float(x)) for x in row] for row in part.covariance],
+        "covariance": [
+            " ".join(str(_rounded(float(x))) for x in row[:count]) for count, row in enumerate(part.covariance, 1)
+        ],
         "rows_used": list(part.rows_used),
         "rows_left_out": {key: _rounded(value) for key, value in part.rows_left_out.items()},
     }
@@ -711,7 +710,7 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
         if not 0.0 <= size <= MOST_SIZE:
             raise InputError(f"{path}: {kind}.sizes.{name}: {size:g} is not from 0 to {MOST_SIZE:g}")
     covered = document.get("coverage")
-    covariance = np.array(document["covariance"], dtype=np.float64)
+    covariance = _read_covariance(document["covariance"])
     _check_covariance(f"{path}: {kind}.covariance", covariance, [priors(kind)[name] for name in values])
     return FittedPart(
         values=values,
@@ -727,6 +726,15 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
         sizes=sizes,
         coverage=None if covered is None else RowsCoverage.from_document(covered),
     )
+
+
+def _read_covariance(lines: Sequence[Any]) -> Matrix:
+    """Return the matrix of which lines hold the lower half, or of an earlier version's rows."""
+    rows = [line if isinstance(line, list) else [*map(float, str(line).split())] for line in lines]
+    if [*map(len, rows)] != [*range(1, len(rows) + 1)]:
+        return np.array(rows, dtype=np.float64)
+    half = np.array([[*row, *[0.0] * (len(rows) - len(row))] for row in rows], dtype=np.float64)
+    return half + np.tril(half, -1).T
 
 
 def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, known: bool) -> float:

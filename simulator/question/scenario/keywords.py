@@ -8,20 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypedDict
 
-from simulator.question.vocabulary import (
-    Batching,
-    FileName,
-    FrameworkName,
-    Offload,
-    OptimizerName,
-    Precision,
-    RecomputeMethod,
-    RecomputeMode,
-    RecomputeModule,
-    ScheduleName,
-    StackName,
-    TuningMethod,
-)
+from simulator.question import vocabulary as words
 
 
 class LayoutFields(TypedDict, total=False):
@@ -42,16 +29,16 @@ class LayoutFields(TypedDict, total=False):
     virtual_stages: int | None
     vpp: int | None
     layers_per_virtual_stage: int | None
-    schedule: ScheduleName | None
+    schedule: words.ScheduleName | None
     micro_batch_size: int | None
     zero_stage: int | None
     sequence_parallel: bool | None
-    recompute: RecomputeMode | None
-    recompute_modules: tuple[RecomputeModule, ...] | None
-    recompute_method: RecomputeMethod | None
+    recompute: words.RecomputeMode | None
+    recompute_modules: tuple[words.RecomputeModule, ...] | None
+    recompute_method: words.RecomputeMethod | None
     recompute_layers: int | None
     recompute_layer_list: tuple[int, ...] | None
-    offload: Offload | None
+    offload: words.Offload | None
     stage_layers: tuple[int, ...] | None
     chunk_layers: tuple[int, ...] | None
 
@@ -74,16 +61,16 @@ class SearchedFields(TypedDict, total=False):
     virtual_stages: int | Sequence[int] | None
     vpp: int | Sequence[int] | None
     layers_per_virtual_stage: int | Sequence[int] | None
-    schedule: ScheduleName | Sequence[ScheduleName] | None
+    schedule: words.ScheduleName | Sequence[words.ScheduleName] | None
     micro_batch_size: int | Sequence[int] | None
     zero_stage: int | Sequence[int] | None
     sequence_parallel: bool | Sequence[bool] | None
-    recompute: RecomputeMode | Sequence[RecomputeMode] | None
-    recompute_modules: tuple[RecomputeModule, ...] | None
-    recompute_method: RecomputeMethod | Sequence[RecomputeMethod] | None
+    recompute: words.RecomputeMode | Sequence[words.RecomputeMode] | None
+    recompute_modules: tuple[words.RecomputeModule, ...] | None
+    recompute_method: words.RecomputeMethod | Sequence[words.RecomputeMethod] | None
     recompute_layers: int | Sequence[int] | None
     recompute_layer_list: tuple[int, ...] | None
-    offload: Offload | Sequence[Offload] | None
+    offload: words.Offload | Sequence[words.Offload] | None
     stage_layers: tuple[int, ...] | None
     chunk_layers: tuple[int, ...] | None
 
@@ -93,7 +80,7 @@ class WorkloadFields(TypedDict, total=False):
 
     seq_length: int
     global_batch_size: int
-    precision: Precision
+    precision: words.Precision
     lora_rank: int | None
 
 
@@ -103,28 +90,28 @@ class SharedFields(TypedDict, total=False):
     seq_length: int | str
     global_batch_size: int | str
     lora_rank: int | str | None
-    lengths: FileName | Mapping[int, float] | Sequence[int] | None
-    batching: Batching
+    lengths: words.FileName | Mapping[int, float] | Sequence[int] | None
+    batching: words.Batching
     cutoff: int | str | None
     survive: float | str
     images: str | None
-    method: TuningMethod | None
+    method: words.TuningMethod | None
     num_layers: int | str | None
-    framework: FrameworkName
-    stack: StackName | None
-    optimizer: OptimizerName | None
+    framework: words.FrameworkName
+    stack: words.StackName | None
+    optimizer: words.OptimizerName | None
     options: Mapping[str, str] | None
-    calibration: FileName | None
+    calibration: words.FileName | None
 
 
 class QuestionFields(SharedFields, total=False):
     """Inputs of a question; see `simulator.estimate`."""
 
-    model: Required[FileName | Mapping[str, Any]]
-    hardware: FileName
+    model: Required[words.FileName | Mapping[str, Any]]
+    hardware: words.FileName
     nodes: int | str | None
     devices: int | str | None
-    precision: Precision
+    precision: words.Precision
 
 
 class EstimateFields(QuestionFields, LayoutFields, total=False):
@@ -134,11 +121,11 @@ class EstimateFields(QuestionFields, LayoutFields, total=False):
 class OpenFields(SharedFields, LayoutFields, total=False):
     """Inputs and layout that replace those of an estimate or a recipe; all optional."""
 
-    model: FileName | Mapping[str, Any]
-    hardware: FileName
+    model: words.FileName | Mapping[str, Any]
+    hardware: words.FileName
     nodes: int | str | None
     devices: int | str | None
-    precision: Precision
+    precision: words.Precision
 
 
 class RankFields(QuestionFields, SearchedFields, total=False):

@@ -125,7 +125,10 @@ class Scenario(Workload, kw_only=True):
         for hardware in self.kinds_of_device:
             hardware.peak(self.precision)
         if "@" in self.framework.stack and not (self.groups and self.framework.case):
-            object.__setattr__(self, "framework", with_release(self.framework, self._release_case))
+            model, hardware = self.model, self.hardware
+            about = (model.name, model.is_moe, hardware.name, hardware.family, self.precision, self.devices)
+            case = ReleaseCase(*about, self.lora_rank is not None)
+            object.__setattr__(self, "framework", with_release(self.framework, case))
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
@@ -145,18 +148,6 @@ class Scenario(Workload, kw_only=True):
             raise InputError(
                 f"images: {images.shown} take {self.image_tokens} tokens, a sequence has {self.seq_length}"
             )
-
-    @property
-    def _release_case(self) -> ReleaseCase:
-        return ReleaseCase(
-            self.model.name,
-            self.model.is_moe,
-            self.hardware.name,
-            self.hardware.family,
-            self.precision,
-            self.devices,
-            self.lora_rank is not None,
-        )
 
     @property
     def kinds_of_device(self) -> tuple[HardwareSpec, ...]:

@@ -9,7 +9,7 @@ import os
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from simulator.errors import InputError, check_kind
 from simulator.late import late_pattern
@@ -32,6 +32,7 @@ from simulator.question.specs.names import (
 from simulator.question.specs.vision import encoder_of
 from simulator.records import replace
 
+_shipped = lru_cache(maxsize=128)(shipped)  # one object for all questions: derived values are cached by it
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
 _COMMON: Final = late_pattern(
@@ -50,9 +51,9 @@ def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
     """
     check_kind("model", name_or_path, (str, PathLike), "a name or a path")
     name_or_path = fspath(name_or_path)
-    shipped = shipped_file("model", name_or_path)
-    if shipped is not None:
-        return _shipped_model(shipped)
+    file = shipped_file("model", name_or_path)
+    if file is not None:
+        return cast("ModelSpec", _shipped(file, ModelSpec))
     file, cached = _own_file("model", name_or_path), None
     if file is None:
         file = cached = hub_file(name_or_path)
@@ -85,12 +86,6 @@ def models_by_sizes() -> tuple[ModelSpec, ...]:
     return tuple(load_model(name) for name in model_names() if not _COMMON.match(name))
 
 
-@lru_cache(maxsize=64)
-def _shipped_model(file: Path) -> ModelSpec:
-    """Return a shipped spec, one object for all questions: derived values are cached by it."""
-    return shipped(file, ModelSpec)
-
-
 def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
     """Return hardware by shipped name, by another name it has, or by the path of a spec in YAML.
 
@@ -103,19 +98,13 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
         return with_network(load_hardware(booked["name"]), booked["network"])
     file = shipped_file("hardware", name_or_path)
     if file is not None:
-        return _shipped_hardware(file)
+        return cast("HardwareSpec", _shipped(file, HardwareSpec))
     own, (head, _, network) = _own_file("hardware", name_or_path), name_or_path.partition("@")
     if own is None and head != name_or_path and shipped_name("hardware", head):
         return with_network(load_hardware(head), network)
     if own is None:
         raise InputError(_unknown("hardware", name_or_path))
     return validated(str(own), HardwareSpec, read_yaml(own))
-
-
-@lru_cache(maxsize=64)
-def _shipped_hardware(file: Path) -> HardwareSpec:
-    """Return a shipped spec, cached for further questions."""
-    return shipped(file, HardwareSpec)
 
 
 def unstated_rates(spec: HardwareSpec) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, field, fields
-from functools import cache
+from functools import cache, partial
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast, dataclass_transform, get_type_hints
@@ -22,7 +22,7 @@ from zlib import crc32
 
 from simulator.budget import CHARACTER_WORK, charge
 from simulator.errors import InputError, did_you_mean
-from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, read_table, replacing
+from simulator.files import DATA_FOLDERS, PACKAGE, data_folder, data_hash, read_table, replacing
 from simulator.question.units import MIB
 from simulator.records import Record, collect
 
@@ -322,21 +322,16 @@ def undefined_sources(spec: Frozen, sources: Mapping[str, str]) -> Iterator[str]
                 yield f"{path}.source: '{key}' is not a key of sources; defined: {defined}"
 
 
-def sourced_parts(spec: Frozen, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
-    """Yield every sourced value inside ``spec`` with its key path."""
-    for name, value in of_fields(spec).items():
-        yield from _sourced_in(value, f"{prefix}{spec.key(name)}")
-
-
-def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
-    """Yield the sourced values in one field's value."""
+def sourced_parts(value: object, path: str = "") -> Iterator[tuple[str, Sourced]]:
+    """Yield every sourced value inside a spec, or inside one field's value, with its key path."""
     if isinstance(value, Sourced):
         yield path, value
     if isinstance(value, Frozen):
-        yield from sourced_parts(value, f"{path}.")
+        for name, each in of_fields(value).items():
+            yield from sourced_parts(each, f"{path}.{value.key(name)}" if path else value.key(name))
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
-            yield from _sourced_in(item, f"{path}[{index}]")
+            yield from sourced_parts(item, f"{path}[{index}]")
 
 
 MAXIMUM_BYTES: Final = MIB
@@ -345,7 +340,7 @@ _INSTEAD: Final[ContextVar[tuple[Path, bytes] | None]] = ContextVar("instead", d
 _READING: Final = ("yaml_text.py", "documents.py", "hardware.py", "model.py", "vision.py", "configuration.py")
 _BESIDE: Final = ("../units.py", "../vocabulary.py", "families/encoders.yaml")
 _READERS: Final = tuple(Path(__file__).parent / name for name in (*_READING, *_BESIDE))
-_SHIPPED: Final = (PACKAGE, *map(data_folder, DATA_FOLDERS))  # folders of what ships
+_SHIPPED: Final = (*map(data_folder, DATA_FOLDERS), PACKAGE)  # folders of what ships
 
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:
@@ -360,8 +355,7 @@ def read_together(folder: Path, paths: Sequence[str]) -> dict[str, Any]:
         files = {path: folder / path for path in paths}
         return {path: _parsed(file, loose=False) for path, file in files.items() if file.is_file()}
 
-    contents: dict[str, Any] = _remembered(f"{folder}{os.sep}all", "", read, paths)
-    return contents
+    return cast("dict[str, Any]", _remembered(f"{folder}{os.sep}all", "", read, paths))
 
 
 def shipped(file: Path, kind: type[SpecT]) -> SpecT:
@@ -378,41 +372,82 @@ def _remembered(
 ) -> Any:
     """Return what is made of what is read of a file, or of `parts` beside it; what ships is remembered as modules are.
 
-    That is by size and time of the file and of what reads and judges it: in the same folders, where these may be
-    written. It is data of `marshal` behind their sum, which runs nothing.
+    That is by the sums of the file and of what reads and judges it: in the wheel when it is built, else in the same
+    folders, where these may be written.
     """
-    if _INSTEAD.get() is not None or not file.startswith(tuple(f"{folder}{os.sep}" for folder in _SHIPPED)):
+    folder = next((str(each) for each in _SHIPPED if file.startswith(f"{each}{os.sep}")), None)
+    if folder is None or _INSTEAD.get() is not None:
         return made(read())
-    beside = file.rpartition(os.sep)[0]
-    stamp = [_stamp(f"{beside}{os.sep}{part}" if part else file) for part in parts] + list(map(_stamp, _READERS))
-    cached = Path(f"{cache_from_source(f'{file}.py').removesuffix('.pyc')}{suffix}.data")
-    with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
-        data = cached.read_bytes()
-        known, content = marshal.loads(data[4:]) if data[:4] == _sum(data[4:]) else ((), None)  # noqa: S302  as of modules
-        if known == stamp:
-            return made(content)
+    beside = os.path.dirname(file)  # noqa: PTH120  start-up time
+    stamp = [*((part, checksum(f"{beside}{os.sep}{part}" if part else file)) for part in parts), *_readers()]
+    cached = Path(f"{cache_from_source(f'{file}.py').rpartition('.')[0]}{suffix}.data")
+    name = f"{file[len(os.path.dirname(folder)) + 1 :]}{suffix}".replace(os.sep, "/")  # noqa: PTH120  likewise
+    for remembered in (partial(_frozen, name), cached.read_bytes):
+        with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
+            known, content = _loaded(remembered())
+            if known == stamp:
+                return made(content)
     content = read()
     if not sys.dont_write_bytecode:
         with suppress(OSError, ValueError):
-            cached.parent.mkdir(exist_ok=True)
+            cached.parent.mkdir(parents=True, exist_ok=True)
             with replacing(cached) as beside_it:
-                data = marshal.dumps((stamp, content))
-                beside_it.write_bytes(_sum(data) + data)
+                beside_it.write_bytes(packed_data((stamp, content)))
     return made(content)
 
 
-def _sum(data: bytes) -> bytes:
-    """Return the checksum of data: of spoilt ones `marshal` may make anything."""
-    return crc32(data).to_bytes(4)
+@cache
+def _wheel() -> tuple[Mapping[str, tuple[int, int]], bytes]:
+    """Return where what is remembered of each file stands in the data behind, as `tools.freeze` wrote both."""
+    data = Path(PACKAGE, "_data", "frozen.data").read_bytes()
+    start = 4 + int.from_bytes(data[:4])
+    return _loaded(data[4:start]), data[start:]
 
 
-def _stamp(file: str | Path) -> list[str | int]:
-    """Return name, size and time of a file; no size and time where there is none."""
+def _frozen(name: str) -> bytes:
+    """Return what the wheel remembers of a file. Raises OSError or LookupError where it does not."""
+    places, data = _wheel()
+    return data[slice(*places[name])]
+
+
+def shipped_hash() -> str:
+    """Return the hash of the files that ship, and whether it is another than that of the wheel."""
+    shipped_now = data_hash()
+    with suppress(OSError, EOFError, ValueError, TypeError, LookupError):
+        if _loaded(_frozen("hash")) != shipped_now:
+            return f"{shipped_now}, edited since it was built"
+    return shipped_now
+
+
+def packed_data(content: Any) -> bytes:
+    """Return plain values as data of `marshal` that each Python reads and that runs nothing.
+
+    Their sum stands before them: of spoilt data `marshal` may make anything.
+    """
+    data = marshal.dumps(content, 4)
+    return crc32(data).to_bytes(4) + data
+
+
+def _loaded(data: bytes) -> Any:
+    """Return what `packed_data` packed. Raises ValueError for spoilt data."""
+    if crc32(data[4:]) != int.from_bytes(data[:4]):
+        raise ValueError("spoilt")
+    return marshal.loads(data[4:])  # noqa: S302  as of modules
+
+
+def checksum(file: str | Path) -> int | None:
+    """Return the sum of a file's content; None where there is none."""
     try:
-        at = os.stat(file)  # noqa: PTH116  half the time of a path's own
+        with open(file, "rb", buffering=0) as stream:  # noqa: PTH123  half the time of a path's own
+            return crc32(stream.read())
     except OSError:
-        return [str(file)]
-    return [str(file), at.st_size, at.st_mtime_ns]
+        return None
+
+
+@cache
+def _readers() -> tuple[int | None, ...]:
+    """Return the sums of what reads and judges specs."""
+    return tuple(map(checksum, _READERS))
 
 
 def _parsed(file: Path, *, loose: bool) -> Any:

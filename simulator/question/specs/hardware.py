@@ -68,7 +68,7 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
             name="leaf", topology="leaf", devices=span, bandwidth=_rate(per_device), latency=changed.network.latency
         )
         changed = replace(changed, device_links=(*changed.device_links, link))
-    rate = per_device / divided * spec.devices_per_node / spec.nics_per_node
+    rate = per_device / divided * spec.devices_per_node / spec.network.nics_per_node.value
     return replace(changed, network=replace(spec.network, nic_bandwidth=_rate(rate)))
 
 
@@ -361,16 +361,6 @@ class HardwareSpec(Frozen):
         """Rate between one device and its host, one direction, in bytes/s."""
         return self.host_bandwidth.amount
 
-    @property
-    def nics_per_node(self) -> int:
-        """Network ports one node uses, a count."""
-        return self.network.nics_per_node.value
-
-    @property
-    def nic_bandwidth_bytes_per_second(self) -> float:
-        """Rate of one network port, one direction, in bytes/s."""
-        return self.network.nic_bandwidth.amount
-
     @cached_property
     def peak_flops_per_second(self) -> Mapping[str, float]:
         """Dense peak of one device by precision, in FLOP/s; a precision it lacks is absent."""
@@ -444,7 +434,7 @@ class HardwareSpec(Frozen):
                 latency_seconds=link.latency.amount,
                 measured=link.bandwidth.status == "measured",
             )
-        share = self.nics_per_node * self.nic_bandwidth_bytes_per_second / self.devices_per_node
+        share = self.network.nics_per_node.value * self.network.nic_bandwidth.amount / self.devices_per_node
         yield LinkLevel(
             name=self.network.name,
             topology="network",

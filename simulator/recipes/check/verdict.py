@@ -282,6 +282,10 @@ class Stored(Record, kw_only=True):
     step_seconds: float | None
     """Time of a step."""
 
+    def over(self, old: Stored) -> tuple[float | None, float | None]:
+        """Return device memory and step time over those of an earlier result."""
+        return figure_ratio(old.device_bytes, self.device_bytes), figure_ratio(old.step_seconds, self.step_seconds)
+
 
 class Changed(Record, kw_only=True):
     """A recipe whose result has changed."""
@@ -299,20 +303,6 @@ class Changed(Record, kw_only=True):
     def name(self) -> str:
         """File and launch, for display."""
         return f"{self.file} ({self.title})" if self.title else self.file
-
-    @property
-    def memory_ratio(self) -> float | None:
-        """New over old device memory."""
-        return _of_both(self.before, self.after, lambda stored: stored.device_bytes)
-
-    @property
-    def time_ratio(self) -> float | None:
-        """New over old step time."""
-        return _of_both(self.before, self.after, lambda stored: stored.step_seconds)
-
-
-def _of_both(before: Stored | None, after: Stored | None, figure: Callable[[Stored], float | None]) -> float | None:
-    return None if before is None or after is None else figure_ratio(figure(before), figure(after))
 
 
 def figure_ratio(before: float | None, after: float | None) -> float | None:

@@ -309,7 +309,9 @@ def _main(**values: Any) -> None:
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     if value and not ctx.resilient_parsing:
-        click.echo(f"simulate {__version__}")
+        from simulator.question.specs.documents import shipped_hash
+
+        click.echo(f"simulate {__version__} (data {shipped_hash()})")
         ctx.exit()
 
 

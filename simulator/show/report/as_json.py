@@ -40,10 +40,6 @@ ToUnit = Callable[[float], float]
 """Function from a number in base units to the written one."""
 
 
-def _teraflops(flops_per_second: float) -> float:
-    return significant(flops_per_second / TERA)
-
-
 class At(NamedTuple):
     """Where the value of a key comes from, if not from the attribute of its name."""
 
@@ -330,7 +326,7 @@ def _reader(source: str | Callable[[Any, Presentation], Any] | None) -> Callable
 
 
 def _unit(key: str) -> ToUnit:
-    return mib if "_mib" in key else _teraflops if "tflops" in key else significant
+    return mib if "_mib" in key else (lambda rate: significant(rate / TERA)) if "tflops" in key else significant
 
 
 def _in_unit(value: Any, unit: ToUnit, model: type[Shown] | None, presentation: Presentation) -> Any:  # noqa: PLR0911  one per kind of value
