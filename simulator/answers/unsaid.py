@@ -352,8 +352,9 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[Hardw
 
     `judge` returns the estimate with the memory of another device. Figures stay those of the hardware that is taken.
     """
-    word = _fitting_word(question, estimate)
-    for other in map(load_hardware, other_memories(question)) if word in ("fits", "does not fit") else ():
+    others = other_memories(question)
+    word = _fitting_word(question, estimate) if others else ""  # its range is worked out for it
+    for other in map(load_hardware, others) if word in ("fits", "does not fit") else ():
         usable = estimate.memory.capacity_bytes, other.usable_memory_bytes
         if usable[1] >= usable[0] if word == "fits" else usable[1] <= usable[0]:  # such a memory turns no verdict
             continue

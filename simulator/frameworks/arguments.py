@@ -108,7 +108,8 @@ class Argument:
     @property
     def value_place(self) -> Place:
         """Place that sets the value."""
-        return Place(self.place.file, self.value_line)
+        line = self.value_line
+        return self.place if line == self.place.line else Place(self.place.file, line)
 
     @property
     def value_line(self) -> int:
@@ -245,7 +246,7 @@ class Arguments:
     def mentioned(self) -> set[str]:
         """Return the names of flags that are set on some path, and those that they are aliases of."""
         names = {*(name for name, entries in self.entries.items() if entries), *self.maybe}
-        return names.union(*[(each for each, _ in self.table[name].aliases()) for name in names if name in self.table])
+        return names.union(*[self.table.names_meant.get(name, ()) for name in names])
 
     def has(self, *names: str) -> bool:
         """Whether a flag is set."""

@@ -85,7 +85,7 @@ def models_by_sizes() -> tuple[ModelSpec, ...]:
     return tuple(load_model(name) for name in model_names() if not _COMMON.match(name))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _shipped_model(file: Path) -> ModelSpec:
     """Return a shipped spec, one object for all questions: derived values are cached by it."""
     return shipped(file, ModelSpec)
@@ -112,7 +112,7 @@ def load_hardware(name_or_path: str | PathLike[str]) -> HardwareSpec:
     return validated(str(own), HardwareSpec, read_yaml(own))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _shipped_hardware(file: Path) -> HardwareSpec:
     """Return a shipped spec, cached for further questions."""
     return shipped(file, HardwareSpec)
