@@ -277,10 +277,15 @@ def table_of(*names: str) -> FlagTable:
     """Return the flags of several tables; a name that more than one has comes from the first."""
     flags: dict[str, Flag] = {}
     for name in names:
-        for line in read_table(str(table_file(name)), table_file(name).stem):
-            flag = _flag(line)
-            flags.setdefault(flag.name, flag)
+        flags |= {**_rows(name), **flags}
     return FlagTable(flags)
+
+
+@functools.cache
+def _rows(name: str) -> Mapping[str, Flag]:
+    """Return the flags of one table."""
+    file = table_file(name)
+    return {row["name"]: _flag(row) for row in read_table(str(file), file.stem)}
 
 
 COLUMNS: Final[Mapping[str, str]] = {
@@ -298,7 +303,11 @@ COLUMNS: Final[Mapping[str, str]] = {
 """Columns of a table by field of `Flag`."""
 
 
+_EFFECTS: Final = frozenset(get_args(FlagKind))
+_TAKES: Final = frozenset(get_args(Takes))
+
+
 def _flag(line: Mapping[str, str]) -> Flag:
-    if line["kind"] not in get_args(FlagKind) or line["takes"] not in get_args(Takes):
+    if line["kind"] not in _EFFECTS or line["takes"] not in _TAKES:
         raise ValueError(f"flag {line['name']}: '{line['kind']}' and '{line['takes']}' are no class and no kind")
     return Flag(**{field: line[column] for field, column in COLUMNS.items()})  # type: ignore[arg-type]  # checked
