@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from simulator.errors import InputError
 
-T = TypeVar("T")
 MAXIMUM_WORK: Final = 50_000_000
 """Most units of work for one file; a unit is about 10 ns of one core, or one byte that is kept."""
 CHARACTER_WORK: Final = 10
@@ -27,8 +26,6 @@ class Budget:
         self.file = file
         self.maximum = maximum
         self.spent = 0
-        self.known: dict[Hashable, Any] = {}
-        """What `once` keeps while the file is read."""
 
 
 _CURRENT: Final[ContextVar[Budget | None]] = ContextVar("budget", default=None)
@@ -44,17 +41,6 @@ def charge(units: int) -> None:
         # The work is not done, so that its units do not count; nothing is left from now on.
         budget.spent = budget.maximum + 1
         raise SpentError(f"{budget.file}: takes more work to read than is allowed; judge the scripts that it starts")
-
-
-def once(key: Hashable, made: Callable[[], T]) -> T:
-    """Return what `made` returns, asked once while a file is being read."""
-    budget = _CURRENT.get()
-    if budget is None:
-        return made()
-    if key not in budget.known:
-        budget.known[key] = made()
-    known: T = budget.known[key]
-    return known
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.budget import charge, once
+from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError, NoRecipeError
 from simulator.frameworks.values import EMPTY, PlainValue, known_value, require_inside, root_of, set_by_user
 from simulator.question.origin import option_for
@@ -115,7 +115,7 @@ def _endings(name: str) -> list[str]:
 
 def read_text(path: Path, *, newlines: bool = False) -> str:
     """Return a file's text; `newlines` keeps carriage returns before line breaks. Raises InputError."""
-    text = once(path, functools.partial(read_limited, path))
+    text = read_limited(path)
     if "\0" in text:
         raise InputError(f"{path}: a binary file, no recipe")
     return text if newlines else text.replace("\r\n", "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -77,21 +77,13 @@ def _idle_words() -> Mapping[str, frozenset[str]]:
 def misspelled(name: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'x'?` for the known name that differs by a slip; empty without one."""
     size = len(name)
-    alike = _of_sizes(known, size) if size <= LONGEST_NAME else []
+    sizes = {other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other)}
+    alike = [word for word in known if len(word) in sizes] if size <= LONGEST_NAME else []
     letters = _letters(name)
     near = [word for word in alike if len(letters ^ _letters(word)) <= _OTHER_LETTERS]
     charge(_LETTERS_WORK * len(alike) + _LIKENESS_WORK * (1 + len(near)))
     close = difflib.get_close_matches(name, near, n=1, cutoff=_CLOSE)
     return f", did you mean '{close[0]}'?" if close else ""
-
-
-def _of_sizes(known: Iterable[str], size: int) -> Sequence[str]:
-    """Return the known names that a name of this size may be a slip of; those of a table are found once."""
-    found = known.of_sizes if isinstance(known, FlagTable) else {}
-    if size not in found:
-        sizes = {other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other)}
-        found[size] = [word for word in known if len(word) in sizes]
-    return found[size]
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -224,31 +216,20 @@ class FlagTable(dict[str, Flag]):
         return {target: tuple(pairs) for target, pairs in pairs_of.items()}
 
     @functools.cached_property
-    def of_sizes(self) -> dict[int, Sequence[str]]:
-        """Names that one of a size may be a slip of, by the size, as far as they were asked for."""
-        return {}
-
-    @functools.cached_property
     def names_meant(self) -> Mapping[str, tuple[str, ...]]:
         """For each flag that is another name of some, those."""
         meant = ((name, tuple(each for each, _ in flag.aliases())) for name, flag in self.items())
         return {name: others for name, others in meant if others}
 
     @functools.cached_property
-    def targets_of(self) -> Mapping[str, frozenset[str]]:
-        """For each flag, the targets that it sets."""
+    def targets_of(self) -> Mapping[str, Collection[str]]:
+        """For each flag, the targets that it sets; for an empty name those that have a value without any."""
         targets: dict[str, set[str]] = {}
         for target, pairs in self.meanings.items():
-            for flag, _ in pairs:
+            for flag, own in pairs:
                 targets.setdefault(flag.name, set()).add(target)
-        return {name: frozenset(each) for name, each in targets.items()}
-
-    @functools.cached_property
-    def targets_otherwise(self) -> frozenset[str]:
-        """Targets that have a value where no flag sets them."""
-        return frozenset(
-            target for target, pairs in self.meanings.items() if any(own.otherwise is not None for _, own in pairs)
-        )
+                targets.setdefault("" if own.otherwise is not None else flag.name, set()).add(target)
+        return targets
 
     @functools.cached_property
     def aliases(self) -> Mapping[str, tuple[tuple[Flag, str], ...]]:

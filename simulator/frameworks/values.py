@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final, Self
 
 from simulator.budget import charge
@@ -115,12 +115,6 @@ class PlainValue:
 
 
 EMPTY: Final = PlainValue()
-
-
-def base_name(path: str) -> str:
-    """Return the last part of a path, as `PurePath.name` does, which takes many times as long."""
-    name = path.rpartition("/")[2]
-    return name if name not in ("", ".") else PurePath(path).name
 
 
 def known_value(text: str, line: int) -> PlainValue:

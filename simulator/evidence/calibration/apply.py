@@ -254,11 +254,7 @@ def _after(parts: Mapping[str, float], run: str, without: tuple[str, ...], learn
     return NextMeasurement(run, NORMAL_90 * math.hypot(*remaining.values()))
 
 
-@lru_cache(maxsize=64)
-def _coefficients(memory: FittedPart | None, time: FittedPart | None, name: str) -> Coefficients:
-    return coefficients_of((memory, time), name)
-
-
+_coefficients = lru_cache(maxsize=64)(coefficients_of)  # of parts, which are compared by identity
 EVEN = 0.5
 """Probability to fit of a need equal to the capacity."""
 _COVERED: tuple[Coverage, ...] = ("measured", "between")
@@ -277,7 +273,7 @@ class Applied(NamedTuple):
 
     def coefficients(self) -> Coefficients:
         """Return the set that the formulas take."""
-        return _coefficients(self.part("memory"), self.part("time"), self.name)
+        return _coefficients((self.part("memory"), self.part("time")), self.name)
 
     @property
     def name(self) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
-from simulator.answers.explain import Change, Explanation, changes_for
+from simulator.answers.explain import Explanation, changes_for
 from simulator.answers.gates import FIRM, CheckOutcome, Gates
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
@@ -370,6 +371,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     if case is None or estimate is None:
         return judged
     _ = estimate.throughput  # worked out here, where a defect of it hides no other file
+    marks = partial(marks_of, case.recipe.file)
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
         """Return a field that is computed when it is read; a defect there hides no verdict."""
@@ -383,14 +385,11 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
         return deferred(computed)
 
-    def changes() -> tuple[Change, ...]:
-        return changes_for(case, estimate, marks_of(case.recipe.file), gates)
-
     return replace(
         judged,
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=advice(lambda: _on_device(case), None),
-        changes=() if judged.passed else advice(changes, tuple[Any, ...]()),
+        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from simulator.frameworks.configuration import filled_keys
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
-from simulator.frameworks.values import base_name, reading_within, require_inside, used_names
+from simulator.frameworks.values import reading_within, require_inside, used_names
 from simulator.question.frameworks.stacks import decided_by, of_code, stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
@@ -334,7 +334,7 @@ def _startable(launches: Sequence[TrainingCommand]) -> list[TrainingCommand]:
 def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator[Recipe]:
     """Yield recipes without a verdict for launches, beside readable ones, that no reader takes."""
     for launch in launches:
-        title = base_name(launch.script.text)
+        title = PurePath(launch.script.text).name
         if launch.launcher != "python" or recognition.names_training(title):
             error, place = _of_no_framework(file, launch), Place(file, max(launch.line, 1))
             rule = "unknown-flag" if isinstance(error, UndecidedError) else "not-modelled"
@@ -352,7 +352,7 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     shown = other_trainer(launch) or shown
     if name := recognition.entry_of(launch):
         return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
-    script = base_name(launch.script.text)
+    script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
     if unknown and (not flags or _ENTRY.fullmatch(script)):
         asks = " ".join(option_for(name[:60]) for name in unknown[:3])
@@ -464,7 +464,7 @@ def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) ->
         form.take_words(arguments, launch, positional)
     nodes, devices = form.cluster(arguments, launch) if form.cluster is not None else cluster_of(launch, arguments)
     run = registry.read_launch(name, form, arguments, launch)
-    title = f"{launch.program} {launch.script.text}" if form.is_named_by_program else base_name(launch.script.text)
+    title = f"{launch.program} {launch.script.text}" if form.is_named_by_program else PurePath(launch.script.text).name
     return dataclasses.replace(run, file=file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
 
 

@@ -24,8 +24,8 @@ from typing import Final, get_args
 
 from simulator.files import read_table
 from simulator.frameworks.arguments import LaunchCommand, LauncherName
-from simulator.frameworks.values import Cause, base_name
-from simulator.recipes.shell.values import Value, hole, joined, text_value
+from simulator.frameworks.values import Cause
+from simulator.recipes.shell.values import Value, base_name, hole, joined, text_value
 
 TABLE: Final = Path(__file__).with_name("starts.csv")
 COLUMNS: Final = ("framework", "version", "document", "file", "digest", "words")

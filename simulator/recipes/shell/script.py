@@ -17,7 +17,7 @@ from typing import Final
 
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
-from simulator.frameworks.values import Cause, TooLargeError, base_name
+from simulator.frameworks.values import Cause, TooLargeError
 from simulator.question.origin import Remark, Severity
 from simulator.recipes.shell import arithmetic
 from simulator.recipes.shell.assignments import NAME, assigned_names
@@ -47,6 +47,7 @@ from simulator.recipes.shell.values import (
     Piece,
     Truth,
     Value,
+    base_name,
     change_files,
     hole,
     joined,

@@ -18,15 +18,7 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.budget import charge
-from simulator.frameworks.values import (
-    LOOK_WORK,
-    MAXIMUM_PIECES,
-    Cause,
-    PlainPiece,
-    PlainValue,
-    TooLargeError,
-    base_name,
-)
+from simulator.frameworks.values import LOOK_WORK, MAXIMUM_PIECES, Cause, PlainPiece, PlainValue, TooLargeError
 
 BLANKS: Final = " \t\n"
 """Characters that separate words unless the script sets IFS."""
@@ -185,9 +177,10 @@ def both(left: Truth, right: Truth) -> Truth:
 # Words.
 
 
-@functools.cache
-def _dividing(separators: str) -> re.Pattern[str]:
-    return re.compile(f"([{separators}]+)")
+def base_name(path: str) -> str:
+    """Return the last part of a path, as `PurePath.name` does, which takes many times as long."""
+    name = path.rpartition("/")[2]
+    return name if name not in ("", ".") else PurePath(path).name
 
 
 def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
@@ -203,18 +196,15 @@ def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
             open_word = open_word or not splits or piece.text != ""
             current.append(piece)
             continue
-        divided = _dividing(BLANKS if piece is BREAK else separators).split(piece.text)
-        if len(divided) == 1 and piece.text:
-            current.append(piece)
-            open_word = True
-            continue
-        for number, part in enumerate(divided):
+        parts = re.split(f"([{BLANKS if piece is BREAK else separators}]+)", piece.text)
+        for number, part in enumerate(parts):
             if number % 2:  # what separates
                 if open_word:
                     words.append(Value(tuple(current)))
                 current, open_word = [], False
             elif part:
-                current.append(Piece(part, piece.line, splits=True, quoted=piece.quoted))
+                whole = len(parts) == 1
+                current.append(piece if whole else Piece(part, piece.line, splits=True, quoted=piece.quoted))
                 open_word = True
     if open_word:
         words.append(Value(tuple(current)))
