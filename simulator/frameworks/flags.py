@@ -107,7 +107,8 @@ FOLDER: Final = Path(__file__).resolve().parent
 OWN_TABLE: Final = "words"
 """File name of a folder's main table, which is called by the folder's name."""
 _OFF: Final = frozenset(["", "0", "false", "no", "off", "none", "null", "disable"])
-_ALIAS: Final = "alias:"
+ALIAS: Final = "alias:"
+"""Beginning of a part of `Flag.sets` that is another flag's name."""
 ANY_TEXT: Final = "*"
 """Key of `Meaning.values` for every text that is not listed."""
 
@@ -165,13 +166,13 @@ class Flag(Record):
     def aliases(self) -> Iterator[tuple[str, str]]:
         """Yield the flags that this is another name of, each with the text after its name."""
         for part in self._parts(alias=True):
-            name, _, text = part.removeprefix(_ALIAS).partition("=")
+            name, _, text = part.removeprefix(ALIAS).partition("=")
             yield name, text
 
     def _parts(self, *, alias: bool) -> Iterator[str]:
         """Yield the parts of `sets`: either the aliases or the targets."""
         parts = (part.strip() for part in self.sets.split(";"))
-        return (part for part in parts if part and part.startswith(_ALIAS) == alias)
+        return (part for part in parts if part and part.startswith(ALIAS) == alias)
 
     def meanings(self) -> Iterator[Meaning]:
         """Yield the targets that the flag sets. Raises ValueError for text that is not a meaning."""
@@ -216,12 +217,6 @@ class FlagTable(dict[str, Flag]):
         return {target: tuple(pairs) for target, pairs in pairs_of.items()}
 
     @functools.cached_property
-    def names_meant(self) -> Mapping[str, tuple[str, ...]]:
-        """For each flag that is another name of some, those."""
-        meant = ((name, tuple(each for each, _ in flag.aliases())) for name, flag in self.items())
-        return {name: others for name, others in meant if others}
-
-    @functools.cached_property
     def targets_of(self) -> Mapping[str, Collection[str]]:
         """For each flag, the targets that it sets; for an empty name those that have a value without any."""
         targets: dict[str, set[str]] = {}
@@ -256,17 +251,13 @@ def table_names() -> tuple[str, ...]:
 @functools.cache
 def table_of(*names: str) -> FlagTable:
     """Return the flags of several tables; a name that more than one has comes from the first."""
+    if len(names) == 1:
+        file = table_file(names[0])
+        return FlagTable({row["name"]: _flag(row) for row in read_table(str(file), file.stem)})
     flags: dict[str, Flag] = {}
     for name in names:
-        flags |= {**_rows(name), **flags}
+        flags |= {**table_of(name), **flags}
     return FlagTable(flags)
-
-
-@functools.cache
-def _rows(name: str) -> Mapping[str, Flag]:
-    """Return the flags of one table."""
-    file = table_file(name)
-    return {row["name"]: _flag(row) for row in read_table(str(file), file.stem)}
 
 
 COLUMNS: Final[Mapping[str, str]] = {
@@ -284,11 +275,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 """Columns of a table by field of `Flag`."""
 
 
-_EFFECTS: Final = frozenset(get_args(FlagKind))
-_TAKES: Final = frozenset(get_args(Takes))
-
-
 def _flag(line: Mapping[str, str]) -> Flag:
-    if line["kind"] not in _EFFECTS or line["takes"] not in _TAKES:
+    if line["kind"] not in get_args(FlagKind) or line["takes"] not in get_args(Takes):
         raise ValueError(f"flag {line['name']}: '{line['kind']}' and '{line['takes']}' are no class and no kind")
     return Flag(**{field: line[column] for field, column in COLUMNS.items()})  # type: ignore[arg-type]  # checked

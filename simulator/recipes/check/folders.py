@@ -15,7 +15,7 @@ from simulator.answers.gates import OUTCOMES
 from simulator.errors import InputError, NoRecipeError
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import MIB
-from simulator.recipes.check.verdict import Changed, ChangeKind, Checked, Stored, figure_ratio
+from simulator.recipes.check.verdict import Changed, ChangeKind, Checked, Stored
 from simulator.recipes.shell.launch import SCRIPTS
 from simulator.records import replace
 
@@ -204,5 +204,4 @@ def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
         return "fixed"
     if old.outcome != new.outcome:
         return "outcome"
-    ratios = (figure_ratio(old.device_bytes, new.device_bytes), figure_ratio(old.step_seconds, new.step_seconds))
-    return "drift" if any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios) else None
+    return "drift" if any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in new.ratios_to(old)) else None

@@ -282,6 +282,12 @@ class Stored(Record, kw_only=True):
     step_seconds: float | None
     """Time of a step."""
 
+    def ratios_to(self, before: Stored) -> tuple[float | None, float | None]:
+        """Return device memory and step time over earlier ones; None where one is missing or zero."""
+        pairs = (before.device_bytes, self.device_bytes), (before.step_seconds, self.step_seconds)
+        memory, time = (new / old if old and new else None for old, new in pairs)
+        return memory, time
+
 
 class Changed(Record, kw_only=True):
     """A recipe whose result has changed."""
@@ -299,25 +305,6 @@ class Changed(Record, kw_only=True):
     def name(self) -> str:
         """File and launch, for display."""
         return f"{self.file} ({self.title})" if self.title else self.file
-
-    @property
-    def memory_ratio(self) -> float | None:
-        """New over old device memory."""
-        return _of_both(self.before, self.after, lambda stored: stored.device_bytes)
-
-    @property
-    def time_ratio(self) -> float | None:
-        """New over old step time."""
-        return _of_both(self.before, self.after, lambda stored: stored.step_seconds)
-
-
-def _of_both(before: Stored | None, after: Stored | None, figure: Callable[[Stored], float | None]) -> float | None:
-    return None if before is None or after is None else figure_ratio(figure(before), figure(after))
-
-
-def figure_ratio(before: float | None, after: float | None) -> float | None:
-    """Return the new over the old figure; None where one is missing or zero."""
-    return after / before if before and after else None
 
 
 class Checks(Tabular, Record, kw_only=True):
