@@ -178,8 +178,7 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
     kinds, group = priced.pricing.scenario.kinds_of_device, memory.contents.group[memory.contents.kind]
 
     def on_worst(figure: Any) -> NDArray[Any]:
-        whole = figure if np.shape(figure) == memory.device.shape else np.broadcast_to(figure, memory.device.shape)
-        return whole[binding, np.arange(len(binding))]
+        return np.broadcast_to(figure, memory.device.shape)[binding, np.arange(len(binding))]
 
     figures = (memory.device, memory.reserved, memory.allocated, memory.moment)
     of_worst = zip(binding.tolist(), *(on_worst(figure).tolist() for figure in figures), strict=True)

@@ -119,8 +119,7 @@ class MemoryByStage(Bare):
 
     def _at_peak(self, values: list[StageArray | float]) -> StageArray:
         """Return what each rank has at the moment of its peak, of values by moment."""
-        peak = np.empty(self.allocated.shape)
-        peak[...] = values[0]
+        peak = np.array(np.broadcast_to(values[0], self.allocated.shape))
         for index, value in enumerate(values[1:], start=1):
             if value is not values[0]:
                 np.copyto(peak, value, where=self.moment == index)
