@@ -33,7 +33,8 @@ def read_table(beside: str, table: str) -> list[dict[str, str]]:
     """Return the rows of `table`.csv in the folder of the module file `beside`."""
     file = os.path.join(os.path.dirname(beside), f"{table}.csv")  # noqa: PTH118, PTH120  start-up time of --help
     with open(file, newline="", encoding="utf-8") as stream:  # noqa: PTH123  likewise
-        return list(csv.DictReader(stream))
+        names, *rows = filter(None, csv.reader(stream))
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def data_folder(folder: str) -> Path:

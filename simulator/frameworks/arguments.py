@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
-from simulator.frameworks.flags import Flag, FlagTable, is_harmless, is_irrelevant, misspelled, plain
+from simulator.frameworks.flags import ALIAS, Flag, FlagTable, is_harmless, is_irrelevant, misspelled, plain
 from simulator.frameworks.values import Cause, PlainValue, known_value
 from simulator.question.origin import Bound, Place, RecipeFlag, Remark, Severity, Unknown
 from simulator.question.recipe import Recipe
@@ -108,7 +108,8 @@ class Argument:
     @property
     def value_place(self) -> Place:
         """Place that sets the value."""
-        return Place(self.place.file, self.value_line)
+        line = self.value_line
+        return self.place if line == self.place.line else Place(self.place.file, line)
 
     @property
     def value_line(self) -> int:
@@ -245,7 +246,8 @@ class Arguments:
     def mentioned(self) -> set[str]:
         """Return the names of flags that are set on some path, and those that they are aliases of."""
         names = {*(name for name, entries in self.entries.items() if entries), *self.maybe}
-        return names.union(*[(each for each, _ in self.table[name].aliases()) for name in names if name in self.table])
+        others = (flag for name in names if (flag := self.table.get(name)) is not None and ALIAS in flag.sets)
+        return names.union(each for flag in others for each, _ in flag.aliases())
 
     def has(self, *names: str) -> bool:
         """Whether a flag is set."""

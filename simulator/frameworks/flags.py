@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -107,7 +107,8 @@ FOLDER: Final = Path(__file__).resolve().parent
 OWN_TABLE: Final = "words"
 """File name of a folder's main table, which is called by the folder's name."""
 _OFF: Final = frozenset(["", "0", "false", "no", "off", "none", "null", "disable"])
-_ALIAS: Final = "alias:"
+ALIAS: Final = "alias:"
+"""Beginning of a part of `Flag.sets` that is another flag's name."""
 ANY_TEXT: Final = "*"
 """Key of `Meaning.values` for every text that is not listed."""
 
@@ -165,13 +166,13 @@ class Flag(Record):
     def aliases(self) -> Iterator[tuple[str, str]]:
         """Yield the flags that this is another name of, each with the text after its name."""
         for part in self._parts(alias=True):
-            name, _, text = part.removeprefix(_ALIAS).partition("=")
+            name, _, text = part.removeprefix(ALIAS).partition("=")
             yield name, text
 
     def _parts(self, *, alias: bool) -> Iterator[str]:
         """Yield the parts of `sets`: either the aliases or the targets."""
         parts = (part.strip() for part in self.sets.split(";"))
-        return (part for part in parts if part and part.startswith(_ALIAS) == alias)
+        return (part for part in parts if part and part.startswith(ALIAS) == alias)
 
     def meanings(self) -> Iterator[Meaning]:
         """Yield the targets that the flag sets. Raises ValueError for text that is not a meaning."""
@@ -216,6 +217,16 @@ class FlagTable(dict[str, Flag]):
         return {target: tuple(pairs) for target, pairs in pairs_of.items()}
 
     @functools.cached_property
+    def targets_of(self) -> Mapping[str, Collection[str]]:
+        """For each flag, the targets that it sets; for an empty name those that have a value without any."""
+        targets: dict[str, set[str]] = {}
+        for target, pairs in self.meanings.items():
+            for flag, own in pairs:
+                targets.setdefault(flag.name, set()).add(target)
+                targets.setdefault("" if own.otherwise is not None else flag.name, set()).add(target)
+        return targets
+
+    @functools.cached_property
     def aliases(self) -> Mapping[str, tuple[tuple[Flag, str], ...]]:
         """For each flag its other names, each with the text after the flag's name in that row."""
         pairs_of: dict[str, list[tuple[Flag, str]]] = {}
@@ -240,11 +251,12 @@ def table_names() -> tuple[str, ...]:
 @functools.cache
 def table_of(*names: str) -> FlagTable:
     """Return the flags of several tables; a name that more than one has comes from the first."""
+    if len(names) == 1:
+        file = table_file(names[0])
+        return FlagTable({row["name"]: _flag(row) for row in read_table(str(file), file.stem)})
     flags: dict[str, Flag] = {}
     for name in names:
-        for line in read_table(str(table_file(name)), table_file(name).stem):
-            flag = _flag(line)
-            flags.setdefault(flag.name, flag)
+        flags |= {**table_of(name), **flags}
     return FlagTable(flags)
 
 

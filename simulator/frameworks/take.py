@@ -28,8 +28,10 @@ _SWITCHES: Final = {switch.name: switch for switch in switches()}
 def take(arguments: Arguments) -> Targets:
     """Return the values that a run's words set. Raises InputError for text that its setting does not allow."""
     targets: Targets = {}
-    names = arguments.mentioned()
-    for target, pairs in arguments.table.meanings.items():
+    names, table = arguments.mentioned(), arguments.table
+    asked = {target for name in ("", *names) for target in table.targets_of.get(name, ())}
+    for target in filter(asked.__contains__, table.meanings):
+        pairs = table.meanings[target]
         meaning = pairs[0][1]
         said = [(flag, own) for flag, own in pairs if flag.name in names]
         value = next((x for flag, own in said if (x := _value(arguments, flag, own)) is not None), None)

@@ -83,15 +83,19 @@ class PlainValue:
     @property
     def known(self) -> bool:
         """Whether all of the text is known before the run."""
+        if len(self.pieces) == 1:
+            return not self.pieces[0].causes
         charge(LOOK_WORK * len(self.pieces))
         return not any(piece.causes for piece in self.pieces)
 
     @property
     def causes(self) -> frozenset[Cause]:
         """What the unknown pieces depend on."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].causes
         every = [piece.causes for piece in self.pieces]
         charge(LOOK_WORK * (len(every) + sum(map(len, every))))
-        return every[0] if len(every) == 1 else frozenset().union(*every)
+        return frozenset().union(*every)
 
     @property
     def line(self) -> int:

@@ -254,6 +254,7 @@ def _after(parts: Mapping[str, float], run: str, without: tuple[str, ...], learn
     return NextMeasurement(run, NORMAL_90 * math.hypot(*remaining.values()))
 
 
+_coefficients = lru_cache(maxsize=64)(coefficients_of)  # of parts, which are compared by identity
 EVEN = 0.5
 """Probability to fit of a need equal to the capacity."""
 _COVERED: tuple[Coverage, ...] = ("measured", "between")
@@ -272,7 +273,7 @@ class Applied(NamedTuple):
 
     def coefficients(self) -> Coefficients:
         """Return the set that the formulas take."""
-        return coefficients_of(map(self.part, KINDS), self.name)
+        return _coefficients((self.part("memory"), self.part("time")), self.name)
 
     @property
     def name(self) -> str:
@@ -449,16 +450,15 @@ def with_calibration(
     result, notes = estimate, list[Callable[[], list[str]]]()
     words: list[RangeWords] = []
     ranges: dict[CoefficientKind, _Range] = {}
-    for kind in KINDS:
+    places = {kind: _words_of(of, kind, scenario)(estimate.layout) for kind in KINDS if (of := used.calibration(kind))}
+    for kind, where in places.items():
         calibration, part = used.calibration(kind), used.part(kind)
         if calibration is None or part is None:
             continue
-        where = _words_of(calibration, kind, scenario)(estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
         of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
-            beside = where if used.time is None else _words_of(used.time, "time", scenario)(estimate.layout)
-            surest = _surest(where, beside)
+            surest = _surest(where, places.get("time", where))
             result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
         else:
             result = replace(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))

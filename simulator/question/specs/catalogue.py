@@ -32,7 +32,7 @@ from simulator.question.specs.names import (
 from simulator.question.specs.vision import encoder_of
 from simulator.records import replace
 
-_shipped = lru_cache(maxsize=128)(shipped)  # one object for all questions: derived values are cached by it
+_shipped = lru_cache(maxsize=512)(shipped)  # more than ship: one object for all questions
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
 _COMMON: Final = late_pattern(

@@ -204,5 +204,4 @@ def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
         return "fixed"
     if old.outcome != new.outcome:
         return "outcome"
-    ratios = new.over(old)
-    return "drift" if any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios) else None
+    return "drift" if any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in new.ratios_to(old)) else None

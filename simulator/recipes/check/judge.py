@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -213,38 +214,26 @@ def check_recipe(
         options = options.changed(recipe.origin("hardware"), hardware=recipe.hardware)
     judged = _judged_alone(recipe, options, gates)
     if judged.outcome == "cannot_tell":
-        anyway = of_any_stage(
-            recipe, options, reread, lambda other, with_options: _judged_alone(other, with_options, gates)
-        )
+        anyway = of_any_stage(recipe, options, reread, lambda other, asked: _judged_alone(other, asked, gates))
         judged = judged if anyway is None else replace(anyway, remarks=_ordered(anyway.remarks))
     if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)
     missing = unstated(recipe, options, reread)
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, options)
-    bound: str | None = None
+    elsewhere = ""
     for option, other in other_machines(recipe, options, missing, devices) if missing else ():
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
-            return _elsewhere(judged, recipe, nodes_remark(f"with {option} it passes", _on(devices, judged), missing))
-        if (
-            bound is None
-            and judged.outcome in FIRM
-            and _is_bound(on_other, BOUND_DECIDES, LONGEST, UNDECIDED, WEIGHT_CACHE)
-        ):
-            bound = f"with {option} {_failure(on_other)}"
-    if bound is not None:
-        return _elsewhere(judged, recipe, nodes_remark(bound, _on(devices, judged), missing))
-    return _advised(judged, gates)
-
-
-def _elsewhere(judged: Checked, recipe: Recipe, remark: Remark) -> Checked:
-    """Return the answer for a recipe whose verdict depends on unstated machines."""
+            elsewhere = f"with {option} it passes"
+            break
+        open_rules = (BOUND_DECIDES, LONGEST, UNDECIDED, WEIGHT_CACHE)
+        if not elsewhere and judged.outcome in FIRM and _is_bound(on_other, *open_rules):
+            elsewhere = f"with {option} {_failure(on_other)}"
+    if not elsewhere:
+        return _advised(judged, gates)
+    here = f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
     remarks = judged.case.remarks if judged.case else recipe.remarks
-    return _blocked(recipe, (remark,), remarks)
-
-
-def _on(devices: int, judged: Checked) -> str:
-    return f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
+    return _blocked(recipe, (nodes_remark(elsewhere, here, missing),), remarks)
 
 
 def _is_bound(judged: Checked, *allowed: str) -> bool:
@@ -372,7 +361,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     if case is None or estimate is None:
         return judged
     _ = estimate.throughput  # worked out here, where a defect of it hides no other file
-    marks = marks_of(case.recipe.file)
+    marks = partial(marks_of, case.recipe.file)
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
         """Return a field that is computed when it is read; a defect there hides no verdict."""
@@ -390,7 +379,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
         judged,
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=advice(lambda: _on_device(case), None),
-        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks, gates), tuple[Any, ...]()),
+        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
 

@@ -251,13 +251,8 @@ class Reading(Record, kw_only=True):
 
     def with_words(self, words: OwnWords, root: Path) -> Reading:
         """Return the reading of a file of which its repository says some words; the user's own beat them."""
-        return replace(
-            self,
-            root=root,
-            options=self.options.over(words.question),
-            settings={**words.settings, **self.settings},
-            trainers=words.trainers,
-        )
+        options, settings = self.options.over(words.question), {**words.settings, **self.settings}
+        return replace(self, root=root, options=options, settings=settings, trainers=words.trainers)
 
     def recipes(
         self, file: str, more: Mapping[str, str] = NOTHING, machines: Question | None = None

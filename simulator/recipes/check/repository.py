@@ -265,7 +265,8 @@ class Repository(Record):
         ignored: dict[str, tuple[str, Place]] = {}
         if settings is not None:
             name = path.relative_to(settings.folder).as_posix()
-            parts = [((), settings.content), *_matching(settings.content.files, name)]
+            matching = {each: part for each, part in settings.content.files.items() if _matches(name, each)}
+            parts = [((), settings.content), *((("files", each), part) for each, part in matching.items())]
             for key, part in parts:
                 values_of_run |= {each: as_text(value) for each, value in part.set.items() if value is not None}
                 ignored |= {each: (why, settings.place(*key, "ignore", each)) for each, why in part.ignore.items()}
@@ -356,10 +357,6 @@ def _matches(name: str, pattern: str) -> bool:
     """Whether a pattern is of a file or of a folder above it."""
     pattern = pattern.rstrip("/")
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
-
-
-def _matching(files: Mapping[str, FileSettings], name: str) -> Iterator[tuple[tuple[str, ...], FileSettings]]:
-    return ((("files", pattern), part) for pattern, part in files.items() if _matches(name, pattern))
 
 
 def _stated(

@@ -282,9 +282,11 @@ class Stored(Record, kw_only=True):
     step_seconds: float | None
     """Time of a step."""
 
-    def over(self, old: Stored) -> tuple[float | None, float | None]:
-        """Return device memory and step time over those of an earlier result."""
-        return figure_ratio(old.device_bytes, self.device_bytes), figure_ratio(old.step_seconds, self.step_seconds)
+    def ratios_to(self, before: Stored) -> tuple[float | None, float | None]:
+        """Return device memory and step time over earlier ones; None where one is missing or zero."""
+        pairs = (before.device_bytes, self.device_bytes), (before.step_seconds, self.step_seconds)
+        memory, time = (new / old if old and new else None for old, new in pairs)
+        return memory, time
 
 
 class Changed(Record, kw_only=True):
@@ -303,11 +305,6 @@ class Changed(Record, kw_only=True):
     def name(self) -> str:
         """File and launch, for display."""
         return f"{self.file} ({self.title})" if self.title else self.file
-
-
-def figure_ratio(before: float | None, after: float | None) -> float | None:
-    """Return the new over the old figure; None where one is missing or zero."""
-    return after / before if before and after else None
 
 
 class Checks(Tabular, Record, kw_only=True):

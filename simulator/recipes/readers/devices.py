@@ -83,9 +83,9 @@ def _written(text: str) -> tuple[_Named, Sequence[_Said], _Named]:
 
 def _pairs(text: str) -> Iterator[_Said]:
     """Yield the pairs of a file's lines that keys of clusters and options of schedulers may be, comments left out."""
-    for number, line in enumerate(text.split("\n"), 1):
-        charge(_LINE_WORK)
-        directive = _DIRECTIVE.match(line)
+    charge(_LINE_WORK * len(lines := text.split("\n")))
+    for number, line in enumerate(lines, 1):
+        directive = _DIRECTIVE.match(line) if line.startswith("#") else None
         words = line[directive.end() :] if directive else line
         words = _COMMENT.sub("", words) if "#" in words or "//" in words else words
         for pair in _PAIR.finditer(words) if len(line) <= _LONGEST else ():

@@ -205,9 +205,10 @@ def _network(*kinds: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![a-z])(?:{'|'.join(each for kind in kinds for each in _networks()[kind])})(?![a-z])")
 
 
-@functools.cache
-def _naming() -> re.Pattern[str]:
-    return re.compile("|".join(_networks()["naming"]))
+@functools.lru_cache(maxsize=8192)
+def _names_network(name: str) -> bool:
+    """Whether the value of a flag or key may name the network."""
+    return re.fullmatch("|".join(_networks()["naming"]), name) is not None
 
 
 _LONGEST: Final = 100  # most characters examined at the end of a key
@@ -219,9 +220,9 @@ def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
     if "encoder" in recipe.model_fields or (recipe.model is not None and vision_name(recipe.model)[0] is not None):
         return recipe
-    named = ((name, key) for key in keys if key.values and _naming().fullmatch((name := key.dotted)[-_LONGEST:]))
+    named = ((name, key) for key in keys if key.values and _names_network((name := key.dotted)[-_LONGEST:]))
     texts = [(name, key.values[0].text, Place(key.file or recipe.file, key.line)) for name, key in named]
-    own = (flag for flag in recipe.flags if _naming().fullmatch(flag.name[-_LONGEST:]))
+    own = (flag for flag in recipe.flags if _names_network(flag.name[-_LONGEST:]))
     texts += [(flag.name, flag.text, flag.place) for flag in own]
     entries: list[tuple[str, Place | None]] = [
         (text, place) for name, text, place in texts if name.endswith("entrypoint")

@@ -25,7 +25,7 @@ from typing import Final, get_args
 from simulator.files import read_table
 from simulator.frameworks.arguments import LaunchCommand, LauncherName
 from simulator.frameworks.values import Cause
-from simulator.recipes.shell.values import Value, hole, joined, text_value
+from simulator.recipes.shell.values import Value, base_name, hole, joined, text_value
 
 TABLE: Final = Path(__file__).with_name("starts.csv")
 COLUMNS: Final = ("framework", "version", "document", "file", "digest", "words")
@@ -71,7 +71,7 @@ def start_of(file: str, text: str) -> DocumentedStart | None:
     Where several folders of the framework have the same file, the folder's name decides; None where it does not and
     their starts differ.
     """
-    named = _starts().get(PurePath(file).name, ())
+    named = _starts().get(base_name(file), ())
     same = [start for start in named if start.digest == digest(text)] if named else []
     starts = [start for start in same if PurePath(start.file).parts[-2:] == PurePath(file).parts[-2:]] or same
     return starts[0] if starts and all(start.words == starts[0].words for start in starts) else None
@@ -85,7 +85,7 @@ def _starts() -> Mapping[str, Sequence[DocumentedStart]]:
     starts: dict[str, list[DocumentedStart]] = {}
     for name, version, page, file, mark, words in rows:
         start = DocumentedStart(name, version, page, file, mark, [word.replace("''", "") for word in words.split()])
-        starts.setdefault(PurePath(start.file).name, []).append(start)
+        starts.setdefault(base_name(start.file), []).append(start)
     return starts
 
 
@@ -175,7 +175,7 @@ def parameters(text: str) -> int:
 def _lines(text: str, file: str) -> Iterator[tuple[int, DocumentedStart | None, list[str]]]:
     """Yield each example's line, its document unless it is a comment, and its arguments."""
     for match in _LINE.finditer(text):
-        if PurePath(match[1]).name == PurePath(file).name:
+        if base_name(match[1]) == base_name(file):
             yield text.count("\n", 0, match.start()) + 1, None, match[2].split()
     start = start_of(file, text)
     if start is not None:
@@ -221,7 +221,7 @@ def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: i
     """Return the launch that a command is; None for other commands."""
     for start in _programs(argv):
         launch = _launch(argv, start, environment, line)
-        if launch is not None and PurePath(launch.script.text).name in _SUBMITTERS:
+        if launch is not None and base_name(launch.script.text) in _SUBMITTERS:
             return _submitted(launch, environment) or launch
         if launch is not None:
             in_front = _causes(argv, range(start))
@@ -257,7 +257,7 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
     """Return the launch of the program at an index; None without one."""
     if _is_script(argv[start]):
         return TrainingCommand("python", "", line, argv[start], tuple(argv[start + 1 :]), {}, environment)
-    program = PurePath(argv[start].text).name
+    program = base_name(argv[start].text)
     rest = list(argv[start + 1 :])
     if _PYTHON.fullmatch(program):
         # Return the words behind `python` without its options that take a value, `-X dev` and `-W ignore`.
@@ -297,7 +297,7 @@ def _programs(argv: Sequence[Value]) -> Iterator[int]:
     """Yield the indices of possible launching programs, after `nohup`, `srun -N 4`, `env A=B` and unknown words."""
     wrapped = False
     for number, value in enumerate(argv[:FARTHEST]):
-        name = PurePath(value.text).name
+        name = base_name(value.text)
         module = argv[2].text if number == 0 and len(argv) > 2 and argv[1].text == "-m" else ""
         starts_module = module != "" and (not value.known or module in _MODULES)
         if name in _PROGRAMS or _PYTHON.fullmatch(name) or _is_script(value) or starts_module:
@@ -403,11 +403,11 @@ _VARIABLES: Final = {
 
 def shell_text(argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
     """Return the text that a command such as `srun … bash -c TEXT` passes to a shell, and its parameters; or None."""
-    first = PurePath(argv[0].text).name
+    first = base_name(argv[0].text)
     for number, value in enumerate(argv[:FARTHEST]):
         if value.known and value.text.startswith("--wrap="):
             return value.after(len("--wrap=")), ()
-        if PurePath(value.text).name in SHELLS:
+        if base_name(value.text) in SHELLS:
             place = number + 1
             while place < len(argv) - 1 and argv[place].known and argv[place].text.startswith("-"):
                 if re.fullmatch(r"-[a-z]*c", argv[place].text):
@@ -430,7 +430,7 @@ def _remote(words: Sequence[Value]) -> Value | None:
 def process_counts(argv: Sequence[Value]) -> dict[str, Value]:
     """Return the processes that `srun` or `mpirun` starts, as far as its options state; empty for other commands."""
     for number, value in enumerate(argv[:FARTHEST]):
-        name = PurePath(value.text).name
+        name = base_name(value.text)
         if name in STARTERS:
             return {"starter": value} | _counts(argv[number + 1 :], _SRUN if name == "srun" else _MPIRUN)
         if name not in WRAPPERS and not value.text.startswith("-"):
@@ -440,7 +440,7 @@ def process_counts(argv: Sequence[Value]) -> dict[str, Value]:
 
 def started_by(launch: TrainingCommand) -> dict[str, Value]:
     """Return the processes of `torchrun --no-python bash FILE`, as of `process_counts`; empty for other launches."""
-    name = PurePath(launch.script.text).name
+    name = base_name(launch.script.text)
     if launch.launcher != "torch" or "no_python" not in launch.options or name not in SHELLS:
         return {}
     nodes = launch.options.get("nnodes", text_value("1", launch.line))
@@ -460,7 +460,7 @@ def _counts(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
             options[option] = word.after(len(name) + 1)
         elif option and number + 1 < len(words):
             options[option] = words[number + 1]
-        if PurePath(word.text).name in SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", PurePath(word.text).name):
+        if base_name(word.text) in SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", base_name(word.text)):
             break
     ratio = re.fullmatch(r"ppr:(\d+):node.*", options.pop("map", text_value("", 0)).text)
     if ratio:
@@ -539,7 +539,7 @@ def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], 
     what `docker`, `ssh` or `sudo` may keep away.
     """
     words = list(takewhile(_is_in_front, argv[:FARTHEST]))
-    names = {PurePath(word.text).name for word in words}
+    names = {base_name(word.text) for word in words}
     texts = [word.text for word in words]
     passed = {part for text in texts for part in re.split("[,=]", text)}
     apart = bool(names & _APART) or ("--export" in passed and "ALL" not in passed)
@@ -560,5 +560,5 @@ def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], 
 
 def _is_in_front(word: Value) -> bool:
     """Whether a word may stand in front of a program."""
-    name = PurePath(word.text).name
+    name = base_name(word.text)
     return name not in SHELLS and (word.text[:1] == "-" or "=" in word.text or _PROGRAM.fullmatch(name) is None)

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, zip_longest
-from pathlib import PurePath
 from typing import Final
 
 from simulator.budget import charge
@@ -48,6 +47,7 @@ from simulator.recipes.shell.values import (
     Piece,
     Truth,
     Value,
+    base_name,
     change_files,
     hole,
     joined,
@@ -131,7 +131,7 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
         text, parameters = inner
         follow: Callable[[], Truth | None] = partial(walk.apart, partial(_shell, walk, text, parameters, line))
     elif place < len(argv):
-        if PurePath(argv[0].text).name == "sbatch" and (job := machine.text_of(argv[place], line)) is not None:
+        if base_name(argv[0].text) == "sbatch" and (job := machine.text_of(argv[place], line)) is not None:
             new |= submitted_variables(argv[:place], job.text)
         follow = partial(_start, walk, argv[place:], line)
     else:
@@ -188,7 +188,7 @@ def _started_script(argv: Sequence[Value]) -> int:
     for number, value in enumerate(argv[:FARTHEST]):
         if _SCRIPT_NAME.fullmatch(_shown_name(value)) and (number == 0 or wrapped):
             return number
-        wrapped = wrapped or PurePath(value.text).name in WRAPPERS | SHELLS | QUEUES
+        wrapped = wrapped or base_name(value.text) in WRAPPERS | SHELLS | QUEUES
         if not wrapped:
             break
     return len(argv)
@@ -196,10 +196,10 @@ def _started_script(argv: Sequence[Value]) -> int:
 
 def _note_unread_starter(machine: Machine, argv: Sequence[Value], line: int) -> None:
     """Note a script that a command starts of which nobody knows what it does with it: `jsrun -n 4 bash FILE`."""
-    starts = PurePath(argv[0].text).name in _OTHER_STARTERS
+    starts = base_name(argv[0].text) in _OTHER_STARTERS
     for before, word in pairwise(argv[:FARTHEST]):
         name = _shown_name(word)
-        if _SCRIPT_NAME.fullmatch(name) and (starts or before.text == "--" or PurePath(before.text).name in SHELLS):
+        if _SCRIPT_NAME.fullmatch(name) and (starts or before.text == "--" or base_name(before.text) in SHELLS):
             text = machine.text_of(word, line)
             other = NotFollowed(line, "by a command that is not read", "" if text is None else text.text)
             machine.not_followed.setdefault(name, other)
@@ -263,7 +263,7 @@ def _include(walk: Walk, argv: Sequence[Value], line: int) -> Truth:
 def _shown_name(target: Value) -> str:
     """Return the last part of a file's path, with `${NAME}` for unknown parts."""
     shown = "".join(piece.text if piece.known else _VARIABLE.sub(r"${\1}", piece.text) for piece in target.pieces)
-    return PurePath(shown).name[:80]
+    return base_name(shown)[:80]
 
 
 # Built-ins that set variables, parameters and flow.

@@ -115,18 +115,20 @@ class Source:
 
     def pieces(self, start: int, end: int, *, quoted: bool = False) -> list[Piece]:
         """Return the text between two bytes as pieces, one per line and per hole."""
-        charge(end - start)
         pieces_of_text: list[Piece] = []
+        charge(2 * (end - start))
         while start < end:
             place = bisect.bisect_right(self._starts, start)
             stop = min(end, self._starts[place]) if place < len(self._starts) else end
-            pieces_of_text += self._line_pieces(self.text(start, stop), self._lines[place - 1], quoted=quoted)
+            text, line = self.data[start:stop].decode("utf-8", "replace"), self._lines[place - 1]
+            if self._holes:
+                pieces_of_text += self._line_pieces(text, line, quoted=quoted)
+            else:
+                pieces_of_text.append(Piece(text, line, quoted=quoted))
             start = stop
         return pieces_of_text
 
     def _line_pieces(self, text: str, line: int, *, quoted: bool) -> list[Piece]:
-        if not self._holes:
-            return [Piece(text, line, quoted=quoted)] if text else []
         parts = []
         for number, part in enumerate(HOLES.split(text)):
             if number % 2:

@@ -11,7 +11,6 @@ whether blanks in it separate words, as in `$LIST` outside of quotes, and what a
 from __future__ import annotations
 
 import functools
-import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,14 +50,15 @@ class Value(PlainValue):
 
     def inserted(self, *, quoted: bool, is_item: bool = False) -> Value:
         """Return the value as an expansion inserts it, inside or outside quotes; an item of a list stays open."""
-        pieces = []
+        pieces, is_same = [], True
         for piece in self.pieces:
-            splits = not quoted or (is_item and piece.splits and not piece.known)
+            splits = not quoted or (is_item and piece.splits and bool(piece.causes))
             if piece.splits != splits or piece.quoted != quoted:  # `dataclasses.replace` takes three times as long
                 rest = piece.outside, piece.filled, piece.alternatives
                 piece = Piece(piece.text, piece.line, piece.causes, splits, quoted, *rest)  # noqa: PLW2901
+                is_same = False
             pieces.append(piece)
-        return self if all(map(operator.is_, pieces, self.pieces)) else Value(tuple(pieces))
+        return self if is_same else Value(tuple(pieces))
 
     @property
     def open(self) -> bool:
@@ -177,6 +177,12 @@ def both(left: Truth, right: Truth) -> Truth:
 # Words.
 
 
+def base_name(path: str) -> str:
+    """Return the last part of a path, as `PurePath.name` does, which takes many times as long."""
+    name = path.rpartition("/")[2]
+    return name if name not in ("", ".") else PurePath(path).name
+
+
 def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
     """Return the words of a value, between blanks that separate; a quoted part makes a word even if it is empty."""
     if not any(piece is BREAK or (piece.splits and not piece.causes) for piece in value.pieces):
@@ -190,13 +196,15 @@ def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
             open_word = open_word or not splits or piece.text != ""
             current.append(piece)
             continue
-        for number, part in enumerate(re.split(f"([{BLANKS if piece is BREAK else separators}]+)", piece.text)):
+        parts = re.split(f"([{BLANKS if piece is BREAK else separators}]+)", piece.text)
+        for number, part in enumerate(parts):
             if number % 2:  # what separates
                 if open_word:
                     words.append(Value(tuple(current)))
                 current, open_word = [], False
             elif part:
-                current.append(Piece(part, piece.line, splits=True, quoted=piece.quoted))
+                whole = len(parts) == 1
+                current.append(piece if whole else Piece(part, piece.line, splits=True, quoted=piece.quoted))
                 open_word = True
     if open_word:
         words.append(Value(tuple(current)))
@@ -401,7 +409,7 @@ def change_files(files: Files, argv: Sequence[Value], line: int, stdin: Value | 
     `cp a.json b.json` may change `b.json`, `rm -rf out` all below `out`, `tar xf …` any file, `python gen.py x.yaml`
     the file that it names; `stdin` is the text of a program that is read from there.
     """
-    program, texts = PurePath(argv[0].text).name, [word.text for word in argv[1:]]
+    program, texts = base_name(argv[0].text), [word.text for word in argv[1:]]
     charge(10 * sum(map(len, texts)))
     flags = [text for text in texts if text[:1] == "-"]
     named = [text for text in texts if text[:1] not in ("-", "")]

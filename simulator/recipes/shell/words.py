@@ -160,7 +160,7 @@ class Words:
 
     def _literal(self, start: int, end: int, *, quoted: bool) -> list[Piece]:
         pieces = self._source.pieces(start, end, quoted=quoted)
-        if not any("\\" in piece.text for piece in pieces):
+        if b"\\" not in self._source.data[start:end]:
             return pieces
         parts = (_unescaped(piece, quoted=quoted) if piece.known else (piece,) for piece in pieces)
         return [part for several in parts for part in several]

@@ -302,7 +302,7 @@ def changed_line(change: Changed) -> str:
     text = f"{say.words(change.kind)}: {change.name}: {say.words(before.outcome)}"
     if before.outcome != after.outcome:
         text += f" -> {say.words(after.outcome)}"
-    for label, ratio in zip(("memory", "step time"), after.over(before), strict=True):
+    for label, ratio in zip(("memory", "step time"), after.ratios_to(before), strict=True):
         if ratio is not None and abs(ratio - 1) >= 5e-4:
             text += f", {label} {100 * (ratio - 1):+.1f} %"
     return text
