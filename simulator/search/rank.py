@@ -29,7 +29,7 @@ from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
 _SHARE = 1000  # units in which one share of the work is counted
-_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter a shortlist together, and that are judged together
+_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter a shortlist together, and that are first judged together
 MOST_RISKY = 3
 """Number of risky layouts in a result."""
 _FEW = 512  # largest block that is timed whole rather than in part
@@ -158,15 +158,17 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     """Enter the layouts that fit with the requested probability; return others that would have entered.
 
     Only entering layouts are offered, the best first and some at a time, as each entry leaves less to offer. Those of
-    several lots are judged together: many take little longer than a few.
+    several lots are judged together, more each time: many take little longer than a few.
     """
     refused = [np.empty(0, dtype=np.intp)]
     left, judged, likely = np.flatnonzero(where), np.zeros(len(where), dtype=np.bool_), where.copy()
+    ahead = _JUDGED_AT_ONCE if shortlist.limit > 1 else _OFFERED_AT_ONCE
     while len(left := shortlist.entering(priced, left)):
         lot, left = left[:_OFFERED_AT_ONCE], left[_OFFERED_AT_ONCE:]
         if not judged[lot].all():
-            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)])) if shortlist.limit > 1 else lot
+            unknown = np.concatenate((lot, left))[:ahead]
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
+            ahead *= 3
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
@@ -199,10 +201,14 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
         return np.asarray(likely_to_fit(query, sized, np.arange(len(sized.pricing))) & (sized.verdict == FITS))
 
     for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block[1]))):
-        left = np.arange(len(pricing))
+        left, ends = shortlist.below_bar(pricing.block, seconds, np.arange(len(pricing))), np.zeros(len(pricing))
+        ends[left] = _ends_below(pricing.take(left), shortlist.bar)
+        left = left[ends[left] > 1.0]
+        if len(left) > _OFFERED_AT_ONCE:  # most fail with as many as leave them under the bar
+            left = left[passes(size(_with_layers(pricing.take(left), ends[left] - 1.0)))]
         while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_OFFERED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
-            more = raised(pricing.take(lot), passes)
+            more = raised(pricing.take(lot), passes, ends[lot])
             allowed = None if more is None else lawful(query.space, more.pricing)[0]
             if more is not None and allowed is not None and len(allowed):
                 priced = timed(more) if allowed is more.pricing else price(allowed)
@@ -277,11 +283,15 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
     if not nearest.entries:
         nearest = Shortlist(query, 1, by="device_bytes")
         usable_bytes = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
-        for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=_divides, fullest=True):
-            allowed = lawful(query.space, pricing)[0]
-            smaller = allowed.take(_least_share(allowed) * usable_bytes < nearest.bar) if len(allowed) else allowed
-            if len(smaller):
-                nearest.offer(size(smaller), np.arange(len(smaller)))
+
+        def smaller(pricing: Pricing) -> Mask:
+            divide = _divides(pricing)
+            divide[divide] = _least_share(pricing.take(divide)) * usable_bytes < nearest.bar
+            return divide
+
+        for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=smaller, fullest=True):
+            if len(allowed := lawful(query.space, pricing)[0]):
+                nearest.offer(size(allowed), np.arange(len(allowed)))
     return next(iter(nearest.layouts), None)
 
 
@@ -492,6 +502,7 @@ def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, M
 
 
 _PRICED_AT_ONCE = 256  # largest block that takes about as long to price as one layout
+_BOUNDED_AT_ONCE = 4096  # largest block whose shortest steps take about twice as long as that of one layout
 _SIZED_AT_ONCE = 1024  # largest block whose memory takes about twice as long as that of one layout
 PassesLimit = Callable[[Sized], Mask]
 """Predicate of a block: which layouts have enough memory. True for more recomputed layers if true for fewer."""
@@ -516,32 +527,33 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
         kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
         wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
     pricing = pricing.take(wanted)
-    if below < np.inf and len(pricing):
-        pricing = _fitting_below(pricing, below)
+    ends = _ends_below(pricing, below)
     low = np.full(len(pricing), -1.0)
-    return _fewest(pricing, low, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
+    return _fewest(pricing, low, ends, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
 
 
-def _fitting_below(pricing: Pricing, below: float) -> Pricing:
-    """Return the layouts that fit with as many recomputed layers as may leave them under `below` seconds."""
-    most = _largest_chunk(pricing.block) - 1.0
-    rows = max(min(_SIZED_AT_ONCE // len(pricing), int(most.max())), 1)
-    tried = np.ceil(np.outer(np.arange(1, rows + 1), most) / rows)  # shape (rows, n)
+def _ends_below(pricing: Pricing, below: float) -> Array:
+    """Return the recomputed layers from which on a step surely takes `below` seconds, at most those of the largest chunk.
+
+    Shape (n,).
+    """
+    ends = _largest_chunk(pricing.block)
+    if below == np.inf or not len(ends):
+        return ends
+    rows = max(min(_BOUNDED_AT_ONCE // len(pricing), int(ends.max()) - 1), 1)
+    tried = np.ceil(np.outer(np.arange(1, rows + 1), ends - 1.0) / rows)  # shape (rows, n)
     each = np.tile(np.arange(len(pricing), dtype=np.intp), rows)
     seconds = least_step_seconds(_with_layers(pricing.take(each), tried.ravel())).reshape(tried.shape)
-    layers = np.min(np.where(seconds < below, most, tried - 1.0), axis=0)
-    pricing, layers = pricing.take(layers > 0.0), layers[layers > 0.0]
-    return pricing.take(size(_with_layers(pricing, layers)).verdict == FITS) if len(pricing) else pricing
+    return np.asarray(np.min(np.where(seconds < below, ends, tried), axis=0))
 
 
-def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
-    """Return failing layouts with the fewest recomputed layers that pass, or None.
+def raised(pricing: Pricing, passes: PassesLimit, ends: Array | None = None) -> Sized | None:
+    """Return failing layouts with the fewest recomputed layers below `ends`, shape (n,), that pass, or None.
 
     Layouts recompute nothing, or the first layers of every chunk. Those that fail with all layers are left out.
     """
-    pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
     low = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0)
-    return _fewest(pricing, low, passes, _PRICED_AT_ONCE) if len(pricing) else None
+    return _fewest(pricing, low, _largest_chunk(pricing.block) if ends is None else ends, passes, _PRICED_AT_ONCE)
 
 
 def _largest_chunk(block: LayoutBlock) -> Array:
@@ -551,12 +563,13 @@ def _largest_chunk(block: LayoutBlock) -> Array:
     return np.asarray(max(block.stage_layers) // block.virtual_stages)
 
 
-def _fewest(pricing: Pricing, low: Array, passes: PassesLimit, at_once: int) -> Sized | None:
-    """Return layouts with the fewest layers above `low`, shape (n,), that pass, where that is some but not all.
+def _fewest(pricing: Pricing, low: Array, most: Array, passes: PassesLimit, at_once: int) -> Sized | None:
+    """Return layouts with the fewest layers above `low` and below `most`, shape (n,), that pass, where those are some.
 
     A round tries as many numbers as a block of `at_once` layouts holds.
     """
-    most = _largest_chunk(pricing.block)
+    some = most > np.maximum(low, 0.0) + 1.0
+    pricing, low, most = pricing.take(some), low[some], most[some]
     high = most
     sized, tried = None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
