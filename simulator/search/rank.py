@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
 from simulator.errors import InputError
-from simulator.question.arrays import Index, Mask
+from simulator.question.arrays import Index, Mask, numbered
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -29,7 +29,7 @@ from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
 _SHARE = 1000  # units in which one share of the work is counted
-_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter a shortlist together, and that are first judged together
+_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter together, and are first judged together
 MOST_RISKY = 3
 """Number of risky layouts in a result."""
 _FEW = 512  # largest block that is timed whole rather than in part
@@ -201,9 +201,11 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
         return np.asarray(likely_to_fit(query, sized, np.arange(len(sized.pricing))) & (sized.verdict == FITS))
 
     for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block[1]))):
-        left, ends = shortlist.below_bar(pricing.block, seconds, np.arange(len(pricing))), np.zeros(len(pricing))
-        ends[left] = _ends_below(pricing.take(left), shortlist.bar)
-        left = left[ends[left] > 1.0]
+        left = shortlist.below_bar(pricing.block, seconds, np.arange(len(pricing)))
+        ends = _largest_chunk(pricing.block)
+        if len(left) > (_OFFERED_AT_ONCE if shortlist.limit > 1 else 0):  # the bar of several leaves out fewer
+            ends[left] = _ends_below(pricing.take(left), shortlist.bar)
+            left = left[ends[left] > 1.0]
         if len(left) > _OFFERED_AT_ONCE:  # most fail with as many as leave them under the bar
             left = left[passes(size(_with_layers(pricing.take(left), ends[left] - 1.0)))]
         while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_OFFERED_AT_ONCE]):
@@ -533,10 +535,7 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
 
 
 def _ends_below(pricing: Pricing, below: float) -> Array:
-    """Return the recomputed layers from which on a step surely takes `below` seconds, at most those of the largest chunk.
-
-    Shape (n,).
-    """
+    """Return the recomputed layers from which on a step takes `below` seconds, at most the largest chunk's, shape (n,)."""
     ends = _largest_chunk(pricing.block)
     if below == np.inf or not len(ends):
         return ends
@@ -560,7 +559,7 @@ def _largest_chunk(block: LayoutBlock) -> Array:
     """Return the layers of each layout's largest chunk, shape (n,)."""
     if block.chunk_layers:
         return np.full(len(block), float(max(block.chunk_layers)))
-    return np.asarray(max(block.stage_layers) // block.virtual_stages)
+    return np.array(max(block.stage_layers) // block.virtual_stages)
 
 
 def _fewest(pricing: Pricing, low: Array, most: Array, passes: PassesLimit, at_once: int) -> Sized | None:
@@ -569,7 +568,8 @@ def _fewest(pricing: Pricing, low: Array, most: Array, passes: PassesLimit, at_o
     A round tries as many numbers as a block of `at_once` layouts holds.
     """
     some = most > np.maximum(low, 0.0) + 1.0
-    pricing, low, most = pricing.take(some), low[some], most[some]
+    if not some.all():
+        pricing, low, most = pricing.take(some), low[some], most[some]
     high = most
     sized, tried = None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
@@ -687,8 +687,11 @@ def _chosen(memory: Array, splits: Array, most: int) -> Index:
     if len(memory) <= most:
         return np.arange(len(memory))
     smallest_before = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]]))
-    chosen = memory < smallest_before
-    chosen[np.unique(splits, axis=1, return_index=True)[1]] = True
+    chosen, split = memory < smallest_before, np.zeros(len(memory), dtype=np.intp)
+    for sizes in splits.astype(np.intp):
+        kinds, _, kind = numbered(sizes)
+        split = numbered(split * len(kinds) + kind)[2]
+    chosen[numbered(split)[1]] = True
     others = np.flatnonzero(~chosen)
     room = max(most - int(np.count_nonzero(chosen)), 0)
     chosen[others[np.linspace(0, len(others) - 1, room).astype(np.intp)]] = True
