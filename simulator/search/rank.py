@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from typing import Literal
 
@@ -158,7 +157,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     """Enter the layouts that fit with the requested probability; return others that would have entered.
 
     Only entering layouts are offered, the best first and some at a time, as each entry leaves less to offer. Those of
-    several lots are judged together, more each time: many take little longer than a few.
+    several lots are judged together, more each time.
     """
     refused = [np.empty(0, dtype=np.intp)]
     left, judged, likely = np.flatnonzero(where), np.zeros(len(where), dtype=np.bool_), where.copy()
@@ -168,7 +167,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
         if not judged[lot].all():
             unknown = np.concatenate((lot, left))[:ahead]
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
-            ahead *= 3
+            ahead *= 3  # many take little longer than a few
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
@@ -287,9 +286,7 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
         usable_bytes = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
 
         def smaller(pricing: Pricing) -> Mask:
-            divide = _divides(pricing)
-            divide[divide] = _least_share(pricing.take(divide)) * usable_bytes < nearest.bar
-            return divide
+            return _divides(pricing) & (_least_share(pricing) * usable_bytes < nearest.bar)
 
         for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=smaller, fullest=True):
             if len(allowed := lawful(query.space, pricing)[0]):
@@ -321,16 +318,22 @@ def layouts_below(
     query: Query, bar: Callable[[], float], misses: Misses | None = None
 ) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    near = misses is not None
-    possible = partial(_experts_possible, near=near) if query.scenario.model.is_moe else None
-    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
+    near, bound = misses is not None, np.inf
+
+    def possible(pricing: Pricing) -> Mask:
+        nonlocal bound
+        may, bound = _divides(pricing) & _may_fit(pricing, near=near), bar()
+        return may & (min_step_seconds(pricing) < bound) if bound < np.inf else may
+
+    early = possible if query.scenario.model.is_moe else None  # of as many experts it leaves out most
+    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=early):
         # Until a layout is known no bound spares one.
-        below = min_step_seconds(pricing) < bar() if bar() < np.inf else np.ones(len(pricing), dtype=np.bool_)
+        below = min_step_seconds(pricing) < bar() if bar() < bound else np.ones(len(pricing), dtype=np.bool_)
         if not below.any():
             continue
         allowed = lawful(query.space, pricing if below.all() else pricing.take(below))[0]
         # The sizes of few layouts cost less than a bound on them.
-        if len(allowed) > _FEW or (len(allowed) and bar() == np.inf):
+        if early is None and (len(allowed) > _FEW or (len(allowed) and bar() == np.inf)):
             may = _may_fit(allowed, near=near)
             allowed = allowed if may.all() else allowed.take(may)
         if not len(allowed):
@@ -339,9 +342,8 @@ def layouts_below(
         if misses is not None and bar() == np.inf and (starved := sized.verdict == STARVED).any():
             misses.starved.append(replace(sized.pricing.take(starved), sizes=None, passes=None))
         yield from _timed_below(sized, bar)
-        if searches_partial(query.scenario, query.space):
-            more = solved(sized, bar())
-            yield from _timed_below(more, bar) if more is not None else ()
+        if searches_partial(query.scenario, query.space) and (more := solved(sized, bar())) is not None:
+            yield from _timed_below(more, bar)
 
 
 def _least_share(pricing: Pricing) -> Array:
@@ -355,13 +357,6 @@ def _may_fit(pricing: Pricing, *, near: bool = False) -> Mask:
     """Return which layouts have room for what lives between steps, `near` capacity too."""
     values = pricing.scenario.coefficients.memory
     return np.asarray(_least_share(pricing) <= (values.starved_to if near else values.starved_from))
-
-
-def _experts_possible(pricing: Pricing, *, near: bool = False) -> Mask:
-    """Return which layouts may fit with sizes that experts and widths divide by: of as many experts, most do not."""
-    divide = _divides(pricing)
-    divide[divide] = _may_fit(pricing.take(divide), near=near)
-    return divide
 
 
 def _divides(pricing: Pricing) -> Mask:
@@ -522,20 +517,18 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
     Layouts that need all layers of the largest chunk, or take `below` seconds, are left out.
     """
     pricing, fitting = sized.pricing, sized.verdict == FITS
-    wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
-    if not wanted.any():
+    if not (wanted := pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)).any():
         return None
     if pricing.sizes is not None:  # the same layouts without recompute are often in the block
         kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
         wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
     pricing = pricing.take(wanted)
-    ends = _ends_below(pricing, below)
-    low = np.full(len(pricing), -1.0)
+    low, ends = np.full(len(pricing), -1.0), _ends_below(pricing, below)
     return _fewest(pricing, low, ends, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
 
 
 def _ends_below(pricing: Pricing, below: float) -> Array:
-    """Return the recomputed layers from which on a step takes `below` seconds, at most the largest chunk's, shape (n,)."""
+    """Return the recomputed layers from which on a step takes `below`, at most the largest chunk's, shape (n,)."""
     ends = _largest_chunk(pricing.block)
     if below == np.inf or not len(ends):
         return ends
@@ -567,11 +560,10 @@ def _fewest(pricing: Pricing, low: Array, most: Array, passes: PassesLimit, at_o
 
     A round tries as many numbers as a block of `at_once` layouts holds.
     """
-    some = most > np.maximum(low, 0.0) + 1.0
-    if not some.all():
-        pricing, low, most = pricing.take(some), low[some], most[some]
-    high = most
-    sized, tried = None, np.empty((0, len(pricing)))
+    between = most > np.maximum(low, 0.0) + 1.0
+    if not between.all():
+        pricing, low, most = pricing.take(between), low[between], most[between]
+    high, sized, tried = most, None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
         widest, most_parts = int(np.max(high - low)), max(at_once // len(pricing), 1)
         parts = min(most_parts + 1, widest)
