@@ -167,7 +167,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
         if not judged[lot].all():
             unknown = np.concatenate((lot, left))[:ahead]
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
-            ahead *= 3  # many take little longer than a few
+            ahead = min(3 * ahead, _SIZED_AT_ONCE)  # many take little longer than a few
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
@@ -200,12 +200,11 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
         return np.asarray(likely_to_fit(query, sized, np.arange(len(sized.pricing))) & (sized.verdict == FITS))
 
     for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block[1]))):
-        left = shortlist.below_bar(pricing.block, seconds, np.arange(len(pricing)))
-        ends = _largest_chunk(pricing.block)
+        left, ends = shortlist.below_bar(pricing.block, seconds, np.arange(len(seconds))), _largest_chunk(pricing.block)
         if len(left) > (_OFFERED_AT_ONCE if shortlist.limit > 1 else 0):  # the bar of several leaves out fewer
             ends[left] = _ends_below(pricing.take(left), shortlist.bar)
             left = left[ends[left] > 1.0]
-        if len(left) > _OFFERED_AT_ONCE:  # most fail with as many as leave them under the bar
+        if _OFFERED_AT_ONCE < len(left) <= _SIZED_AT_ONCE:  # most fail with as many as leave them under the bar
             left = left[passes(size(_with_layers(pricing.take(left), ends[left] - 1.0)))]
         while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_OFFERED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
