@@ -157,7 +157,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     """Enter the layouts that fit with the requested probability; return others that would have entered.
 
     Only entering layouts are offered, the best first and some at a time, as each entry leaves less to offer. Those of
-    several lots are judged together, more each time.
+    several lots are judged together: many take little longer than a few.
     """
     refused = [np.empty(0, dtype=np.intp)]
     left, judged, likely = np.flatnonzero(where), np.zeros(len(where), dtype=np.bool_), where.copy()
@@ -167,7 +167,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
         if not judged[lot].all():
             unknown = np.concatenate((lot, left))[:ahead]
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
-            ahead = min(3 * ahead, _SIZED_AT_ONCE)  # many take little longer than a few
+            ahead = _JUDGED_AT_ONCE
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
