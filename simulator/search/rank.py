@@ -167,7 +167,7 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
         if not judged[lot].all():
             unknown = np.concatenate((lot, left))[:ahead]
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
-            ahead = _JUDGED_AT_ONCE
+            ahead = ahead if shortlist.limit > 1 else min(3 * ahead, _SIZED_AT_ONCE)
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
