@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from typing import Literal
 
@@ -18,7 +17,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
 from simulator.errors import InputError
-from simulator.question.arrays import Index, Mask
+from simulator.question.arrays import Index, Mask, numbered
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -29,7 +28,7 @@ from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
 _SHARE = 1000  # units in which one share of the work is counted
-_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter a shortlist together, and that are judged together
+_OFFERED_AT_ONCE, _JUDGED_AT_ONCE = 32, 96  # layouts that enter together, and are first judged together
 MOST_RISKY = 3
 """Number of risky layouts in a result."""
 _FEW = 512  # largest block that is timed whole rather than in part
@@ -162,11 +161,13 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     """
     refused = [np.empty(0, dtype=np.intp)]
     left, judged, likely = np.flatnonzero(where), np.zeros(len(where), dtype=np.bool_), where.copy()
+    ahead = _JUDGED_AT_ONCE if shortlist.limit > 1 else _OFFERED_AT_ONCE
     while len(left := shortlist.entering(priced, left)):
         lot, left = left[:_OFFERED_AT_ONCE], left[_OFFERED_AT_ONCE:]
         if not judged[lot].all():
-            unknown = np.concatenate((lot, left[: _JUDGED_AT_ONCE - len(lot)])) if shortlist.limit > 1 else lot
+            unknown = np.concatenate((lot, left))[:ahead]
             likely[unknown], judged[unknown] = likely_to_fit(shortlist.query, priced, unknown), True
+            ahead = ahead if shortlist.limit > 1 else min(3 * ahead, _SIZED_AT_ONCE)
         refused.append(lot[~likely[lot]])
         shortlist.offer(priced, lot[likely[lot]])
     return np.concatenate(refused)
@@ -199,10 +200,15 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
         return np.asarray(likely_to_fit(query, sized, np.arange(len(sized.pricing))) & (sized.verdict == FITS))
 
     for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block[1]))):
-        left = np.arange(len(pricing))
+        left, ends = shortlist.below_bar(pricing.block, seconds, np.arange(len(seconds))), _largest_chunk(pricing.block)
+        if len(left) > (_OFFERED_AT_ONCE if shortlist.limit > 1 else 0):  # the bar of several leaves out fewer
+            ends[left] = _ends_below(pricing.take(left), shortlist.bar)
+            left = left[ends[left] > 1.0]
+        if _OFFERED_AT_ONCE < len(left) <= _SIZED_AT_ONCE:  # most fail with as many as leave them under the bar
+            left = left[passes(size(_with_layers(pricing.take(left), ends[left] - 1.0)))]
         while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_OFFERED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
-            more = raised(pricing.take(lot), passes)
+            more = raised(pricing.take(lot), passes, ends[lot])
             allowed = None if more is None else lawful(query.space, more.pricing)[0]
             if more is not None and allowed is not None and len(allowed):
                 priced = timed(more) if allowed is more.pricing else price(allowed)
@@ -277,11 +283,13 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
     if not nearest.entries:
         nearest = Shortlist(query, 1, by="device_bytes")
         usable_bytes = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
-        for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=_divides, fullest=True):
-            allowed = lawful(query.space, pricing)[0]
-            smaller = allowed.take(_least_share(allowed) * usable_bytes < nearest.bar) if len(allowed) else allowed
-            if len(smaller):
-                nearest.offer(size(smaller), np.arange(len(smaller)))
+
+        def smaller(pricing: Pricing) -> Mask:
+            return _divides(pricing) & (_least_share(pricing) * usable_bytes < nearest.bar)
+
+        for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=smaller, fullest=True):
+            if len(allowed := lawful(query.space, pricing)[0]):
+                nearest.offer(size(allowed), np.arange(len(allowed)))
     return next(iter(nearest.layouts), None)
 
 
@@ -309,16 +317,22 @@ def layouts_below(
     query: Query, bar: Callable[[], float], misses: Misses | None = None
 ) -> Iterator[tuple[Priced, Mask]]:
     """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    near = misses is not None
-    possible = partial(_experts_possible, near=near) if query.scenario.model.is_moe else None
-    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=possible):
+    near, bound = misses is not None, np.inf
+
+    def possible(pricing: Pricing) -> Mask:
+        nonlocal bound
+        may, bound = _divides(pricing) & _may_fit(pricing, near=near), bar()
+        return may & (min_step_seconds(pricing) < bound) if bound < np.inf else may
+
+    early = possible if query.scenario.model.is_moe else None  # of as many experts it leaves out most
+    for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=early):
         # Until a layout is known no bound spares one.
-        below = min_step_seconds(pricing) < bar() if bar() < np.inf else np.ones(len(pricing), dtype=np.bool_)
+        below = min_step_seconds(pricing) < bar() if bar() < bound else np.ones(len(pricing), dtype=np.bool_)
         if not below.any():
             continue
         allowed = lawful(query.space, pricing if below.all() else pricing.take(below))[0]
         # The sizes of few layouts cost less than a bound on them.
-        if len(allowed) > _FEW or (len(allowed) and bar() == np.inf):
+        if early is None and (len(allowed) > _FEW or (len(allowed) and bar() == np.inf)):
             may = _may_fit(allowed, near=near)
             allowed = allowed if may.all() else allowed.take(may)
         if not len(allowed):
@@ -327,9 +341,8 @@ def layouts_below(
         if misses is not None and bar() == np.inf and (starved := sized.verdict == STARVED).any():
             misses.starved.append(replace(sized.pricing.take(starved), sizes=None, passes=None))
         yield from _timed_below(sized, bar)
-        if searches_partial(query.scenario, query.space):
-            more = solved(sized, bar())
-            yield from _timed_below(more, bar) if more is not None else ()
+        if searches_partial(query.scenario, query.space) and (more := solved(sized, bar())) is not None:
+            yield from _timed_below(more, bar)
 
 
 def _least_share(pricing: Pricing) -> Array:
@@ -343,13 +356,6 @@ def _may_fit(pricing: Pricing, *, near: bool = False) -> Mask:
     """Return which layouts have room for what lives between steps, `near` capacity too."""
     values = pricing.scenario.coefficients.memory
     return np.asarray(_least_share(pricing) <= (values.starved_to if near else values.starved_from))
-
-
-def _experts_possible(pricing: Pricing, *, near: bool = False) -> Mask:
-    """Return which layouts may fit with sizes that experts and widths divide by: of as many experts, most do not."""
-    divide = _divides(pricing)
-    divide[divide] = _may_fit(pricing.take(divide), near=near)
-    return divide
 
 
 def _divides(pricing: Pricing) -> Mask:
@@ -492,6 +498,7 @@ def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, M
 
 
 _PRICED_AT_ONCE = 256  # largest block that takes about as long to price as one layout
+_BOUNDED_AT_ONCE = 4096  # largest block whose shortest steps take about twice as long as that of one layout
 _SIZED_AT_ONCE = 1024  # largest block whose memory takes about twice as long as that of one layout
 PassesLimit = Callable[[Sized], Mask]
 """Predicate of a block: which layouts have enough memory. True for more recomputed layers if true for fewer."""
@@ -509,56 +516,53 @@ def solved(sized: Sized, below: float = np.inf) -> Sized | None:
     Layouts that need all layers of the largest chunk, or take `below` seconds, are left out.
     """
     pricing, fitting = sized.pricing, sized.verdict == FITS
-    wanted = pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)
-    if not wanted.any():
+    if not (wanted := pricing.recomputes("full") & fitting & (_largest_chunk(sized.block) > 1.0)).any():
         return None
     if pricing.sizes is not None:  # the same layouts without recompute are often in the block
         kind, bare = pricing.sizes.index, fitting & pricing.recomputes("none")
         wanted &= np.bincount(kind[bare], minlength=kind.max() + 1)[kind] == 0
     pricing = pricing.take(wanted)
-    if below < np.inf and len(pricing):
-        pricing = _fitting_below(pricing, below)
-    low = np.full(len(pricing), -1.0)
-    return _fewest(pricing, low, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
+    low, ends = np.full(len(pricing), -1.0), _ends_below(pricing, below)
+    return _fewest(pricing, low, ends, lambda tried: np.asarray(tried.verdict == FITS), _SIZED_AT_ONCE)
 
 
-def _fitting_below(pricing: Pricing, below: float) -> Pricing:
-    """Return the layouts that fit with as many recomputed layers as may leave them under `below` seconds."""
-    most = _largest_chunk(pricing.block) - 1.0
-    rows = max(min(_SIZED_AT_ONCE // len(pricing), int(most.max())), 1)
-    tried = np.ceil(np.outer(np.arange(1, rows + 1), most) / rows)  # shape (rows, n)
+def _ends_below(pricing: Pricing, below: float) -> Array:
+    """Return the recomputed layers from which on a step takes `below`, at most the largest chunk's, shape (n,)."""
+    ends = _largest_chunk(pricing.block)
+    if below == np.inf or not len(ends):
+        return ends
+    rows = max(min(_BOUNDED_AT_ONCE // len(pricing), int(ends.max()) - 1), 1)
+    tried = np.ceil(np.outer(np.arange(1, rows + 1), ends - 1.0) / rows)  # shape (rows, n)
     each = np.tile(np.arange(len(pricing), dtype=np.intp), rows)
     seconds = least_step_seconds(_with_layers(pricing.take(each), tried.ravel())).reshape(tried.shape)
-    layers = np.min(np.where(seconds < below, most, tried - 1.0), axis=0)
-    pricing, layers = pricing.take(layers > 0.0), layers[layers > 0.0]
-    return pricing.take(size(_with_layers(pricing, layers)).verdict == FITS) if len(pricing) else pricing
+    return np.asarray(np.min(np.where(seconds < below, ends, tried), axis=0))
 
 
-def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
-    """Return failing layouts with the fewest recomputed layers that pass, or None.
+def raised(pricing: Pricing, passes: PassesLimit, ends: Array | None = None) -> Sized | None:
+    """Return failing layouts with the fewest recomputed layers below `ends`, shape (n,), that pass, or None.
 
     Layouts recompute nothing, or the first layers of every chunk. Those that fail with all layers are left out.
     """
-    pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
     low = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0)
-    return _fewest(pricing, low, passes, _PRICED_AT_ONCE) if len(pricing) else None
+    return _fewest(pricing, low, _largest_chunk(pricing.block) if ends is None else ends, passes, _PRICED_AT_ONCE)
 
 
 def _largest_chunk(block: LayoutBlock) -> Array:
     """Return the layers of each layout's largest chunk, shape (n,)."""
     if block.chunk_layers:
         return np.full(len(block), float(max(block.chunk_layers)))
-    return np.asarray(max(block.stage_layers) // block.virtual_stages)
+    return np.array(max(block.stage_layers) // block.virtual_stages)
 
 
-def _fewest(pricing: Pricing, low: Array, passes: PassesLimit, at_once: int) -> Sized | None:
-    """Return layouts with the fewest layers above `low`, shape (n,), that pass, where that is some but not all.
+def _fewest(pricing: Pricing, low: Array, most: Array, passes: PassesLimit, at_once: int) -> Sized | None:
+    """Return layouts with the fewest layers above `low` and below `most`, shape (n,), that pass, where those are some.
 
     A round tries as many numbers as a block of `at_once` layouts holds.
     """
-    most = _largest_chunk(pricing.block)
-    high = most
-    sized, tried = None, np.empty((0, len(pricing)))
+    between = most > np.maximum(low, 0.0) + 1.0
+    if not between.all():
+        pricing, low, most = pricing.take(between), low[between], most[between]
+    high, sized, tried = most, None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
         widest, most_parts = int(np.max(high - low)), max(at_once // len(pricing), 1)
         parts = min(most_parts + 1, widest)
@@ -674,8 +678,11 @@ def _chosen(memory: Array, splits: Array, most: int) -> Index:
     if len(memory) <= most:
         return np.arange(len(memory))
     smallest_before = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]]))
-    chosen = memory < smallest_before
-    chosen[np.unique(splits, axis=1, return_index=True)[1]] = True
+    chosen, split = memory < smallest_before, np.zeros(len(memory), dtype=np.intp)
+    for sizes in splits.astype(np.intp):
+        kinds, _, kind = numbered(sizes)
+        split = numbered(split * len(kinds) + kind)[2]
+    chosen[numbered(split)[1]] = True
     others = np.flatnonzero(~chosen)
     room = max(most - int(np.count_nonzero(chosen)), 0)
     chosen[others[np.linspace(0, len(others) - 1, room).astype(np.intp)]] = True

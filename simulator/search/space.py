@@ -312,8 +312,8 @@ def blocks(
 ) -> Iterator[Pricing]:
     """Yield every candidate of the space, at most `chunk` at a time, in a fixed order.
 
-    With `possible`, a mask by split, experts and what shards or offloads state, only those that it allows. With
-    `fullest`, memory is priced of one rank of each kind where that suffices.
+    With `possible`, a mask by all but recompute, only those that it allows. With `fullest`, memory is priced of one
+    rank of each kind where that suffices.
     """
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
     work = _kinds_of_work(scenario, space, all_shapes, choices)
@@ -322,7 +322,7 @@ def blocks(
         sizes = (splits.shape[1], *(len(axis.values) for axis in choices))
         every = np.arange(math.prod(sizes))
         if possible is not None:
-            few = (splits.shape[1], *(len(axis.values) if _OF_STATE & set(axis.names) else 1 for axis in choices))
+            few = (splits.shape[1], *(1 if "recompute" in axis.names else len(axis.values) for axis in choices))
             split, *index = _places(np.arange(math.prod(few)), few)
             block = _block(space, shape, splits.take(split, axis=1), choices, index)
             allowed = possible(Pricing(scenario, block, work=_shared(work, shape, choices, split, index)))
@@ -335,10 +335,6 @@ def blocks(
             if fullest and first_needs_most(pricing):
                 pricing = replace(pricing, fullest=True)
             yield _sharing(pricing, choices, split, index)
-
-
-_OF_STATE = frozenset({"expert_parallel", "zero_stage", "offload"})
-"""Axes that decide, with the split, what a device stores."""
 
 
 class _KindsOfWork(NamedTuple):

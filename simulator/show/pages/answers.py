@@ -176,7 +176,7 @@ def _dots(
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
     feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_DOTS)
-    texts_of = partial(_panel_texts, has_experts=_has_experts(shown))
+    panel_of = partial(_panel, has_experts=_has_experts(shown))
     first = "recommended" if ranking.estimates else "nearest"
     others = [priced for priced in feasible if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -185,18 +185,15 @@ def _dots(
         groups[name] = []
         for estimate in priced:
             groups[name].append(Dot(len(panels), estimate.memory.device_bytes, say.cluster_speed(estimate)))
-            panels.append(_panel(estimate, texts_of(estimate, say.verdict_sentence(estimate, colour=False))))
+            panels.append(panel_of(estimate, say.verdict_sentence(estimate, colour=False)))
     return groups, panels
 
 
-def _panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
+def _panel(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
     """Return the panel of one layout: texts, and the figures of its memory and of its step."""
-    return {**texts, "memory": draw.memory_figure(estimate), "step": draw.step_figure(estimate)}
-
-
-def _panel_texts(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
-    command = estimate_command(estimate, has_experts=has_experts)
-    return {"title": say.sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
+    title, command = say.sharded_layout_text(estimate.layout), estimate_command(estimate, has_experts=has_experts)
+    drawn = {"memory": draw.memory_figure(estimate), "step": draw.step_figure(estimate)}
+    return {"title": title, "verdict": verdict, "command": command, **drawn}
 
 
 def _has_experts(shown: Presentation) -> bool:
@@ -408,7 +405,7 @@ def _cell(
         position = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": position, "command": ""}
     verdict = f"{single.speed_sentence(estimate, shown)}; {say.verdict_sentence(estimate, colour=False)}"
-    return _panel(estimate, _panel_texts(estimate, verdict, has_experts=_has_experts(shown)))
+    return _panel(estimate, verdict, has_experts=_has_experts(shown))
 
 
 def _sliders(knobs: Sequence[Knob]) -> Iterator[str]:
