@@ -56,7 +56,8 @@ def data_hash() -> str:
     from pathlib import Path  # noqa: PLC0415  likewise
 
     folders = (*map(data_folder, DATA_FOLDERS), Path(PACKAGE))
-    files = {file for folder in folders for file in folder.rglob("*") if file.suffix in (".csv", ".json", ".yaml")}
+    every = {file for folder in folders for file in folder.rglob("*") if file.suffix in (".csv", ".json", ".yaml")}
+    files = [file for file in every if file.is_file() and os.access(file, os.R_OK)]
     root, inside = Path(PACKAGE).parent, "simulator/_data/"
     named = sorted((file.relative_to(root).as_posix().removeprefix(inside), file) for file in files)
     return sha256(b"".join(name.encode() + file.read_bytes() for name, file in named)).hexdigest()[:12]

@@ -483,7 +483,7 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
 
 def passes(estimate: Estimate, gates: Gates) -> bool:
     """Return whether an estimate fits and breaks no gate."""
-    return estimate.verdict == "fits" and not gates.broken(estimate)
+    return estimate.verdict == "fits" and not gates.broken(estimate) and not gates.unsaid(estimate)
 
 
 def causes(case: Case, estimate: Estimate) -> Iterator[str]:

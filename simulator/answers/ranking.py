@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from simulator.answers.cases import OF_DEVICES, Case, case_of, priceable, scenario_of, scenario_of_run
+from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
 from simulator.answers.lengths import with_failing_length
 from simulator.answers.memories import over_memories
 from simulator.answers.unsaid import over_open
@@ -51,14 +51,11 @@ _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 
 def estimate_of(case: Case) -> Estimate:
     """Return the estimate of a case over the memories of its device; without a recipe also what switches are worth."""
-    return over_memories(case.question, _of_one_memory(case), partial(_with_memory_of, case))
 
+    def of_memory(other: str) -> Estimate:
+        return _of_one_memory(replace(case, scenario=with_memory(case.scenario, other)))
 
-def _with_memory_of(case: Case, other: str) -> Estimate:
-    """Return the estimate of a case with the memory of another cluster; of a searched layout, what a search finds."""
-    if case.question.layout_is_searched:
-        case = priceable(case_of(with_best_layout(case.question.without(SEARCH), memory=other)))
-    return _of_one_memory(replace(case, scenario=with_memory(case.scenario, other)))
+    return over_memories(case.question, _of_one_memory(case), of_memory)
 
 
 def _of_one_memory(case: Case) -> Estimate:
@@ -221,21 +218,15 @@ class Fastest(Bare):
 
 
 def fastest(
-    question: Question,
-    *,
-    space: Space | None = None,
-    min_fit_probability: float = MIN_FIT_PROBABILITY,
-    memory: str = "",
+    question: Question, *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
 ) -> Fastest:
-    """Return the first layout of `rank`, without the rest of the ranking; with another memory, if any."""
+    """Return the first layout of `rank`, without the rest of the ranking."""
     query = query_of(question, space, min_fit_probability)
-    if memory:
-        query = replace(query, scenario=with_memory(query.scenario, memory))
     misses = list[Misses]()
     best = best_of(query, misses=misses)
     if (layout := best or nearest_of(query, misses)) is None:
         return Fastest(None, None)
-    estimate = estimates_of([layout])[0] if memory else _of_memories(layout, estimates_of([layout])[0])
+    estimate = _of_memories(layout, estimates_of([layout])[0])
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 
@@ -247,7 +238,7 @@ def recommended(
     return None if best is None else estimates_of([best])[0]
 
 
-def with_best_layout(question: Question, space: Space | None = None, memory: str = "") -> Question:
+def with_best_layout(question: Question, space: Space | None = None) -> Question:
     """Return the question with the fastest layout that is likely to fit, else the nearest; itself if it says a layout.
 
     Its switches are those with which a search recommends it; where nothing is likely to fit, those of a stack that
@@ -255,7 +246,7 @@ def with_best_layout(question: Question, space: Space | None = None, memory: str
     """
     if question.layout or question.recipe is not None:
         return question
-    best = fastest(question, space=space, memory=memory)
+    best = fastest(question, space=space)
     estimate = best.recommended or best.nearest
     if estimate is None:
         return question

@@ -298,6 +298,8 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
             take_file(arguments, launch, word, take)
         elif word.text.endswith(SUFFIXES):
             arguments.bags |= word.causes
+        else:
+            arguments.add(word.text.lstrip("-"), [], word.line)
 
 
 def replaced(arguments: Arguments, document: Configuration | None, words: Mapping[str, PlainValue]) -> list[Key]:

@@ -29,8 +29,8 @@ def take(arguments: Arguments) -> Targets:
     """Return the values that a run's words set. Raises InputError for text that its setting does not allow."""
     targets: Targets = {}
     names, table = arguments.mentioned(), arguments.table
-    asked = {target for name in ("", *names) for target in table.targets_of.get(name, ())}
-    for target in filter(asked.__contains__, table.meanings):
+    settable = {target for name in ("", *names) for target in table.targets_of.get(name, ())}
+    for target in filter(settable.__contains__, table.meanings):
         pairs = table.meanings[target]
         meaning = pairs[0][1]
         said = [(flag, own) for flag, own in pairs if flag.name in names]

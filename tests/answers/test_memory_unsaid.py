@@ -85,12 +85,14 @@ def test_a_verdict_that_holds_for_each_memory_is_firm() -> None:
     assert [simulator.estimate(hardware="v100", **each).verdict for each in (small, large)] == ["fits", "does_not_fit"]
 
 
-def test_a_layout_that_nobody_said_is_searched_for_each_memory() -> None:
+def test_a_layout_that_nobody_said_is_judged_with_each_memory_as_it_is_shown() -> None:
     question: dict[str, Any] = {"model": "llama3.1-8b", "devices": 8, "seq_length": 4096, "global_batch_size": 64}
     large = simulator.estimate(hardware="a100", **question)
     small = simulator.estimate(hardware="a100-sxm-40g", **question)
     assert large.memory.device_bytes > small.memory.capacity_bytes
-    assert (large.verdict, small.verdict) == ("fits", "fits")
+    assert (large.verdict, large.other_memory, small.verdict) == ("depends", "a100-sxm-40g", "fits")
+    (row, *_) = simulator.rank(hardware="a100", **question).estimates
+    assert (row.layout, row.verdict) == (large.layout, large.verdict)
 
 
 def test_the_command_line_keeps_a_name_that_leaves_a_memory_open() -> None:

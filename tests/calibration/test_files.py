@@ -123,7 +123,7 @@ def test_a_whole_covariance_is_read_as_its_lower_half(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [("-1.0", "symmetric and positive"), ("one", "not a calibration file"), ("1 2", "not a calibr")]
+    ("line", "said"), [("-1.0", "symmetric and positive"), ("one", "covariance: must be lines of numbers"), ("1 2", "covariance: must be lines of numbers")]
 )
 def test_a_wrong_line_of_a_covariance_is_refused(line: str, said: str, tmp_path: Path) -> None:
     wrong = document(whole=False)

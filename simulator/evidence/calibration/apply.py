@@ -450,10 +450,11 @@ def with_calibration(
     result, notes = estimate, list[Callable[[], list[str]]]()
     words: list[RangeWords] = []
     ranges: dict[CoefficientKind, _Range] = {}
-    places = {kind: _words_of(of, kind, scenario)(estimate.layout) for kind in KINDS if (of := used.calibration(kind))}
-    for kind, where in places.items():
-        calibration, part = used.calibration(kind), used.part(kind)
-        if calibration is None or part is None:
+    known = {kind: calibration for kind in KINDS if (calibration := used.calibration(kind)) is not None}
+    places = {kind: _words_of(each, kind, scenario)(estimate.layout) for kind, each in known.items()}
+    for kind, calibration in known.items():
+        where, part = places[kind], used.part(kind)
+        if part is None:
             continue
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
         of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))

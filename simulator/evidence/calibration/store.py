@@ -710,8 +710,9 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
         if not 0.0 <= size <= MOST_SIZE:
             raise InputError(f"{path}: {kind}.sizes.{name}: {size:g} is not from 0 to {MOST_SIZE:g}")
     covered = document.get("coverage")
-    covariance = _read_covariance(document["covariance"])
-    _check_covariance(f"{path}: {kind}.covariance", covariance, [priors(kind)[name] for name in values])
+    where = f"{path}: {kind}.covariance"
+    covariance = _read_covariance(where, document["covariance"])
+    _check_covariance(where, covariance, [priors(kind)[name] for name in values])
     return FittedPart(
         values=values,
         covariance=covariance,
@@ -728,11 +729,14 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
     )
 
 
-def _read_covariance(lines: Sequence[Any]) -> Matrix:
-    """Return the matrix of which lines hold the lower half, or of an earlier version's rows."""
-    rows = [line if isinstance(line, list) else [*map(float, str(line).split())] for line in lines]
-    if [*map(len, rows)] != [*range(1, len(rows) + 1)]:
-        return np.array(rows, dtype=np.float64)
+def _read_covariance(where: str, lines: Any) -> Matrix:
+    """Return the matrix of which lines hold the lower half, or of an earlier version's rows. Raises InputError."""
+    try:
+        rows = [[*map(float, line if isinstance(line, list) else str(line).split())] for line in lines]
+        if [*map(len, rows)] != [*range(1, len(rows) + 1)]:
+            return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: must be lines of numbers, the lower half of a matrix") from None
     half = np.array([[*row, *[0.0] * (len(rows) - len(row))] for row in rows], dtype=np.float64)
     return half + np.tril(half, -1).T
 

@@ -1,8 +1,7 @@
-"""Reader of InternVL's, LLaVA's and Qwen-VL's training programs, translated into words of Hugging Face's Trainer.
+"""Reader of InternVL's and LLaVA's training programs, by translation into the words of Hugging Face's Trainer.
 
 Read at OpenGVLab/InternVL 2410d1d (`internvl_chat/internvl/train/internvl_chat_{finetune,pretrain,mpo}.py`,
-`internvl_chat_llava/llava/train/train.py`) and QwenLM/Qwen3-VL 9658872 (`qwen-vl-finetune/qwenvl/train`);
-models and their parts stand in `vision_models.yaml`.
+`internvl_chat_llava/llava/train/train.py`); models and their parts stand in `vision_models.yaml`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from simulator.question.recipe import Recipe
 _PROGRAM: Final = re.compile(r"internvl/train/internvl_chat_(?:finetune|pretrain|mpo|dpo)\.py$")
 _DEFAULTS: Final = ("grad_checkpoint=true", "attn_implementation=flash_attention_2")
 _LLAVA: Final = re.compile(r"llava/train/train(?:_mem|_xformers)?(?:_custom)?\.py$")
-_QWEN: Final = re.compile(r"qwenvl/train/train_qwen\w*\.py$")
-_QWEN_PARTS: Final = ("tune_mm_vision", "tune_mm_mlp", "tune_mm_llm")
 _ENCODER: Final = re.compile(r"internvit-\w+|$")
 
 
@@ -80,21 +77,6 @@ def read_llava(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     return of_parts(arguments, run, None, projector=projector, decoder=decoder)
 
 
-def read_qwen(arguments: Arguments, launch: LaunchCommand) -> Recipe:
-    """Return the run of a launch of Qwen-VL's own program, which trains what `--tune_mm_*` name, or adapters alone."""
-    usual = ["model_max_length=512", "attn_implementation=flash_attention_2"]
-    arguments.add_defaults([*usual, *(["torch_dtype=bfloat16"] * arguments.switch("precision", "bf16"))], launch.line)
-    adapters = arguments.switch("lora_rank", "lora_enable")
-    encoder, projector, decoder = (arguments.switch(name, name) for name in _QWEN_PARTS)
-    if not adapters:
-        arguments.entries.pop("lora_r", None)
-    arguments.add_defaults(["lora_r=64"] if adapters else [] if decoder else ["lora_r=1"], launch.line)
-    run = purposed_run(arguments, "", deepspeed=add_deepspeed(arguments, launch))
-    if adapters:
-        return replace(run, options={"adapter_targets": "attention", **run.options}, encoder_training="frozen")
-    return of_parts(arguments, run, 0 if encoder else None, projector=projector, decoder=decoder)
-
-
 FRAMEWORK: Final = Framework(
     title="InternVL",
     profile="torch",
@@ -104,10 +86,6 @@ FRAMEWORK: Final = Framework(
         LaunchForm(
             *("llava-shell", 9, lambda launch: _LLAVA.search(launch.script.text) is not None, read_llava),
             tables=("llava", "transformers", "deepspeed"),
-        ),
-        LaunchForm(
-            *("qwen-vl-shell", 9, lambda launch: _QWEN.search(launch.script.text) is not None, read_qwen),
-            tables=("qwenvl", "transformers", "deepspeed"),
         ),
     ),
 )

@@ -215,8 +215,11 @@ def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: boo
 
     LLaMA-Factory ff6d4d1, model/adapter.py, `init_adapter`: what is trained is cast to fp32, but under `pure_bf16`.
     """
-    modules = re.findall(r"[\w-]+(?![\w.-])", arguments.text("saved_modules", *named) or "")
+    text = arguments.text("saved_modules", *named) or ""
+    modules = re.findall(r"[\w-]+(?![\w.-])", text)
     names = [name for name in modules if name.lower() not in ("none", "null")]
+    if rank is not None and not modules and arguments.has(*named) and text not in ("", "[]"):
+        arguments.not_modelled(f"{text[:40]}: modules beside adapters are not read", *named)
     if rank is None or not names:
         arguments.forget("saved_modules")
         return {}

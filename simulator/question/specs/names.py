@@ -213,14 +213,14 @@ def clusters_meant(text: str) -> tuple[str, ...]:
 
     `a100:1` means `a100-sxm-80g:1`, and leaves `a100-sxm-40g:1` open. A device that the text names twice is one.
     """
+    taken = {name: shipped_name("hardware", name) or name for name in names_in(text)}
+    others = {shipped: names_of_other_memory("hardware", name) for name, shipped in taken.items()}
 
     def named(*devices: str) -> str:
-        by_name = dict(zip(names, devices, strict=True))
-        return NAMES_OF_CLUSTER.sub(lambda name: by_name[name[0].strip()], text)
+        meant = dict(zip(others, devices, strict=True))
+        return NAMES_OF_CLUSTER.sub(lambda name: meant[taken[name[0].strip()]], text)
 
-    names = dict.fromkeys(names_in(text))
-    meant = [(shipped_name("hardware", name) or name, *names_of_other_memory("hardware", name)) for name in names]
-    return tuple(starmap(named, product(*meant)))
+    return tuple(starmap(named, product(*((name, *more) for name, more in others.items()))))
 
 
 @_until_files_come

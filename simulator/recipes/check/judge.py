@@ -214,7 +214,7 @@ def check_recipe(
         options = options.changed(recipe.origin("hardware"), hardware=recipe.hardware)
     judged = _judged_alone(recipe, options, gates)
     if judged.outcome == "cannot_tell":
-        anyway = of_any_stage(recipe, options, reread, lambda other, asked: _judged_alone(other, asked, gates))
+        anyway = of_any_stage(recipe, options, reread, lambda other, words: _judged_alone(other, words, gates))
         judged = judged if anyway is None else replace(anyway, remarks=_ordered(anyway.remarks))
     if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)

@@ -40,8 +40,9 @@ _OVERRIDE: Final = re.compile(
     re.ASCII,
 )  # a key that a command line sets, adds or removes
 _OF_NEMO: Final = re.compile(
-    r"trainer\.(?:devices|num_nodes|precision|accelerator|max_(?:steps|epochs|time))"
-    r"|model\.(?:\w+_model_parallel_size|(?:micro|global)_batch_size)|train\.(?:micro|global)_batch_size"
+    r"trainer\.(?:devices|num_nodes|precision|accelerator|max_(?:steps|epochs|time)|(?:log|val)_\w+|limit_\w+_batches)"
+    r"|model\.(?:\w+_model_parallel_size|(?:micro|global)_batch_size|encoder_seq_length|optim\.\w+)"
+    r"|train\.(?:micro|global)_batch_size"
 )  # keys of which a launch of NeMo or Megatron-Bridge has one, and other programs of keys none
 _SETTING: Final = re.compile(
     r"(?<![\w.])\+{0,2}(?!(?:checkpoint|logger|scheduler|validation|rng|dist|tokenizer|profiling|rerun_state_machine)\.)"

@@ -1,1 +1,0 @@
-"""OpenRLHF: finetuning, preferences and reward models under DeepSpeed."""

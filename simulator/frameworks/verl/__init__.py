@@ -1,1 +1,0 @@
-"""verl's finetuning by FSDP."""
