@@ -123,7 +123,8 @@ def test_a_whole_covariance_is_read_as_its_lower_half(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [("-1.0", "symmetric and positive"), ("one", "covariance: must be lines of numbers"), ("1 2", "covariance: must be lines of numbers")]
+    ("line", "said"),
+    [("-1.0", "symmetric and positive"), ("one", "covariance: must be lines"), ("1 2", "covariance: must be lines")],
 )
 def test_a_wrong_line_of_a_covariance_is_refused(line: str, said: str, tmp_path: Path) -> None:
     wrong = document(whole=False)
@@ -164,7 +165,7 @@ def changed(path: tuple[str | int, ...], value: object) -> dict[str, Any]:
         (("time", "covariance", 0, 0), -1.0, "symmetric and positive"),
         (("time", "covariance", 0, 1), 0.01, "symmetric and positive"),
         (("time", "covariance", 0, 0), 1e300, "ten times the width"),
-        (("time", "covariance", 0), [1.0], "not a calibration file"),
+        (("time", "covariance", 0), [1.0], "must be lines of numbers"),
         (("range", "sizes", "devices"), [], "not a calibration file"),
         (("range", "sizes", "devices"), ["nan", 8], "not a calibration file"),
         (("range", "sizes", "devices"), [1, "inf"], "not a calibration file"),
