@@ -53,20 +53,15 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
         arguments.add(key.dotted, values, key.line, file)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
-    """Return the run of a command line."""
-    if launch.launcher == "accelerate":
-        take_accelerate(arguments, launch)
-    return _run(arguments, launch)
-
-
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
-    return _run(arguments, None)
+    return read(arguments, None)
 
 
-def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+    """Return the run of a launch, or of a file's keys without one."""
+    take_accelerate(arguments, launch)
     adapter = (arguments.text("lora_rank", "adapter") or "").lower()
     arguments.forget("lora_rank")
     if adapter not in ("", "none", "lora", "qlora"):
@@ -131,9 +126,7 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("axolotl", "transformers", "trl", "deepspeed"),
     launches=(
-        LaunchForm(
-            "axolotl-shell", 10, is_launch, read_launch, taking_files(_add_keys), cluster, is_named_by_program=True
-        ),
+        LaunchForm("axolotl-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True),
     ),
     files=(FileForm("axolotl-yaml", 45, is_file, read_file),),
 )

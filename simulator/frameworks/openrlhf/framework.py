@@ -20,8 +20,7 @@ _USUAL: Final = (
     "zero_optimization.stage=2",
     "optimizer.type=Adam",
     "use_bnb_nested_quant=true",
-)
-"""Defaults, and what no flag changes: DeepSpeed's own Adam, on devices or the host."""
+)  # defaults, and what no flag changes: DeepSpeed's own Adam, on devices or the host
 
 
 def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:

@@ -82,7 +82,9 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
     layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
     types = {} if arguments.text("parameter_dtype", "dtype") == "fp32" else _HALF
-    options = types | _EAGER | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
+    foreach = {"foreach_optimizer": str(not arguments.switch("foreach_optimizer", "optimizer.fused")).lower()}
+    options = types | _EAGER | foreach | read_optimizer(arguments, "optimizer._component_", "torch")
+    options |= _loss(arguments, adapters=adapters) | part(targets, "option")
     kind = arguments.text("precision", "dtype") or "bf16"
     if quantised and adapters:
         options["quantised_base"] = "true"
@@ -132,13 +134,6 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
     elif not arguments.switch("packed", "dataset.packed"):
         note_samples(arguments, "tokenizer.max_seq_len")
     return bound or longest
-
-
-def _optimizer(arguments: Arguments) -> dict[str, str]:
-    """Return the switches of the optimizer: its kind, fused or for-each steps, types of bitsandbytes' moments."""
-    named = read_optimizer(arguments, "optimizer._component_", "torch")
-    fused = arguments.switch("foreach_optimizer", "optimizer.fused")
-    return {"foreach_optimizer": str(not fused).lower()} | named
 
 
 def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:

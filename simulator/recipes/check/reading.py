@@ -175,7 +175,8 @@ def unstated(recipe: Recipe, options: Question, reread: Reread) -> Unstated:
 
 def _defaulted(recipe: Recipe, options: Question, missing: Unstated, reread: Reread) -> Unstated:
     """Return `missing` with the numbers that defaults of environment variables decide, nodes first."""
-    for name in _defaults(recipe):
+    unset = (remark.message for remark in recipe.remarks if remark.rule == "assumed-unset")
+    for name in filter(_COUNTS_MACHINES.fullmatch, re.findall(r"\$(\w+)", " ".join(unset))):
         other = reread({name: "3"}, options)
         if other is None:
             continue
@@ -184,13 +185,6 @@ def _defaulted(recipe: Recipe, options: Question, missing: Unstated, reread: Rer
         if other.devices_per_node != recipe.devices_per_node:
             missing = replace(missing, devices_per_node=True, variable=missing.variable or name)
     return missing
-
-
-def _defaults(recipe: Recipe) -> Iterator[str]:
-    """Yield the variables assumed to be unset that may hold a number of machines."""
-    for remark in recipe.remarks:
-        if remark.rule == "assumed-unset":
-            yield from (name for name in re.findall(r"\$(\w+)", remark.message) if _COUNTS_MACHINES.fullmatch(name))
 
 
 def launched_devices(recipe: Recipe, options: Question) -> int:

@@ -245,7 +245,9 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     other_names = registry.table(name).aliases
     words = (writer.words(each.scenario, each.layout) for each in (base, case))
     before, after = ({word: text or ("" if shell else "true") for word, text in each} for each in words)
-    present = _present(recipe)
+    own = [flag for flag in recipe.flags if flag.place.file == recipe.file]
+    own.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))  # batch and degrees first
+    present = {flag.name: flag for flag in own}
 
     def named(word: str) -> str:
         return _name(word, present, recipe, tuple(flag.name for flag, text in other_names.get(word, ()) if not text))
@@ -291,13 +293,6 @@ def _nodes(text: str, present: Mapping[str, RecipeFlag], recipe: Recipe) -> Reci
 
 
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
-
-
-def _present(recipe: Recipe) -> dict[str, RecipeFlag]:
-    """Return the flags in the recipe's own file, batch and parallel sizes first."""
-    flags = [flag for flag in recipe.flags if flag.place.file == recipe.file]
-    flags.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))
-    return {flag.name: flag for flag in flags}
 
 
 def _name(name: str, present: Mapping[str, RecipeFlag], recipe: Recipe, others: tuple[str, ...]) -> str:

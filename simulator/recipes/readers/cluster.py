@@ -224,9 +224,14 @@ def _unless_open(launch: TrainingCommand, arguments: Arguments, option: str) -> 
     return None
 
 
+_OF_SLURM: Final = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
+
+
 def _started(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     """Return the processes of `srun` or `mpirun`, by their options, else by Slurm's variables."""
-    known = {**_scheduled(launch), **launch.spread} if launch.spread["starter"].text.endswith("srun") else launch.spread
+    known, own = dict(launch.spread), launch.environment
+    if launch.spread["starter"].text.endswith("srun"):
+        known = {name: own[variable] for name, variable in _OF_SLURM.items() if variable in own} | known
     nodes = _count(arguments, known, "nodes", ("nodes",), default=None)
     each = _count(arguments, known, "devices_per_node", ("tasks_per_node",), default=None)
     tasks = _count(arguments, known, "devices", ("tasks",), default=None)
@@ -241,12 +246,6 @@ def _started(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None,
         if count is None and option not in arguments.incomplete and "devices" not in arguments.incomplete:
             arguments.need([Cause(launch.line, name)], option)
     return nodes, each
-
-
-def _scheduled(launch: TrainingCommand) -> dict[str, PlainValue]:
-    """Return the same counts from Slurm's variables."""
-    names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
-    return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
 
 
 def _paddle(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:

@@ -201,8 +201,7 @@ _WORDS_BEFORE_OPTIONS: Final = ("accelerate", "tune")
 _UNREAD: Final = frozenset(["colossalai", "xtuner"])
 _UNREAD_MODULES: Final = re.compile(
     r"openrlhf\.cli\.train_(?!(?:sft|dpo|rm)$)\w+|verl\.trainer\.(?:main_ppo|sft_trainer)\w*"
-)
-"""Programs, and modules of `python -m`, that train by themselves and whose flags are not read."""
+)  # programs, and modules of `python -m`, that train by themselves and whose flags are not read
 _SUBMITTERS: Final = frozenset(["mason.py"])
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _WITHOUT_VALUE: Final = frozenset(_commands("flag"))  # options of launchers that take no value
