@@ -10,7 +10,6 @@ from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.values import EMPTY, Cause, known_value
 
-_TABLE: Final = "accelerate"
 _FILE: Final = "config_file"
 _ENGINE: Final = {
     "zero_stage": "zero_optimization.stage",
@@ -30,7 +29,7 @@ _SHARDS: Final = {
 
 def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
     """Return the launcher's options merged with its file. Raises InputError where that is missing."""
-    words = Arguments(arguments.file, table_of(_TABLE), complete=True)
+    words = Arguments(arguments.file, table_of("accelerate"), complete=True)
     named = launch.options.get(_FILE)
     if named is not None and named.known:
         configured = configuration(launch, arguments.file, named.text, named.line)

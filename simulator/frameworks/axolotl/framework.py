@@ -17,7 +17,6 @@ from simulator.frameworks.trl.framework import purposed_run
 from simulator.frameworks.values import known_value
 from simulator.question.recipe import Recipe
 
-_MODULE: Final = "axolotl.cli.train"
 _DEFAULTS: Final = ("per_device_train_batch_size=1", "disable_gradient_checkpointing=true")
 _LOSSES: Final = {"ipo": "dpo"}  # losses that need the same memory as another one, by that one's name
 _PLUGINS: Final = ("liger", "cut_cross_entropy", "swanlab")
@@ -33,7 +32,7 @@ def is_file(names: Collection[str]) -> bool:
 
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a launch is `axolotl train` or starts its module."""
-    return (launch.program == "axolotl" and launch.script.text == "train") or launch.script.text == _MODULE
+    return (launch.program, launch.script.text) == ("axolotl", "train") or launch.script.text == "axolotl.cli.train"
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:

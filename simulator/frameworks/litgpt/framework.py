@@ -29,7 +29,6 @@ _EAGER: Final = {
     "release_grads": "true",
     "loss_bytes_per_logit": "14",
 }  # `RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads
-_LENGTH: Final = "train.max_seq_length"
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""
 
@@ -106,7 +105,7 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         | read_optimizer(arguments, optimizer, "torch"),
         layout=Layout(**usual | part(targets, "layout")),
     )
-    note_samples(arguments, _LENGTH)
+    note_samples(arguments, "train.max_seq_length")
     data = arguments.text("longest", "data.class_path", "data") or ("TinyLlama" if pretrains else "Alpaca")
     return with_longest_sample(arguments, run, (data.rpartition(".")[2],))
 

@@ -28,6 +28,7 @@ _KEY: Final = "model._component_"
 _SHIPPED: Final = "recipes/configs"
 _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
 """Keys of files that do not train, if no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
+_PRECISIONS: Final = {"bf16": "bf16", "fp32": "fp32", "fp16": "fp16"}
 _LORA_RANK: Final = 8
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 """All state is stored in the compute type (`training.set_default_dtype`), without a master copy."""
@@ -93,11 +94,7 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
         model=model,
         seq_length=_sequence(arguments, longest),
         gradient_accumulation_steps=targets.get("workload.gradient_accumulation_steps", 1),
-        precision="fp8"
-        if arguments.switch("precision", "enable_fp8_training")
-        else kind
-        if kind in ("bf16", "fp32", "fp16")
-        else None,
+        precision="fp8" if arguments.switch("precision", "enable_fp8_training") else _PRECISIONS.get(kind),
         lora_rank=rank,
         options=options,
         layout=layout,

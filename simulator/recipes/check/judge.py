@@ -248,10 +248,8 @@ def _failure(judged: Checked) -> str:
         return f"it is not known to pass ({judged.reasons[0][:200]})"
     if judged.outcome == "refused" or judged.estimate is None:
         return f"it is refused ({judged.reasons[0][:200]})"
-    need, usable = (
-        to_gib(size) for size in (judged.estimate.memory.device_bytes, judged.estimate.memory.capacity_bytes)
-    )
-    return f"it does not pass ({need:.2f} of {usable:.2f} GiB)"
+    memory = judged.estimate.memory
+    return f"it does not pass ({to_gib(memory.device_bytes):.2f} of {to_gib(memory.capacity_bytes):.2f} GiB)"
 
 
 def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:

@@ -168,13 +168,10 @@ def _cluster(arguments: Arguments, launch: TrainingCommand) -> tuple[int | None,
     return nodes or own_nodes, devices or own_devices
 
 
-_LAUNCHERS: Final = ("accelerate",)
-
-
 def documented_launch(path: Path, text: str) -> tuple[TrainingCommand, Remark] | None:
     """Return the launch that a repository's page documents for a file of this text, and a remark naming the page."""
     start = start_of(str(path), text)
-    if start is None or start.words[0] not in _LAUNCHERS:
+    if start is None or start.words[0] != "accelerate":
         return None
     launch = find_launch([text_value(word, 1) for word in start.words], {}, 1)
     message = f"started as {start} starts it: {' '.join(start.words)}"
