@@ -359,7 +359,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     if case is None or estimate is None:
         return judged
     _ = estimate.throughput  # worked out here, where a defect of it hides no other file
-    marks = partial(marks_of, case.recipe.file)
+    marks, whole = partial(marks_of, case.recipe.file), replace(case.layout, offload="none")
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
         """Return a field that is computed when it is read; a defect there hides no verdict."""
@@ -376,7 +376,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     return replace(
         judged,
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
-        without_offload=advice(lambda: _on_device(case), None),
+        without_offload=None if whole == case.layout else advice(lambda: estimate_layout(case.scenario, whole), None),
         changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
@@ -543,14 +543,6 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
         return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
     return memory.device_bytes
-
-
-def _on_device(case: Case) -> Estimate | None:
-    """Return the estimate without offload; None for a layout without any."""
-    if case.layout.offload == "none":
-        return None
-    layout = replace(case.layout, offload="none")
-    return estimate_layout(case.scenario, layout)
 
 
 def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:

@@ -211,8 +211,7 @@ def _alone(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, i
         return None, None
     if not launch.in_front:
         return 1, 1
-    arguments.need(launch.in_front, "nodes")
-    arguments.need(launch.in_front, "devices_per_node")
+    arguments.need(launch.in_front, "nodes", "devices_per_node")
     return None, None
 
 
@@ -292,8 +291,7 @@ def _chosen(arguments: Arguments, value: PlainValue, *, is_included: bool) -> tu
         arguments.places |= dict.fromkeys(("nodes", "devices_per_node"), Place(arguments.file, value.line or 1))
         return len(hosts), counts.pop() or None
     causes = value.causes or [Cause(value.line, "--include" if is_included else "--exclude")]
-    arguments.need(causes, "nodes")
-    arguments.need(causes, "devices_per_node")
+    arguments.need(causes, "nodes", "devices_per_node")
     return None, None
 
 
