@@ -249,10 +249,8 @@ def completed(
     `switches` are those of the framework's profile that the log shows. Raises InputError listing all that are missing.
     """
     logged = {name: value for name, value in columns.items() if value is not None}
-    values = logged | {
-        name: value for name, value in context.columns.items() if name not in logged or name in context.fixed
-    }
-    values |= {"hardware_as_stated": context.hardware, "hardware": context.hardware}
+    own = {name: value for name, value in context.columns.items() if name not in logged or name in context.fixed}
+    values = logged | own | {"hardware_as_stated": context.hardware, "hardware": context.hardware}
     missing = [name for name in NEEDED if not values.get(name)]
     if missing:
         raise InputError(option_for(where, missing, configured="tensor_parallel" in values))

@@ -134,10 +134,8 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         run = _of_parts(arguments, run)
     if exact:
         return run
-    data = {
-        text for key in ("dataset.dataset_name", "dataset.path_or_dataset_id") if (text := arguments.text("d", key))
-    }
-    return with_longest_sample(arguments, run, data)
+    named = (arguments.text("d", key) for key in ("dataset.dataset_name", "dataset.path_or_dataset_id"))
+    return with_longest_sample(arguments, run, set(filter(None, named)))
 
 
 _CLASS: Final = re.compile(r"transformers\.models\.(\w{1,60})\.\w+\.\w+")

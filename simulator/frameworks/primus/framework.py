@@ -252,10 +252,8 @@ def _model(arguments: Arguments, key: Key) -> str | None:
         arguments.need(key.first.causes, "model")
         return None
     model = named_model(arguments, PurePosixPath(key.first.text).name.removesuffix(".yaml"))
-    place = arguments.places["model"]
-    arguments.remarks = [
-        dataclasses.replace(x, place=place) if x.rule.endswith("model") else x for x in arguments.remarks
-    ]
+    at = arguments.places["model"]
+    arguments.remarks = [dataclasses.replace(x, place=at) if x.rule.endswith("model") else x for x in arguments.remarks]
     return model
 
 

@@ -186,9 +186,8 @@ def _is_chat(arguments: Arguments) -> bool:
     if rank is not None and rank.text != "0":
         arguments.add("lora_rank", rank.values, rank.value_line)
     line = arguments.entries["zero_stage"][-1].place.line
-    arguments.add_defaults(
-        ("per_device_train_batch_size=16", *([] if arguments.has(*_LENGTHS) else ["max_seq_len=512"])), line
-    )
+    length = [] if arguments.has(*_LENGTHS) else ["max_seq_len=512"]
+    arguments.add_defaults(["per_device_train_batch_size=16", *length], line)
     if arguments.has("offload"):
         arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
     arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)

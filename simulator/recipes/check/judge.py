@@ -336,6 +336,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     unmet = [remark for remark in host if remark.severity == "error"]
     reasons = tuple(remark.message for remark in (*refusals, *unsure, *unmet)) or broken
     priced = outcome not in ("not_modelled", "cannot_tell")
+    others = (remark for remark in case.remarks if remark.severity != "error")
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -344,9 +345,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
         outcome="cannot_tell" if unsure and outcome != "depends" else outcome,
         passed=passed,
         reasons=reasons,
-        remarks=_ordered(
-            (*refusals, *unsure, *host, *(remark for remark in case.remarks if remark.severity != "error"))
-        ),
+        remarks=_ordered((*refusals, *unsure, *host, *others)),
         blame=None if passed else _blame(case, estimate, refusals),
         estimate=estimate if priced else None,
         case=case,
@@ -488,10 +487,8 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     stated = "seq_length" in case.recipe.places
     rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
     words = {"length": ": --lengths FILE decides", "images": ": --images NxWxH decides"}
-    asks = {each: words.get(each.bound, "") for each in bounds}
-    return tuple(
-        replace(each, rule=rule, severity="error", message=f"{each.message}; {both}{asks[each]}") for each in bounds
-    )
+    texts = {each: f"{each.message}; {both}{words.get(each.bound, '')}" for each in bounds}
+    return tuple(replace(each, rule=rule, severity="error", message=texts[each]) for each in bounds)
 
 
 def _that_matter(case: Case, estimate: Estimate, bounds: tuple[Remark, ...], least_bytes: float) -> tuple[Remark, ...]:

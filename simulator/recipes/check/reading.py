@@ -61,9 +61,8 @@ def of_any_stage(
     The file may also offload, which lowers the need of a device, so that failures without it are not final.
     """
     missing = [unknown for unknown in recipe.unknowns if unknown.affects]
-    if len({unknown.name for unknown in missing}) != 1 or any(
-        set(unknown.affects) != {"zero_stage"} for unknown in missing
-    ):
+    affected = {option for unknown in missing for option in unknown.affects}
+    if len({unknown.name for unknown in missing}) != 1 or affected != {"zero_stage"}:
         return None
     judged: list[Checked] = []
     for stage in _STAGES:
@@ -86,18 +85,14 @@ _NUMBER = re.compile(r"[0-9]{1,3}")  # positional parameters that `--set` takes
 
 def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     """Return a note with the options for all missing positional parameters, by the script's names; else None."""
-    missing_names = {
-        remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"
-    }
-    numbers = sorted(int(name) for name in missing_names if _NUMBER.fullmatch(name))
+    said = {remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"}
+    numbers = sorted(int(name) for name in said if _NUMBER.fullmatch(name))
     if not numbers:
         return None
     names = argument_names(text_of(recipe.file))
     subject = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
-    return Remark(
-        rule="positional-parameters", severity="note", message=f"the script is started with {subject} it", fix=fix
-    )
+    return Remark("positional-parameters", "note", f"the script is started with {subject} it", fix=fix)
 
 
 _LISTED: Final = r"nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc -l"

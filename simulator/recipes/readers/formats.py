@@ -221,10 +221,8 @@ def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     texts = [(name, key.values[0].text, Place(key.file or recipe.file, key.line)) for name, key in named]
     own = (flag for flag in recipe.flags if _names_network(flag.name[-_LONGEST:]))
     texts += [(flag.name, flag.text, flag.place) for flag in own]
-    entries: list[tuple[str, Place | None]] = [
-        (text, place) for name, text, place in texts if name.endswith("entrypoint")
-    ]
-    entries += [(recipe.title, None)] if recipe.title.endswith(".py") else []
+    titles: list[tuple[str, Place | None]] = [(recipe.title, None)] if recipe.title.endswith(".py") else []
+    entries = [*((text, place) for name, text, place in texts if name.endswith("entrypoint")), *titles]
     remark = next((_other(text, place) for name, text, place in texts if _is_other(name, text)), None)
     remark = remark or next((_other(text, place) for text, place in entries if _is_other("", text)), None)
     if remark is None and recipe.dialect in _MEGATRON:

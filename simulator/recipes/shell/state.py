@@ -251,9 +251,7 @@ class Machine:
     def _stated_parameters(self) -> tuple[Value, ...] | None:
         """Start with the parameters that the user or the example sets; return those set individually."""
         settings, example = self.settings, self.example
-        by_number = {
-            int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
-        }
+        by_number = {int(name): text for name, text in settings.items() if re.fullmatch(r"[1-9][0-9]{0,2}", name)}
         self.used_settings |= {str(number) for number in by_number}
         if example is not None:
             self.used_settings |= example.used_settings
