@@ -41,7 +41,6 @@ _GENERATES: Final = re.compile(r"(?<![a-z])(?:ppo|grpo|rloo|ilql|reinforce)(?![a
 _PAIR: Final = {("model", "vision"), ("model", "text")}  # sections of CLIP: an image encoder and a text encoder
 _TWO: Final = "an encoder of images and one of text are not modelled"
 _REWARD: Final = ("trainer", "rm")
-_KIND: Final = "reward_model_type"
 
 
 def other_run(keys: Iterable[Key]) -> tuple[Key, str] | None:
@@ -67,7 +66,7 @@ def reward_options(keys: Iterable[Key]) -> dict[str, str]:
     listed = list(keys)
     if not any(key.path[:2] == _REWARD for key in listed):
         return {}
-    kind = next((key.values[0].text for key in listed if key.name == _KIND and key.values), "")
+    kind = next((key.values[0].text for key in listed if key.name == "reward_model_type" and key.values), "")
     pairs = {} if kind == "regression" else {"sequences_per_sample": "2"}
     return {"score_head": "true", **pairs}
 

@@ -100,11 +100,8 @@ def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment | None
     heads = {key.name: key for key in inside if len(key.path) == 3 and key.path[1] == module}
     if "framework" not in heads:
         return None
-    overrides = [
-        dataclasses.replace(key, path=key.path[3:])
-        for key in inside
-        if key.path[1:3] == (module, "overrides") and len(key.path) > 3
-    ]
+    own = (key for key in inside if key.path[1:3] == (module, "overrides") and len(key.path) > 3)
+    overrides = [dataclasses.replace(key, path=key.path[3:]) for key in own]
     return _Experiment(heads["framework"].first.text, heads, overrides, variables)
 
 

@@ -83,9 +83,9 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
     layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
     types = {} if arguments.text("parameter_dtype", "dtype") == "fp32" else _HALF
+    named = read_optimizer(arguments, "optimizer._component_", "torch")
     foreach = {"foreach_optimizer": str(not arguments.switch("foreach_optimizer", "optimizer.fused")).lower()}
-    options = types | _EAGER | foreach | read_optimizer(arguments, "optimizer._component_", "torch")
-    options |= _loss(arguments, adapters=adapters) | part(targets, "option")
+    options = types | _EAGER | foreach | named | _loss(arguments, adapters=adapters) | part(targets, "option")
     kind = arguments.text("precision", "dtype") or "bf16"
     if quantised and adapters:
         options["quantised_base"] = "true"

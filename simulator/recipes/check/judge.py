@@ -127,12 +127,9 @@ def _passed_over(file: str, words: OwnWords, repository: Repository) -> Iterator
 def _in_repository(result: Checked, words: OwnWords, reading: Reading) -> Checked:
     """Return a result with what the repository ignores, and without remarks on its settings that the file lacks."""
     repeated = tuple(f"--set {name[:60]}=" for name in words.settings if reading.settings[name] == words.settings[name])
-    remarks = tuple(
-        remark
-        for remark in result.remarks
-        if remark.rule != UNUSED_SETTING or not remark.message.startswith(repeated or ("\n",))
-    )
-    return silenced(replace(result, remarks=(*remarks, *words.remarks)), words.ignored)
+    unused = {x for x in result.remarks if x.rule == UNUSED_SETTING and x.message.startswith(repeated)}
+    left = (remark for remark in result.remarks if remark not in unused)
+    return silenced(replace(result, remarks=(*left, *words.remarks)), words.ignored)
 
 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:

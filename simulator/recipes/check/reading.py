@@ -126,10 +126,8 @@ def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> dict[str, str
 
 def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
     """Return recipes with a remark on each command or variable that is assumed to count machines."""
-    remarks = tuple(
-        Remark(COUNTED, "note", f"{name[:80]} is taken to be {text}", fix="--hardware NAME --nodes N")
-        for name, text in values.items()
-    )
+    taken = (f"{name[:80]} is taken to be {text}" for name, text in values.items())
+    remarks = tuple(Remark(COUNTED, "note", message, fix="--hardware NAME --nodes N") for message in taken)
     return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
 
 

@@ -163,11 +163,8 @@ def make_shell(text: str) -> str:
 
 
 def _variables(keys: Sequence[Key]) -> dict[str, str]:
-    variables = {
-        key.name: key.values[0].text
-        for key in keys
-        if len(key.path) == 2 and key.path[0] in _ENVIRONMENT and len(key.values) == 1
-    }
+    own = (key for key in keys if len(key.path) == 2 and key.path[0] in _ENVIRONMENT and len(key.values) == 1)
+    variables = {key.name: key.values[0].text for key in own}
     texts = {key.dotted: key.values[0].text for key in keys if key.values}
     if "resources.accelerators" in texts:
         devices = _DEVICES.fullmatch(texts["resources.accelerators"])

@@ -167,11 +167,8 @@ class State:
     def started(self, positional: tuple[Value, ...]) -> State:
         """Return the state of a shell that this one starts: its exported variables, functions and files."""
         other = self.fork()
-        other.variables = {
-            name: maybe(name, self.variables[name], causes)
-            for name, causes in self.exported.items()
-            if name in self.variables
-        }
+        passed = {name: causes for name, causes in self.exported.items() if name in self.variables}
+        other.variables = {name: maybe(name, self.variables[name], causes) for name, causes in passed.items()}
         other.is_lent = False
         other.positional, other.shifted, other.options, other.tested = positional, 0, frozenset(), 0
         return other
