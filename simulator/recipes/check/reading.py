@@ -92,7 +92,8 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     names = argument_names(text_of(recipe.file))
     subject = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
-    return Remark("positional-parameters", "note", f"the script is started with {subject} it", fix=fix)
+    message = f"the script is started with {subject} it"
+    return Remark(rule="positional-parameters", severity="note", message=message, fix=fix)
 
 
 _LISTED: Final = r"nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc -l"
