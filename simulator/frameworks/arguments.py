@@ -215,8 +215,7 @@ class Arguments:
         """Record that every flag, and each setting marked absent, depends on texts that may hold any flag."""
         if not self.bags:
             return
-        for option in (ANY_FLAG, *(name for name, missing in absent.items() if missing)):
-            self.need(self.bags, option)
+        self.need(self.bags, ANY_FLAG, *(name for name, missing in absent.items() if missing))
         self.remarks = [remark for remark in self.remarks if remark.place and remark.rule not in _BY_ABSENCE]
 
     # Reading.
@@ -328,10 +327,10 @@ class Arguments:
         for option in options:
             self.places.pop(option, None)
 
-    def need(self, causes: Iterable[Cause], option: str) -> None:
-        """Record that an option depends on values that only the run knows."""
-        self.incomplete.add(option)
-        self.note(causes, (option,))
+    def need(self, causes: Iterable[Cause], *options: str) -> None:
+        """Record that options depend on values that only the run knows."""
+        self.incomplete.update(options)
+        self.note(causes, options)
 
     def note(self, causes: Iterable[Cause], options: Iterable[str] = ()) -> None:
         """Record values that only the run knows and the settings that depend on them."""

@@ -17,8 +17,6 @@ from simulator.records import Record
 _WORDS: Final = "_idle_words"
 """Words in names of flags that change neither memory nor speed: `idle` unless `_RELEVANT` matches, `surely_idle`
 unless `_DECISIVE` does, and `idle_name` for whole names."""
-_STARTS: Final = "_harmless"
-"""Prefixes of names that change neither memory nor speed in any framework, each with the reason."""
 _RELEVANT: Final = re.compile(
     r"recompute|offload|parallel|precision|fp8|fp16|bf16|shard|expert|moe|lora|flash|overlap|cpu|fus|grad_dtype"
     r"|optimizer|attention|batch|seq|hidden|layers|heads|vocab|mtp|quant|chunk|checkpoint_act|activation"
@@ -54,7 +52,7 @@ def is_harmless(name: str) -> bool:
 
 @functools.cache
 def _harmless() -> tuple[str, ...]:
-    return tuple(line["start"] for line in read_table(__file__, _STARTS))
+    return tuple(line["start"] for line in read_table(__file__, "_harmless"))
 
 
 def is_irrelevant(name: str) -> bool:

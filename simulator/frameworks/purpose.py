@@ -26,7 +26,9 @@ def _words(kind: str) -> tuple[str, ...]:
     return tuple(word for row in _ROWS if row["kind"] == kind for word in row["words"].split())
 
 
-_ACTS: Final = tuple((row["says"], row["words"]) for row in _ROWS if row["kind"] == "act")
+_ACTS: Final = tuple(
+    (row["says"], re.compile(rf"(?<![a-z])(?:{row['words']})(?![a-z])")) for row in _ROWS if row["kind"] == "act"
+)
 """Activities of programs other than training, by words of their names and folders (LLaMA-MoE b17aff4:
 smoe/entrypoint); the first match counts."""
 _GENERATES: Final = frozenset(("max_new_tokens", "save_generations", "generation_only"))
@@ -102,7 +104,7 @@ def require_training(launch: LaunchCommand, file: str) -> None:
         within = PurePath(launch.script.text.replace(".", "/").removesuffix("/py")).parent.name.lower()
         plainly = not _TRAINS.search(launch.script.text.lower()) and _SIZES.isdisjoint(launch.flags)
         names = (stem, within) if plainly else (stem,)
-        does = next((f"{program} {act}" for name in names for act, words in _ACTS if _named(words, name)), "")
+        does = next((f"{program} {act}" for name in names for act, words in _ACTS if words.search(name)), "")
         does = does or (f"{program} generates text" if plainly and _GENERATES & launch.flags else "")
         does = does or (f"{program} is started alone, and nothing says that it trains" if _is_plain(launch) else "")
     if does:
@@ -182,10 +184,6 @@ def _is_plain(launch: LaunchCommand) -> bool:
     texts = [text for option, text in behind if _DATA.match(option) is None]
     said = any(_OVERRIDE.match(text) or _CHOICE.match(text) or _SPREADS.match(text) for text in texts)
     return alone and not starts and not said
-
-
-def _named(words: str, stem: str) -> bool:
-    return re.search(rf"(?<![a-z])(?:{words})(?![a-z])", stem) is not None
 
 
 def _program(launch: LaunchCommand) -> str:

@@ -546,9 +546,8 @@ class PythonReader:
         places = [*parameters.posonlyargs, *parameters.args]
         names: dict[str, Any] = {}
         with self._within(function.scopes, function.module):
-            for word, default in zip(
-                places[len(places) - len(parameters.defaults) :], parameters.defaults, strict=True
-            ):
+            first = len(places) - len(parameters.defaults)
+            for word, default in zip(places[first:], parameters.defaults, strict=True):
                 names[word.arg] = self.value(default)
             for word, usual in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
                 names[word.arg] = None if usual is None else self.value(usual)

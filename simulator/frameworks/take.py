@@ -17,7 +17,7 @@ from simulator.question.frameworks.stacks import profile_of
 from simulator.question.scenario.inputs import LARGEST_COUNT
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.optimizers import OPTIMIZERS, Optimizer, optimizer_of_word
+from simulator.question.specs.optimizers import OPTIMIZERS, optimizer_of_word
 
 Targets = dict[str, Any]
 """Values by target: typed for layouts, models and workloads, text for switches."""
@@ -173,7 +173,8 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
         return {}
     if plain in _IN_BACKWARD and framework == "torch":
         return {"optimizer": _IN_BACKWARD[plain], "step_in_backward": "true"}
-    optimizer = _optimizer(word, ({"sgd": _sgd(arguments)} if framework == "torch" else {}) | dict(own or {}))
+    named = ({"sgd": _sgd(arguments)} if framework == "torch" else {}) | dict(own or {})
+    optimizer = OPTIMIZERS[named[plain]] if named.get(plain) else optimizer_of_word(word)
     if optimizer is None or optimizer.name not in profile_of(framework).limits.optimizers:
         if bound:
             message = f"optimizer {word[:40]} is priced as AdamW, which keeps more than others"
@@ -190,8 +191,3 @@ def _sgd(arguments: Arguments) -> str:
     """Return which SGD of torch a recipe means: one with state where a key `momentum` of any section sets one."""
     set_here = (entries[-1] for name, entries in arguments.entries.items() if name.rpartition(".")[2] == "momentum")
     return "sgd_momentum" if any(not entry.is_off for entry in set_here) else "sgd"
-
-
-def _optimizer(word: str, own: Mapping[str, str]) -> Optimizer | None:
-    name = own.get(word.rpartition(".")[2].lower())
-    return OPTIMIZERS[name] if name else optimizer_of_word(word)

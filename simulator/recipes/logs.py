@@ -10,7 +10,7 @@ import dataclasses
 import json
 import re
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from simulator.frameworks.flags import table_of
 from simulator.frameworks.logs import LogForm, LoggedConfig, LoggedRun, LoggedStep, LogLine, StepLogForm
 from simulator.question.frameworks.stacks import profile_of, stack_for, stacks_of
 from simulator.question.origin import Origin
-from simulator.question.question import Question, question_of
+from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_hardware, load_model, models_by_sizes
 from simulator.question.specs.names import model_names
@@ -129,7 +129,9 @@ def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, numbe
     except InputError as error:
         raise InputError(f"{error}. {match.note}".rstrip(" .") if not match.model else str(error)) from error
     unseen = _UNSEEN not in dict(values["options"]) and not profile_of(run.framework).growing_pool
-    notes = [match.note, *_notes(run), "The log does not show the allocator's setting." * unseen, *logged.notes]
+    unread = (remark for remark in run.remarks if remark.severity == "error" or remark.rule in _BOUNDS)
+    said = [f"{remark.message}{f' (line {remark.place.line})' if remark.place else ''}." for remark in unread]
+    notes = [match.note, *said, "The log does not show the allocator's setting." * unseen, *logged.notes]
     if any(remark.severity == "error" for remark in run.remarks) or columns.get("recompute_method") == "list":
         values.setdefault("status", "unpriced")
     line = logged.begin.number
@@ -187,14 +189,6 @@ def _options(run: Recipe, hardware: str) -> dict[str, str]:
     if run.layout is not None and run.layout.tensor_parallel == 1:
         options.pop("tp_comm_overlap", None)
     return options
-
-
-def _notes(run: Recipe) -> Iterator[str]:
-    """Yield sentences on the run's words that are not read, or priced otherwise, as for a script."""
-    for remark in run.remarks:
-        if remark.severity == "error" or remark.rule in _BOUNDS:
-            line = f" (line {remark.place.line})" if remark.place else ""
-            yield f"{remark.message}{line}."
 
 
 def _memory(logged: LoggedRun) -> dict[str, Any]:
@@ -255,10 +249,8 @@ def completed(
     `switches` are those of the framework's profile that the log shows. Raises InputError listing all that are missing.
     """
     logged = {name: value for name, value in columns.items() if value is not None}
-    values = logged | {
-        name: value for name, value in context.columns.items() if name not in logged or name in context.fixed
-    }
-    values |= {"hardware_as_stated": context.hardware, "hardware": context.hardware}
+    own = {name: value for name, value in context.columns.items() if name not in logged or name in context.fixed}
+    values = logged | own | {"hardware_as_stated": context.hardware, "hardware": context.hardware}
     missing = [name for name in NEEDED if not values.get(name)]
     if missing:
         raise InputError(option_for(where, missing, configured="tensor_parallel" in values))
@@ -537,7 +529,9 @@ def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
 
 def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
     """Return the case of a file, and the hardware that the file names, else empty."""
-    options = _known_question(known)
+    names = ("model", "hardware", "devices", *WORKLOAD_COLUMNS, "num_layers", "framework", *LAYOUT_COLUMNS)
+    cells = {name: known[name] for name in names if known.get(name)} | {"options": dict(known.get("options") or ())}
+    options = question_of(cells, origin=lambda name: Origin("argument", f"column {name}"))  # which overrides the file
     if file.suffix.lower() == ".json" and is_answer(str(file)):
         case = saved_case(str(file), None, 1, options)
         return case, case.scenario.hardware_name
@@ -547,13 +541,6 @@ def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
     if "hardware" not in options.inputs:
         raise InputError(f"{file}: recipes do not say the hardware; give it in column hardware or with --hardware")
     return priceable(case_of_recipe(recipes[0], options)), ""
-
-
-def _known_question(known: Mapping[str, Any]) -> Question:
-    """Return a row's own cells as a question, which overrides a file."""
-    names = ("model", "hardware", "devices", *WORKLOAD_COLUMNS, "num_layers", "framework", *LAYOUT_COLUMNS)
-    cells = {name: known[name] for name in names if known.get(name)} | {"options": dict(known.get("options") or ())}
-    return question_of(cells, origin=lambda name: Origin("argument", f"column {name}"))
 
 
 def _model_name(case: Case, name: str) -> str:

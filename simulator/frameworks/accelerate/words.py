@@ -10,7 +10,6 @@ from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.values import EMPTY, Cause, known_value
 
-_TABLE: Final = "accelerate"
 _FILE: Final = "config_file"
 _ENGINE: Final = {
     "zero_stage": "zero_optimization.stage",
@@ -30,7 +29,7 @@ _SHARDS: Final = {
 
 def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
     """Return the launcher's options merged with its file. Raises InputError where that is missing."""
-    words = Arguments(arguments.file, table_of(_TABLE), complete=True)
+    words = Arguments(arguments.file, table_of("accelerate"), complete=True)
     named = launch.options.get(_FILE)
     if named is not None and named.known:
         configured = configuration(launch, arguments.file, named.text, named.line)
@@ -81,8 +80,10 @@ def take_named(arguments: Arguments) -> bool:
     return True
 
 
-def take_accelerate(arguments: Arguments, launch: LaunchCommand) -> None:
-    """Add accelerate's options as the trainer's words, except where the trainer has its own."""
+def take_accelerate(arguments: Arguments, launch: LaunchCommand | None) -> None:
+    """Add the options of `accelerate launch` as the trainer's words, except where the trainer has its own."""
+    if launch is None or launch.launcher != "accelerate":
+        return
     words = accelerate_words(arguments, launch)
     kind = (words.text("zero_stage", "distributed_type") or "").upper()
     engine = kind == "DEEPSPEED" or words.switch("zero_stage", "use_deepspeed")
@@ -95,9 +96,8 @@ def take_accelerate(arguments: Arguments, launch: LaunchCommand) -> None:
     elif precision == "fp8":
         arguments.not_modelled("mixed_precision fp8 of accelerate is not modelled")
     if engine:
-        for name, own in _ENGINE.items():
-            if words.has(name) and not arguments.has(own):
-                _hand_over(arguments, words, name, own)
+        for name, own in [pair for pair in _ENGINE.items() if not arguments.has(pair[1])]:
+            _hand_over(arguments, words, name, own)
     elif shards:
         _take_fsdp(arguments, words)
     elif _FILE not in launch.options and kind == "" and not (arguments.has("deepspeed") or arguments.has("fsdp")):

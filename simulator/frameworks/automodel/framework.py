@@ -134,10 +134,8 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
         run = _of_parts(arguments, run)
     if exact:
         return run
-    data = {
-        text for key in ("dataset.dataset_name", "dataset.path_or_dataset_id") if (text := arguments.text("d", key))
-    }
-    return with_longest_sample(arguments, run, data)
+    named = (arguments.text("d", key) for key in ("dataset.dataset_name", "dataset.path_or_dataset_id"))
+    return with_longest_sample(arguments, run, set(filter(None, named)))
 
 
 _CLASS: Final = re.compile(r"transformers\.models\.(\w{1,60})\.\w+\.\w+")
@@ -165,10 +163,8 @@ def _of_parts(arguments: Arguments, run: Recipe) -> Recipe:
     frozen = any(name.startswith("freeze_config.") for name in arguments.entries)
     rests = frozen and arguments.switch("encoder", "freeze_config.freeze_vision_tower", default=True)
     if run.lora_rank is not None:
-        left, taken = (
-            entry.values if (entry := arguments.entry(key)) else ()
-            for key in ("peft.exclude_modules", "peft.target_modules")
-        )
+        entries = map(arguments.entry, ("peft.exclude_modules", "peft.target_modules"))
+        left, taken = (entry.values if entry else () for entry in entries)
         of_text = bool(taken) and all("language_model" in value.text for value in taken)
         rests = rests or of_text or any("vis" in value.text for value in left)
     decoder = not arguments.switch("decoder", "freeze_config.freeze_language_model")
@@ -261,10 +257,9 @@ def _optimizer(arguments: Arguments) -> dict[str, str]:
         return {**switches, "master_weights": "true", "master_weight_dtype": "bf16"}
     if name != "fusedadam":
         return switches
-    moments = {
-        _DTYPES.get((arguments.text("optimizer_dtype", key) or "torch.float32").rpartition(".")[2], "")
-        for key in ("optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype")
-    }
+    keys = ("optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype")
+    texts = (arguments.text("optimizer_dtype", key) or "torch.float32" for key in keys)
+    moments = {_DTYPES.get(text.rpartition(".")[2], "") for text in texts}
     if len(moments) > 1 or "" in moments:
         arguments.not_modelled("moments of two types, or of 8 bits, are not modelled", "optimizer.exp_avg_dtype")
     master = arguments.switch("master_weights", "optimizer.master_weights")

@@ -17,7 +17,6 @@ from simulator.frameworks.trl.framework import purposed_run
 from simulator.frameworks.values import known_value
 from simulator.question.recipe import Recipe
 
-_MODULE: Final = "axolotl.cli.train"
 _DEFAULTS: Final = ("per_device_train_batch_size=1", "disable_gradient_checkpointing=true")
 _LOSSES: Final = {"ipo": "dpo"}  # losses that need the same memory as another one, by that one's name
 _PLUGINS: Final = ("liger", "cut_cross_entropy", "swanlab")
@@ -33,7 +32,7 @@ def is_file(names: Collection[str]) -> bool:
 
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a launch is `axolotl train` or starts its module."""
-    return (launch.program == "axolotl" and launch.script.text == "train") or launch.script.text == _MODULE
+    return (launch.program, launch.script.text) == ("axolotl", "train") or launch.script.text == "axolotl.cli.train"
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
@@ -53,20 +52,15 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
         arguments.add(key.dotted, values, key.line, file)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
-    """Return the run of a command line."""
-    if launch.launcher == "accelerate":
-        take_accelerate(arguments, launch)
-    return _run(arguments, launch)
-
-
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
-    return _run(arguments, None)
+    return read(arguments, None)
 
 
-def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+    """Return the run of a launch, or of a file's keys without one."""
+    take_accelerate(arguments, launch)
     adapter = (arguments.text("lora_rank", "adapter") or "").lower()
     arguments.forget("lora_rank")
     if adapter not in ("", "none", "lora", "qlora"):
@@ -131,9 +125,7 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("axolotl", "transformers", "trl", "deepspeed"),
     launches=(
-        LaunchForm(
-            "axolotl-shell", 10, is_launch, read_launch, taking_files(_add_keys), cluster, is_named_by_program=True
-        ),
+        LaunchForm("axolotl-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True),
     ),
     files=(FileForm("axolotl-yaml", 45, is_file, read_file),),
 )

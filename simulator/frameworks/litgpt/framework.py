@@ -29,7 +29,6 @@ _EAGER: Final = {
     "release_grads": "true",
     "loss_bytes_per_logit": "14",
 }  # `RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads
-_LENGTH: Final = "train.max_seq_length"
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""
 
@@ -87,6 +86,8 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
     if adapters and not precision.endswith("-true"):
         arguments.not_modelled(f"adapters in {precision[:20]}: fp32 frozen weights are not priced", "precision")
     places = {"adapter_targets": _targets(arguments), "shared_adapters": "true"} if adapters else {}
+    usual: dict[str, Any] = {"micro_batch_size": 4 if pretrains else 1}  # `setup` of each program
+    usual |= {"zero_stage": 3, "recompute": "full"} if several else {"zero_stage": 0}  # FSDP2 on several devices
     optimizer = "optimizer.class_path" if arguments.has("optimizer.class_path") else "optimizer"
     folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
     name = (arguments.text("model", "model_name") or "") if pretrains else folder
@@ -102,9 +103,9 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         | part(targets, "option")
         | (_HALF if precision in {"bf16-true", "16-true"} else {})
         | read_optimizer(arguments, optimizer, "torch"),
-        layout=Layout(**_usual(several=several, pretrains=pretrains) | part(targets, "layout")),
+        layout=Layout(**usual | part(targets, "layout")),
     )
-    note_samples(arguments, _LENGTH)
+    note_samples(arguments, "train.max_seq_length")
     data = arguments.text("longest", "data.class_path", "data") or ("TinyLlama" if pretrains else "Alpaca")
     return with_longest_sample(arguments, run, (data.rpartition(".")[2],))
 
@@ -114,12 +115,6 @@ def _targets(arguments: Arguments) -> str:
     if arguments.switch("adapter_targets", "lora_mlp"):
         return "all"
     return "attention" if arguments.any_switch("adapter_targets", "lora_key", "lora_projection") else "query_value"
-
-
-def _usual(*, several: bool, pretrains: bool) -> dict[str, Any]:
-    """Return the layout of a file that says none: `setup` of each program; adapters on several devices by FSDP2."""
-    sharded = {"zero_stage": 3, "recompute": "full"} if several else {"zero_stage": 0}
-    return sharded | {"micro_batch_size": 4 if pretrains else 1}
 
 
 FRAMEWORK: Final = Framework(

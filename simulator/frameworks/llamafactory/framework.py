@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from simulator.errors import UnsupportedError
-from simulator.frameworks.accelerate.words import cluster as accelerate_cluster
+from simulator.frameworks.accelerate.words import cluster as accelerated
 from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import SUFFIXES, taking_files
@@ -48,11 +49,6 @@ def starts_program(launch: LaunchCommand) -> bool:
     return _PROGRAMS.fullmatch(launch.script.text) is not None and (by_file or not _OWN.isdisjoint(launch.flags))
 
 
-def starts_by_accelerate(launch: LaunchCommand) -> bool:
-    """Whether `accelerate launch` starts the program."""
-    return launch.launcher == "accelerate" and starts_program(launch)
-
-
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
     """Return nodes and processes per node: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
 
@@ -87,8 +83,7 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
 
 def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     """Return the run of a launch, or of a file's keys without one."""
-    if launch is not None and launch.launcher == "accelerate":
-        take_accelerate(arguments, launch)
+    take_accelerate(arguments, launch)
     require_training_switches(arguments)
     arguments.add_defaults(_DEFAULTS, 1)
     if (workers := arguments.integer("devices", "ray_num_workers") or 0) > 1:  # each has a device under Ray
@@ -113,16 +108,15 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     return replace(run, precision="fp8")
 
 
+_form = partial(LaunchForm, "llamafactory-shell", read=read, take_words=taking_files(_add_keys))
 FRAMEWORK: Final = Framework(
     title="LLaMA-Factory",
     profile="torch",
     tables=("llamafactory", "transformers", "deepspeed"),
     launches=(
-        LaunchForm(
-            "llamafactory-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True
-        ),
-        LaunchForm("llamafactory-shell", 10, starts_by_accelerate, read, taking_files(_add_keys), accelerate_cluster),
-        LaunchForm("llamafactory-shell", 11, starts_program, read, taking_files(_add_keys)),
+        _form(10, is_launch, cluster=cluster, is_named_by_program=True),
+        _form(10, lambda launch: launch.launcher == "accelerate" and starts_program(launch), cluster=accelerated),
+        _form(11, starts_program),
     ),
     files=(FileForm("llamafactory-yaml", 50, is_file, read_file),),
 )

@@ -28,6 +28,7 @@ _MODELS: Final = ("mpt_causal_lm", "hf_causal_lm")
 _PLACED: Final = ("model.attn_config.alibi", "model.attn_config.rope", "model.attn_config.nope")
 """Keys of position encodings that replace learned positions."""
 _STAGES: Final = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
+_PRECISIONS: Final = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}
 _OPTIMIZERS: Final = {"decoupled_adamw": "adamw", "decoupled_lionw": "lion"}
 _PROCESSES: Final = ("n", "nproc", "world_size")
 
@@ -97,9 +98,7 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
         shape=shape,
         seq_length=sequence,
         global_batch_size=targets.get("workload.global_batch_size"),
-        precision={"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}.get(
-            arguments.text("precision", "precision") or "amp_bf16"
-        ),
+        precision=_PRECISIONS.get(arguments.text("precision", "precision") or "amp_bf16"),
         lora_rank=targets.get("workload.lora_rank"),
         options={"foreach_optimizer": "false"}
         | _loss(arguments, kind)

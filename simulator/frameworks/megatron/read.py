@@ -730,19 +730,17 @@ def _listed(sizes: list[int], pipeline: int, schedule: ScheduleName = "1f1b") ->
     return Cut(stages, chunks, chunk_layers=listed)
 
 
-def _accounted(
-    arguments: Arguments, layers: int | None, pipeline: int, chunks: int, per_chunk: int | None
-) -> Cut | None:
+def _accounted(arguments: Arguments, layers: int | None, pipeline: int, chunks: int, each: int | None) -> Cut | None:
     """Return the cut where embedding or loss count as a layer, so that the first or last chunk holds one less."""
     names = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
     first, last = (arguments.switch("stage_layers", name) for name in names)
     if not (first or last) or layers is None or pipeline == 1 or "pp" in arguments.incomplete:
         return None
     items = layers + first + last
-    if per_chunk:
-        chunks = max(items // (pipeline * per_chunk), 1)
+    if each:
+        chunks = max(items // (pipeline * each), 1)
     size, left = divmod(items, pipeline * chunks)
-    if left or size < 1 or (per_chunk and size != per_chunk):
+    if left or size < 1 or (each and size != each):
         message = (
             f"{layers} layers, with {first + last} more for embedding and loss, do not divide over {pipeline} stages"
         )

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -80,10 +81,7 @@ def take_words(arguments: Arguments, _launch: LaunchCommand, words: Sequence[Pla
     overrides = list(filter(_is_override, words))
     for entries in arguments.entries.values():
         overrides += [value for entry in entries for value in entry.values if _is_override(value)]
-        entries[:] = [
-            replace(entry, values=tuple(value for value in entry.values if not _is_override(value)))
-            for entry in entries
-        ]
+        entries[:] = [replace(entry, values=tuple(filterfalse(_is_override, entry.values))) for entry in entries]
     for value in overrides:
         key, _, setting = value.text.lstrip("+").partition("=")
         arguments.add(key, [known_value(setting, value.line)], value.line)

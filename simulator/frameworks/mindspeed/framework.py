@@ -8,6 +8,7 @@ from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.documents import as_text
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.framework import Extension, Framework
 from simulator.question.recipe import Recipe
@@ -38,10 +39,7 @@ def extended(arguments: Arguments, run: Recipe, _: LaunchCommand | None) -> Reci
     layers = arguments.integer("num_hidden_layers", "num-layers", low=0)
     layers = layers or (models.load_model(run.model).num_hidden_layers if run.model else 0)
     facts = _Facts(arguments, run.layout, release, layers)
-    own = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in releases()[release].items()
-    }
+    own = {name: as_text(value) for name, value in releases()[release].items()}
     own |= _kept_tensors(facts) | _recomputed(facts) | _trained(arguments) | _kernels(facts) | _overlapped(facts)
     own |= _runtime(arguments)
     options = own | dict(run.options)

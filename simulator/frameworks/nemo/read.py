@@ -41,7 +41,6 @@ _GENERATES: Final = re.compile(r"(?<![a-z])(?:ppo|grpo|rloo|ilql|reinforce)(?![a
 _PAIR: Final = {("model", "vision"), ("model", "text")}  # sections of CLIP: an image encoder and a text encoder
 _TWO: Final = "an encoder of images and one of text are not modelled"
 _REWARD: Final = ("trainer", "rm")
-_KIND: Final = "reward_model_type"
 
 
 def other_run(keys: Iterable[Key]) -> tuple[Key, str] | None:
@@ -67,7 +66,7 @@ def reward_options(keys: Iterable[Key]) -> dict[str, str]:
     listed = list(keys)
     if not any(key.path[:2] == _REWARD for key in listed):
         return {}
-    kind = next((key.values[0].text for key in listed if key.name == _KIND and key.values), "")
+    kind = next((key.values[0].text for key in listed if key.name == "reward_model_type" and key.values), "")
     pairs = {} if kind == "regression" else {"sequences_per_sample": "2"}
     return {"score_head": "true", **pairs}
 
@@ -212,8 +211,10 @@ def read_filled(
     run = read(arguments, environment)
     run = dataclasses.replace(run, lora_rank=rank or run.lora_rank, options={**run.options, **reward_options(chosen)})
     run = _in_wide_weights(run, chosen)
-    if run.precision == "fp32":
-        run = _in_full_precision(arguments, run, chosen)
+    if run.precision == "fp32":  # only where a key says 32; otherwise the script decides the precision
+        in_full = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in chosen if key.values)
+        arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "full-precision"]
+        run = dataclasses.replace(run, precision="fp32" if in_full else None)
     run = _as_restored(arguments, run, chosen)
     return _with_model(arguments, run, target), chosen
 
@@ -310,13 +311,6 @@ def _in_wide_weights(run: Recipe, keys: Iterable[Key]) -> Recipe:
         return run
     wide = {"parameter_dtype": "fp32", "gradient_dtype": "fp32", "master_weights": "false"}
     return dataclasses.replace(run, options={**run.options, **wide})
-
-
-def _in_full_precision(arguments: Arguments, run: Recipe, keys: Iterable[Key]) -> Recipe:
-    """Return the run as fp32 only where a key says 32; otherwise the script decides the precision."""
-    in_full = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
-    arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "full-precision"]
-    return dataclasses.replace(run, precision="fp32" if in_full else None)
 
 
 def _as_restored(arguments: Arguments, run: Recipe, keys: Iterable[Key]) -> Recipe:

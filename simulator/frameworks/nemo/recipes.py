@@ -56,9 +56,8 @@ def partial_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonR
     for name in _FUNCTIONS:
         function = module.names.get(name)
         if isinstance(function, PythonFunction) and function.module is module:
-            arguments = {
-                word.arg: _plain(settings[word.arg]) for word in function.node.args.args if word.arg in settings
-            }
+            names = [word.arg for word in function.node.args.args]
+            arguments = {name: _plain(settings[name]) for name in names if name in settings}
             try:
                 recipe = reader.call(function, (), arguments)
             except RaisedError:

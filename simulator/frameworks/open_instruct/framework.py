@@ -28,7 +28,6 @@ _SCRIPTS: Final = (
     ("open_instruct", "dpo_tune_cache.py"),
     ("open_instruct", "reward_modeling.py"),
 )
-_SECTIONS: Final = ("dataset_mixer", "hf_metadata_dataset")
 
 
 def is_file(names: Collection[str]) -> bool:
@@ -53,7 +52,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
 def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     for key in keys:
-        if key.path[0] not in _SECTIONS:
+        if key.path[0] not in ("dataset_mixer", "hf_metadata_dataset"):
             arguments.add(key.dotted, key.values, key.line, key.file)
     arguments.add_defaults(_STARTED, 1)
     message = "started as open-instruct's launchers start it: DeepSpeed ZeRO 3, bf16"

@@ -26,7 +26,6 @@ _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"
 _REPLACED: Final = re.compile(r"--[a-z]+(?:\.\w+)+", re.ASCII)  # a key of the configuration on a job's command line
 _HOLE: Final = re.compile(r"\$\{?(\w+)\}?", re.ASCII)  # a variable that is a whole value
 _LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
-_FILE_FLAGS: Final = ("-c", "--config")
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)  # devices per node: `A100:4`
 _DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
 _SHARDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
@@ -47,7 +46,7 @@ def is_job(names: Collection[str]) -> bool:
 def is_launch(launch: LaunchCommand) -> bool:
     """Whether a command line trains by a file: `oumi train -c FILE`, alone or after `oumi distributed torchrun`."""
     trains = launch.script.text == "train" or "train" in launch.texts
-    return launch.program == "oumi" and trains and any(text in _FILE_FLAGS for text in launch.texts)
+    return launch.program == "oumi" and trains and not {"-c", "--config"}.isdisjoint(launch.texts)
 
 
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:

@@ -100,26 +100,21 @@ def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment | None
     heads = {key.name: key for key in inside if len(key.path) == 3 and key.path[1] == module}
     if "framework" not in heads:
         return None
-    overrides = [
-        dataclasses.replace(key, path=key.path[3:])
-        for key in inside
-        if key.path[1:3] == (module, "overrides") and len(key.path) > 3
-    ]
+    own = (key for key in inside if key.path[1:3] == (module, "overrides") and len(key.path) > 3)
+    overrides = [dataclasses.replace(key, path=key.path[3:]) for key in own]
     return _Experiment(heads["framework"].first.text, heads, overrides, variables)
 
 
-def _refuse_other_models(file: str, heads: Mapping[str, Key]) -> None:
-    """Raise UnsupportedError for a model whose file stands in `configs/models/megatron/diffusion`."""
-    key = heads.get("model")
-    text = key.first.text if key is not None else ""
-    if key is not None and "diffusion" in PurePosixPath(text).parts[:-1]:
-        raise UnsupportedError(f"{file}:{key.line}: {text[:60]}: diffusion models are not modelled; read are decoders")
+def _files(arguments: Arguments, experiment: _Experiment) -> tuple[list[Key], bool]:
+    """Return the keys of the files that the experiment names, and whether the model's file is among them.
 
-
-def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
-    """Return the keys of the files that the experiment names, and whether the model's file is among them."""
+    Raises UnsupportedError for a model whose file stands in `configs/models/megatron/diffusion`.
+    """
     keys: list[Key] = []
-    modelled = False
+    modelled, recipe, model = False, arguments.file, experiment.heads.get("model")
+    if model is not None and "diffusion" in PurePosixPath(model.first.text).parts[:-1]:
+        message = f"{model.first.text[:60]}: diffusion models are not modelled; read are decoders"
+        raise UnsupportedError(f"{recipe}:{model.line}: {message}")
     for head, folder in (("config", "modules"), ("model", "models")):
         key = experiment.heads.get(head)
         if key is None or not key.first.text or not key.first.known:
@@ -133,6 +128,7 @@ def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
             keys += experiment.variables.keys(_extended(file, Path(recipe), 0))
             modelled = modelled or head == "model"
             break
+    arguments.used |= experiment.variables.used
     return keys, modelled
 
 
@@ -154,10 +150,8 @@ def _last(keys: Iterable[Key]) -> list[Key]:
 
 def _megatron(arguments: Arguments, experiment: _Experiment) -> Recipe:
     heads, overrides = experiment.heads, experiment.overrides
-    _refuse_other_models(arguments.file, heads)
     arguments.table = _TABLE
-    base, modelled = _files(arguments.file, experiment)
-    arguments.used |= experiment.variables.used
+    base, modelled = _files(arguments, experiment)
     lora = {key.name: key for key in overrides if key.path[0] == "lora"}
     for key in _last((*base, *overrides)):
         if key.path[0] != "lora":
@@ -255,18 +249,14 @@ def _model(arguments: Arguments, key: Key) -> str | None:
         arguments.need(key.first.causes, "model")
         return None
     model = named_model(arguments, PurePosixPath(key.first.text).name.removesuffix(".yaml"))
-    place = arguments.places["model"]
-    arguments.remarks = [
-        dataclasses.replace(x, place=place) if x.rule.endswith("model") else x for x in arguments.remarks
-    ]
+    at = arguments.places["model"]
+    arguments.remarks = [dataclasses.replace(x, place=at) if x.rule.endswith("model") else x for x in arguments.remarks]
     return model
 
 
 def _torchtitan(arguments: Arguments, experiment: _Experiment) -> Recipe:
     heads = experiment.heads
-    _refuse_other_models(arguments.file, heads)
-    base, modelled = _files(arguments.file, experiment)
-    arguments.used |= experiment.variables.used
+    base, modelled = _files(arguments, experiment)
     keys = _last((*base, *experiment.overrides))
     ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or table_of("primus").passes(key.dotted)}
     arguments.passed = ours | {_DEPTH}
@@ -278,14 +268,10 @@ def _torchtitan(arguments: Arguments, experiment: _Experiment) -> Recipe:
     turbo = _turbo_products(arguments)
     layers = arguments.integer("num_hidden_layers", _DEPTH)
     run = torchtitan_run(arguments, layers)
-    return dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(layers, run))
-
-
-def _depth(layers: int | None, run: Recipe) -> dict[str, object]:
-    """Return the model's fields with the layers of `model.n_layers` (patches/model_override_patches.py)."""
-    if layers is None or run.model is None:
-        return dict(run.model_fields)
-    return models.differing(run.model, {**run.model_fields, "num_hidden_layers": layers})
+    fields = dict(run.model_fields)
+    if layers is not None and run.model is not None:  # patches/model_override_patches.py
+        fields = models.differing(run.model, {**fields, "num_hidden_layers": layers})
+    return dataclasses.replace(run, options={**run.options, **turbo}, model_fields=fields)
 
 
 def _turbo_products(arguments: Arguments) -> dict[str, str]:

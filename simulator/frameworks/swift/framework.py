@@ -191,8 +191,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
 
 def read_program(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of the script that `swift sft` starts, started by another launcher."""
-    if launch.launcher == "accelerate":
-        take_accelerate(arguments, launch)
+    take_accelerate(arguments, launch)
     name = PurePath(launch.script.text).stem
     return read_trainer(arguments, replace(launch, script=known_value(name, launch.script.line)))
 

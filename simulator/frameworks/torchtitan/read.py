@@ -92,11 +92,6 @@ def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainVal
     arguments.entries |= flags
 
 
-def read_launch(arguments: Arguments, _: LaunchCommand) -> Recipe:
-    """Return the run of a launch."""
-    return torchtitan_run(arguments)
-
-
 def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     add_keys(arguments, arguments.file, keys)
@@ -183,10 +178,8 @@ def _layout(arguments: Arguments, layers: int | None) -> tuple[Layout, int]:
     def degree(option: str, name: str) -> int:
         return max(arguments.integer(option, name, low=-1, high=2**16) or 1, 1)
 
-    pipeline, tensor = (
-        degree("pp", "parallelism.pipeline_parallel_degree"),
-        degree("tp", "parallelism.tensor_parallel_degree"),
-    )
+    pipeline = degree("pp", "parallelism.pipeline_parallel_degree")
+    tensor = degree("tp", "parallelism.tensor_parallel_degree")
     local = arguments.integer("micro_batch_size", "training.local_batch_size", "training.batch_size", high=2**20) or 8
     micro, steps = local, 1
     if pipeline > 1:

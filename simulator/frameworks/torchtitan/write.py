@@ -97,7 +97,9 @@ def _parallelism(case: Writing) -> Iterator[WordPair]:
         yield "context_parallel_rotate_method", f'"{"alltoall" if kind == "ring" else "allgather"}"'
     yield "pipeline_parallel_degree", str(layout.pipeline_parallel)
     if layout.pipeline_parallel > 1:
-        yield from _pipeline(case)
+        yield "pipeline_parallel_schedule", f'"{_schedule(layout)}"'
+        yield "pipeline_parallel_microbatch_size", str(layout.micro_batch_size)
+        yield from cut_words(layout)
     if case.scenario.model.is_moe:
         yield "expert_parallel_degree", str(layout.expert_parallel)
         yield "expert_tensor_parallel_degree", str(layout.expert_tensor_parallel)
@@ -116,13 +118,6 @@ def _shards(case: Writing) -> int:
             raise UnsupportedError(f"--option sharding_degree={degree}: torchtitan shards over whole context groups")
         return degree // layout.context_parallel
     return layout.data_parallel if layout.data_parallel > 1 else -1
-
-
-def _pipeline(case: Writing) -> Iterator[WordPair]:
-    layout = case.layout
-    yield "pipeline_parallel_schedule", f'"{_schedule(layout)}"'
-    yield "pipeline_parallel_microbatch_size", str(layout.micro_batch_size)
-    yield from cut_words(layout)
 
 
 def _schedule(layout: Layout) -> str:

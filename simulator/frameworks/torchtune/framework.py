@@ -28,6 +28,7 @@ _KEY: Final = "model._component_"
 _SHIPPED: Final = "recipes/configs"
 _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
 """Keys of files that do not train, if no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
+_PRECISIONS: Final = {"bf16": "bf16", "fp32": "fp32", "fp16": "fp16"}
 _LORA_RANK: Final = 8
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 """All state is stored in the compute type (`training.set_default_dtype`), without a master copy."""
@@ -82,7 +83,9 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
     layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
     types = {} if arguments.text("parameter_dtype", "dtype") == "fp32" else _HALF
-    options = types | _EAGER | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
+    named = read_optimizer(arguments, "optimizer._component_", "torch")
+    foreach = {"foreach_optimizer": str(not arguments.switch("foreach_optimizer", "optimizer.fused")).lower()}
+    options = types | _EAGER | foreach | named | _loss(arguments, adapters=adapters) | part(targets, "option")
     kind = arguments.text("precision", "dtype") or "bf16"
     if quantised and adapters:
         options["quantised_base"] = "true"
@@ -91,11 +94,7 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
         model=model,
         seq_length=_sequence(arguments, longest),
         gradient_accumulation_steps=targets.get("workload.gradient_accumulation_steps", 1),
-        precision="fp8"
-        if arguments.switch("precision", "enable_fp8_training")
-        else kind
-        if kind in ("bf16", "fp32", "fp16")
-        else None,
+        precision="fp8" if arguments.switch("precision", "enable_fp8_training") else _PRECISIONS.get(kind),
         lora_rank=rank,
         options=options,
         layout=layout,
@@ -132,13 +131,6 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
     elif not arguments.switch("packed", "dataset.packed"):
         note_samples(arguments, "tokenizer.max_seq_len")
     return bound or longest
-
-
-def _optimizer(arguments: Arguments) -> dict[str, str]:
-    """Return the switches of the optimizer: its kind, fused or for-each steps, types of bitsandbytes' moments."""
-    named = read_optimizer(arguments, "optimizer._component_", "torch")
-    fused = arguments.switch("foreach_optimizer", "optimizer.fused")
-    return {"foreach_optimizer": str(not fused).lower()} | named
 
 
 def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:

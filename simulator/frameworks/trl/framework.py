@@ -88,15 +88,14 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a script that trains with the Trainer."""
     note_purpose(arguments, launch)
     launch = as_accelerate(launch)
-    if launch.launcher == "accelerate":
-        take_accelerate(arguments, launch)
+    take_accelerate(arguments, launch)
     add_fsdp(arguments, launch)
     title, chat = PurePath(launch.script.text).name, _is_chat(arguments)
     padded = _PADDING.search(title) is not None
     if chat:  # DeepSpeed-Chat's programs are all `main.py`, below `step2_dpo_finetuning` and the like
         title = "/".join(Path(arguments.file).resolve().parts[-6:])
     deepspeed = chat or add_deepspeed(arguments, launch)
-    if launch.program == "trl" or launch.script.text.startswith(OWN_MODULES):
+    if _is_command(launch):
         _add_defaults(arguments)
     nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
     return _with_purpose(arguments, title, deepspeed=deepspeed or nested, padded=padded)

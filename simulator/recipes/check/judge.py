@@ -127,12 +127,9 @@ def _passed_over(file: str, words: OwnWords, repository: Repository) -> Iterator
 def _in_repository(result: Checked, words: OwnWords, reading: Reading) -> Checked:
     """Return a result with what the repository ignores, and without remarks on its settings that the file lacks."""
     repeated = tuple(f"--set {name[:60]}=" for name in words.settings if reading.settings[name] == words.settings[name])
-    remarks = tuple(
-        remark
-        for remark in result.remarks
-        if remark.rule != UNUSED_SETTING or not remark.message.startswith(repeated or ("\n",))
-    )
-    return silenced(replace(result, remarks=(*remarks, *words.remarks)), words.ignored)
+    unused = {x for x in result.remarks if x.rule == UNUSED_SETTING and x.message.startswith(repeated)}
+    left = (remark for remark in result.remarks if remark not in unused)
+    return silenced(replace(result, remarks=(*left, *words.remarks)), words.ignored)
 
 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
@@ -248,10 +245,8 @@ def _failure(judged: Checked) -> str:
         return f"it is not known to pass ({judged.reasons[0][:200]})"
     if judged.outcome == "refused" or judged.estimate is None:
         return f"it is refused ({judged.reasons[0][:200]})"
-    need, usable = (
-        to_gib(size) for size in (judged.estimate.memory.device_bytes, judged.estimate.memory.capacity_bytes)
-    )
-    return f"it does not pass ({need:.2f} of {usable:.2f} GiB)"
+    memory = judged.estimate.memory
+    return f"it does not pass ({to_gib(memory.device_bytes):.2f} of {to_gib(memory.capacity_bytes):.2f} GiB)"
 
 
 def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:
@@ -338,6 +333,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     unmet = [remark for remark in host if remark.severity == "error"]
     reasons = tuple(remark.message for remark in (*refusals, *unsure, *unmet)) or broken
     priced = outcome not in ("not_modelled", "cannot_tell")
+    others = (remark for remark in case.remarks if remark.severity != "error")
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -346,9 +342,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
         outcome="cannot_tell" if unsure and outcome != "depends" else outcome,
         passed=passed,
         reasons=reasons,
-        remarks=_ordered(
-            (*refusals, *unsure, *host, *(remark for remark in case.remarks if remark.severity != "error"))
-        ),
+        remarks=_ordered((*refusals, *unsure, *host, *others)),
         blame=None if passed else _blame(case, estimate, refusals),
         estimate=estimate if priced else None,
         case=case,
@@ -361,7 +355,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     if case is None or estimate is None:
         return judged
     _ = estimate.throughput  # worked out here, where a defect of it hides no other file
-    marks = partial(marks_of, case.recipe.file)
+    marks, whole = partial(marks_of, case.recipe.file), replace(case.layout, offload="none")
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
         """Return a field that is computed when it is read; a defect there hides no verdict."""
@@ -378,7 +372,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     return replace(
         judged,
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
-        without_offload=advice(lambda: _on_device(case), None),
+        without_offload=None if whole == case.layout else advice(lambda: estimate_layout(case.scenario, whole), None),
         changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
@@ -490,10 +484,8 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     stated = "seq_length" in case.recipe.places
     rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
     words = {"length": ": --lengths FILE decides", "images": ": --images NxWxH decides"}
-    asks = {each: words.get(each.bound, "") for each in bounds}
-    return tuple(
-        replace(each, rule=rule, severity="error", message=f"{each.message}; {both}{asks[each]}") for each in bounds
-    )
+    texts = {each: f"{each.message}; {both}{words.get(each.bound, '')}" for each in bounds}
+    return tuple(replace(each, rule=rule, severity="error", message=texts[each]) for each in bounds)
 
 
 def _that_matter(case: Case, estimate: Estimate, bounds: tuple[Remark, ...], least_bytes: float) -> tuple[Remark, ...]:
@@ -545,14 +537,6 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
         return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
     return memory.device_bytes
-
-
-def _on_device(case: Case) -> Estimate | None:
-    """Return the estimate without offload; None for a layout without any."""
-    if case.layout.offload == "none":
-        return None
-    layout = replace(case.layout, offload="none")
-    return estimate_layout(case.scenario, layout)
 
 
 def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:

@@ -61,9 +61,8 @@ def of_any_stage(
     The file may also offload, which lowers the need of a device, so that failures without it are not final.
     """
     missing = [unknown for unknown in recipe.unknowns if unknown.affects]
-    if len({unknown.name for unknown in missing}) != 1 or any(
-        set(unknown.affects) != {"zero_stage"} for unknown in missing
-    ):
+    affected = {option for unknown in missing for option in unknown.affects}
+    if len({unknown.name for unknown in missing}) != 1 or affected != {"zero_stage"}:
         return None
     judged: list[Checked] = []
     for stage in _STAGES:
@@ -86,18 +85,15 @@ _NUMBER = re.compile(r"[0-9]{1,3}")  # positional parameters that `--set` takes
 
 def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     """Return a note with the options for all missing positional parameters, by the script's names; else None."""
-    missing_names = {
-        remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"
-    }
-    numbers = sorted(int(name) for name in missing_names if _NUMBER.fullmatch(name))
+    said = {remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"}
+    numbers = sorted(int(name) for name in said if _NUMBER.fullmatch(name))
     if not numbers:
         return None
     names = argument_names(text_of(recipe.file))
     subject = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
-    return Remark(
-        rule="positional-parameters", severity="note", message=f"the script is started with {subject} it", fix=fix
-    )
+    message = f"the script is started with {subject} it"
+    return Remark(rule="positional-parameters", severity="note", message=message, fix=fix)
 
 
 _LISTED: Final = r"nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc -l"
@@ -131,10 +127,8 @@ def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> dict[str, str
 
 def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
     """Return recipes with a remark on each command or variable that is assumed to count machines."""
-    remarks = tuple(
-        Remark(COUNTED, "note", f"{name[:80]} is taken to be {text}", fix="--hardware NAME --nodes N")
-        for name, text in values.items()
-    )
+    taken = (f"{name[:80]} is taken to be {text}" for name, text in values.items())
+    remarks = tuple(Remark(COUNTED, "note", message, fix="--hardware NAME --nodes N") for message in taken)
     return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
 
 
@@ -175,7 +169,8 @@ def unstated(recipe: Recipe, options: Question, reread: Reread) -> Unstated:
 
 def _defaulted(recipe: Recipe, options: Question, missing: Unstated, reread: Reread) -> Unstated:
     """Return `missing` with the numbers that defaults of environment variables decide, nodes first."""
-    for name in _defaults(recipe):
+    unset = (remark.message for remark in recipe.remarks if remark.rule == "assumed-unset")
+    for name in filter(_COUNTS_MACHINES.fullmatch, re.findall(r"\$(\w+)", " ".join(unset))):
         other = reread({name: "3"}, options)
         if other is None:
             continue
@@ -184,13 +179,6 @@ def _defaulted(recipe: Recipe, options: Question, missing: Unstated, reread: Rer
         if other.devices_per_node != recipe.devices_per_node:
             missing = replace(missing, devices_per_node=True, variable=missing.variable or name)
     return missing
-
-
-def _defaults(recipe: Recipe) -> Iterator[str]:
-    """Yield the variables assumed to be unset that may hold a number of machines."""
-    for remark in recipe.remarks:
-        if remark.rule == "assumed-unset":
-            yield from (name for name in re.findall(r"\$(\w+)", remark.message) if _COUNTS_MACHINES.fullmatch(name))
 
 
 def launched_devices(recipe: Recipe, options: Question) -> int:

@@ -373,11 +373,9 @@ def _stated(
     return values
 
 
-def _without_other_size(
-    before: dict[str, tuple[Any, Place]], values: Mapping[str, Any]
-) -> dict[str, tuple[Any, Place]]:
+def _without_other_size(old: dict[str, tuple[Any, Place]], values: Mapping[str, Any]) -> dict[str, tuple[Any, Place]]:
     sized = not values.keys().isdisjoint(("nodes", "devices"))
-    return {name: value for name, value in before.items() if not (sized and name in ("nodes", "devices"))}
+    return {name: value for name, value in old.items() if not (sized and name in ("nodes", "devices"))}
 
 
 def _question(values: Mapping[str, tuple[Any, Place]]) -> Question:

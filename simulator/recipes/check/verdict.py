@@ -146,9 +146,7 @@ def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
     usable = usable_bytes(scenario, memory.contents)[:, 0]
 
     def largest(*, step: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        totals = [
-            moment.total(memory.contents) for moment in memory.moments if (moment.name == "optimizer step") == step
-        ]
+        totals = [each.total(memory.contents) for each in memory.moments if (each.name == "optimizer step") == step]
         return np.asarray(np.max(np.stack(totals), axis=0) + memory.retained)
 
     def worst(allocated: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Peak:

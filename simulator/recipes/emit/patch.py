@@ -166,9 +166,8 @@ def _drop(lines: list[str], setting: RecipeFlag, *, shell: bool) -> bool:
         return True
     value = match[3] is not None and (not setting.text or match[3].strip("\"'") != "\\") and setting.text
     end = match.end(3) if value else match.end(1)
-    rest = (line[: match.start()].rstrip(" ") if not line[: match.start()].strip() else line[: match.start()]) + line[
-        end:
-    ].lstrip(" ")
+    before = line[: match.start()]
+    rest = (before if before.strip() else before.rstrip(" ")) + line[end:].lstrip(" ")
     lines[setting.place.line - 1] = "" if rest.strip() == "\\" else rest
     return True
 
@@ -184,16 +183,12 @@ def patched(
     results: Iterable[Checked], settings: Mapping[str, str], environment: Mapping[str, str], root: Path | None = None
 ) -> tuple[Checked, ...]:
     """Return the results with a patch for each change that the recipe's text allows."""
-    return tuple(
-        replace(
-            result,
-            changes=tuple(
-                replace(change, patch=patch_of(result, change, settings, environment, root))
-                for change in result.changes
-            ),
-        )
-        for result in results
-    )
+    whole: list[Checked] = []
+    for result in results:
+        patches = (patch_of(result, change, settings, environment, root) for change in result.changes)
+        changes = tuple(replace(change, patch=patch) for change, patch in zip(result.changes, patches, strict=True))
+        whole.append(replace(result, changes=changes))
+    return tuple(whole)
 
 
 def patch_of(
@@ -245,7 +240,9 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     other_names = registry.table(name).aliases
     words = (writer.words(each.scenario, each.layout) for each in (base, case))
     before, after = ({word: text or ("" if shell else "true") for word, text in each} for each in words)
-    present = _present(recipe)
+    own = [flag for flag in recipe.flags if flag.place.file == recipe.file]
+    own.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))  # batch and degrees first
+    present = {flag.name: flag for flag in own}
 
     def named(word: str) -> str:
         return _name(word, present, recipe, tuple(flag.name for flag, text in other_names.get(word, ()) if not text))
@@ -279,11 +276,8 @@ def _nodes(text: str, present: Mapping[str, RecipeFlag], recipe: Recipe) -> Reci
     for name, setting in present.items():
         if name.rsplit(".", 1)[-1] == "num_nodes":
             return setting
-    places = [
-        (number, match)
-        for number, line in enumerate(text.splitlines(keepends=True), 1)
-        if (match := _NODES.match(line))
-    ]
+    numbered = enumerate(text.splitlines(keepends=True), 1)
+    places = [(number, match) for number, line in numbered if (match := _NODES.match(line))]
     if len(places) != 1 or not recipe.dialect.endswith("-shell"):
         return None
     number, match = places[0]
@@ -291,13 +285,6 @@ def _nodes(text: str, present: Mapping[str, RecipeFlag], recipe: Recipe) -> Reci
 
 
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
-
-
-def _present(recipe: Recipe) -> dict[str, RecipeFlag]:
-    """Return the flags in the recipe's own file, batch and parallel sizes first."""
-    flags = [flag for flag in recipe.flags if flag.place.file == recipe.file]
-    flags.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))
-    return {flag.name: flag for flag in flags}
 
 
 def _name(name: str, present: Mapping[str, RecipeFlag], recipe: Recipe, others: tuple[str, ...]) -> str:

@@ -163,11 +163,8 @@ def make_shell(text: str) -> str:
 
 
 def _variables(keys: Sequence[Key]) -> dict[str, str]:
-    variables = {
-        key.name: key.values[0].text
-        for key in keys
-        if len(key.path) == 2 and key.path[0] in _ENVIRONMENT and len(key.values) == 1
-    }
+    own = (key for key in keys if len(key.path) == 2 and key.path[0] in _ENVIRONMENT and len(key.values) == 1)
+    variables = {key.name: key.values[0].text for key in own}
     texts = {key.dotted: key.values[0].text for key in keys if key.values}
     if "resources.accelerators" in texts:
         devices = _DEVICES.fullmatch(texts["resources.accelerators"])
@@ -211,8 +208,7 @@ def _alone(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, i
         return None, None
     if not launch.in_front:
         return 1, 1
-    arguments.need(launch.in_front, "nodes")
-    arguments.need(launch.in_front, "devices_per_node")
+    arguments.need(launch.in_front, "nodes", "devices_per_node")
     return None, None
 
 
@@ -224,9 +220,14 @@ def _unless_open(launch: TrainingCommand, arguments: Arguments, option: str) -> 
     return None
 
 
+_OF_SLURM: Final = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
+
+
 def _started(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     """Return the processes of `srun` or `mpirun`, by their options, else by Slurm's variables."""
-    known = {**_scheduled(launch), **launch.spread} if launch.spread["starter"].text.endswith("srun") else launch.spread
+    known, own = dict(launch.spread), launch.environment
+    if launch.spread["starter"].text.endswith("srun"):
+        known = {name: own[variable] for name, variable in _OF_SLURM.items() if variable in own} | known
     nodes = _count(arguments, known, "nodes", ("nodes",), default=None)
     each = _count(arguments, known, "devices_per_node", ("tasks_per_node",), default=None)
     tasks = _count(arguments, known, "devices", ("tasks",), default=None)
@@ -241,12 +242,6 @@ def _started(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None,
         if count is None and option not in arguments.incomplete and "devices" not in arguments.incomplete:
             arguments.need([Cause(launch.line, name)], option)
     return nodes, each
-
-
-def _scheduled(launch: TrainingCommand) -> dict[str, PlainValue]:
-    """Return the same counts from Slurm's variables."""
-    names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
-    return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
 
 
 def _paddle(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
@@ -293,8 +288,7 @@ def _chosen(arguments: Arguments, value: PlainValue, *, is_included: bool) -> tu
         arguments.places |= dict.fromkeys(("nodes", "devices_per_node"), Place(arguments.file, value.line or 1))
         return len(hosts), counts.pop() or None
     causes = value.causes or [Cause(value.line, "--include" if is_included else "--exclude")]
-    arguments.need(causes, "nodes")
-    arguments.need(causes, "devices_per_node")
+    arguments.need(causes, "nodes", "devices_per_node")
     return None, None
 
 

@@ -169,13 +169,10 @@ def _cluster(arguments: Arguments, launch: TrainingCommand) -> tuple[int | None,
     return nodes or own_nodes, devices or own_devices
 
 
-_LAUNCHERS: Final = ("accelerate",)
-
-
 def documented_launch(path: Path, text: str) -> tuple[TrainingCommand, Remark] | None:
     """Return the launch that a repository's page documents for a file of this text, and a remark naming the page."""
     start = start_of(str(path), text)
-    if start is None or start.words[0] not in _LAUNCHERS:
+    if start is None or start.words[0] != "accelerate":
         return None
     launch = find_launch([text_value(word, 1) for word in start.words], {}, 1)
     message = f"started as {start} starts it: {' '.join(start.words)}"
@@ -225,10 +222,8 @@ def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     texts = [(name, key.values[0].text, Place(key.file or recipe.file, key.line)) for name, key in named]
     own = (flag for flag in recipe.flags if _names_network(flag.name[-_LONGEST:]))
     texts += [(flag.name, flag.text, flag.place) for flag in own]
-    entries: list[tuple[str, Place | None]] = [
-        (text, place) for name, text, place in texts if name.endswith("entrypoint")
-    ]
-    entries += [(recipe.title, None)] if recipe.title.endswith(".py") else []
+    titles: list[tuple[str, Place | None]] = [(recipe.title, None)] if recipe.title.endswith(".py") else []
+    entries = [*((text, place) for name, text, place in texts if name.endswith("entrypoint")), *titles]
     remark = next((_other(text, place) for name, text, place in texts if _is_other(name, text)), None)
     remark = remark or next((_other(text, place) for text, place in entries if _is_other("", text)), None)
     if remark is None and recipe.dialect in _MEGATRON:

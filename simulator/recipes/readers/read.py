@@ -118,7 +118,7 @@ def _read(
         recipes, unused = formats.read_python_file(path, settings)
         return tuple(_with_unused(with_devices(recipe, read_text(path)), settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
-    if path.name.lower() in _MAKEFILES or suffix == ".mk":
+    if path.name.lower() in ("makefile", "gnumakefile") or suffix == ".mk":
         return _read_shell(path, make_shell(text), settings, environment, trainers)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
@@ -129,9 +129,6 @@ def _read(
     shown = " ".join(f"{name}={value}" for name, value in chart.items())
     remark = Remark("example-arguments", "warning", f"the chart beside it says {shown[:300]}", Place(str(path), 1))
     return tuple(dataclasses.replace(recipe, remarks=(*recipe.remarks, remark)) for recipe in recipes)
-
-
-_MAKEFILES: Final = ("makefile", "gnumakefile")
 
 
 class _CommandWithinError(UnsupportedError):

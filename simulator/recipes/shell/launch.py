@@ -276,12 +276,10 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
         rest = rest[1:]
     elif by_word:
         return TrainingCommand(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
-    options, script, arguments, unknown = _options(rest)
+    options, script, arguments, causes = _options(rest)
     if script is None:
         return None
-    return TrainingCommand(
-        launcher, program, line, script, tuple(arguments), options, environment, open_options=unknown
-    )
+    return TrainingCommand(launcher, program, line, script, tuple(arguments), options, environment, open_options=causes)
 
 
 def other_trainer(launch: TrainingCommand) -> str:

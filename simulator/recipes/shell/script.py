@@ -151,9 +151,8 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
 
 def _exported(machine: Machine) -> dict[str, Value]:
     """Return the texts that the script exports."""
-    contents = (
-        (name, maybe(name, machine.lookup(name, 0), causes)) for name, causes in sorted(machine.state.exported.items())
-    )
+    exported = sorted(machine.state.exported.items())
+    contents = ((name, maybe(name, machine.lookup(name, 0), causes)) for name, causes in exported)
     return {name: content for name, content in contents if isinstance(content, Value)}
 
 

@@ -167,11 +167,8 @@ class State:
     def started(self, positional: tuple[Value, ...]) -> State:
         """Return the state of a shell that this one starts: its exported variables, functions and files."""
         other = self.fork()
-        other.variables = {
-            name: maybe(name, self.variables[name], causes)
-            for name, causes in self.exported.items()
-            if name in self.variables
-        }
+        passed = {name: causes for name, causes in self.exported.items() if name in self.variables}
+        other.variables = {name: maybe(name, self.variables[name], causes) for name, causes in passed.items()}
         other.is_lent = False
         other.positional, other.shifted, other.options, other.tested = positional, 0, frozenset(), 0
         return other
@@ -251,9 +248,7 @@ class Machine:
     def _stated_parameters(self) -> tuple[Value, ...] | None:
         """Start with the parameters that the user or the example sets; return those set individually."""
         settings, example = self.settings, self.example
-        by_number = {
-            int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
-        }
+        by_number = {int(name): text for name, text in settings.items() if re.fullmatch(r"[1-9][0-9]{0,2}", name)}
         self.used_settings |= {str(number) for number in by_number}
         if example is not None:
             self.used_settings |= example.used_settings

@@ -111,7 +111,8 @@ def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cau
     flat: dict[tuple[str, frozenset[Cause]], Value] = {}
     joint = [causes]
     for value in values:
-        for alternative in _flattened(value):
+        is_choice = len(value.pieces) == 1 and value.pieces[0].alternatives
+        for alternative in value.pieces[0].alternatives if is_choice else (value,):
             flat.setdefault((alternative.text, alternative.causes), alternative)
             if alternative is not value:
                 joint.append(alternative.causes)
@@ -122,13 +123,6 @@ def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cau
     charge(LOOK_WORK * sum(map(len, joint)))
     is_filled = bool(alternatives) and all(filled(value) for value in alternatives)
     return Value((Piece(shown, line, causes.union(*joint), filled=is_filled, alternatives=alternatives),))
-
-
-def _flattened(value: Value) -> tuple[Value, ...]:
-    """Return the alternatives of a value that is a single hole with some, else the value."""
-    if len(value.pieces) == 1 and value.pieces[0].alternatives:
-        return value.pieces[0].alternatives
-    return (value,)
 
 
 def open_causes(items: Sequence[Value], end: int | None = None) -> frozenset[Cause]:

@@ -581,21 +581,19 @@ class Walk:
         truth = self._tested(run)
         return self._then(truth, operator, partial(self.all, behind), document, len(self.machine.read_as_unset))
 
-    def _with_redirects(
-        self, run: Callable[[], Truth], redirects: Sequence[Node], *, is_pipeline: bool = False
-    ) -> Truth:
+    def _with_redirects(self, run: Callable[[], Truth], nodes: Sequence[Node], *, is_pipeline: bool = False) -> Truth:
         """Follow what reads from redirections and writes to them; the shell empties its files first."""
-        outer, files, line = self.stdin, self.machine.state.files, self._line(redirects[0])
-        targets = self._targets(redirects)
+        outer, files, line = self.stdin, self.machine.state.files, self._line(nodes[0])
+        targets = self._targets(nodes)
         before = [self.machine.text_of(target, line) if appends else EMPTY for target, appends, _ in targets]
         for target, appends, _ in targets:
             if is_pipeline:  # one of its commands may read the file before it is emptied
                 files.change_target(target, line)
             elif not appends:
                 files.write(target.text, EMPTY)
-        for node in redirects:
+        for node in nodes:
             self.stdin = self._input(node, self.stdin)
-        redirected = (self.source.raw(node) for node in redirects if node.type == "file_redirect")
+        redirected = (self.source.raw(node) for node in nodes if node.type == "file_redirect")
         if any(not errors for _, _, errors in targets) or any(re.match(r"1?>|&>", text) for text in redirected):
             truth, text = self._captured(run)
         else:
@@ -716,11 +714,8 @@ class Walk:
 def _changed(before: Mapping[str, Content], after: Mapping[str, Content]) -> set[str]:
     """Return the variables that have another content after a round."""
     charge(_VARIABLE_WORK * len(after))
-    return {
-        name
-        for name, content in after.items()
-        if (old := before.get(name)) is not content and not same_content(content, old)
-    }
+    others = ((name, content, before.get(name)) for name, content in after.items())
+    return {name for name, content, old in others if old is not content and not same_content(content, old)}
 
 
 def _patterns(item: Node) -> list[list[Node]]:

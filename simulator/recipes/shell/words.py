@@ -176,9 +176,8 @@ class Words:
             raw = self._source.text(begin, node.end_byte)
             return hole(raw, line) if set(raw) & set("$`\\") else text_value(raw, line, quoted=True)
         if kind == "raw_string":
-            return Value(
-                (*self._source.pieces(begin + 1, node.end_byte - 1, quoted=True), Piece("", line, quoted=True))
-            )
+            inner = self._source.pieces(begin + 1, node.end_byte - 1, quoted=True)
+            return Value((*inner, Piece("", line, quoted=True)))
         if kind == "ansi_c_string":
             text = _ANSI.sub(_sign, self._source.text(begin + 2, node.end_byte - 1))
             return Value((*text_value(text, line, quoted=True).pieces, Piece("", line, quoted=True)))
