@@ -141,7 +141,8 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         raise InputError("model: name one, give an estimate, or a file")
     devices = question.stated("devices")
     if devices is None and question.stated("nodes") is None and not question.has_groups:
-        devices = _devices_taken(question)
+        sizes = (question.layout[name].value for name in _DEGREES if name in question.layout)
+        devices = None if any(isinstance(size, tuple) for size in sizes) else devices_taken(question.layout_values)
     machines = cluster(question.value("hardware"), question.stated("nodes"), devices, question.stated("calibration"))
     model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
     if question.stated("seq_length") is None:
@@ -217,13 +218,6 @@ def with_lengths(scenario: Scenario, lengths: Lengths | None) -> Scenario:
     if lengths is None:
         return scenario
     return scenario.of_length(lengths.equal) if lengths.equal else replace(scenario, lengths=lengths)
-
-
-def _devices_taken(question: Question) -> int | None:
-    """Return the devices of a layout with `data_parallel`; None without it, or where its sizes are sets."""
-    if any(isinstance(stated.value, tuple) for name, stated in question.layout.items() if name in _DEGREES):
-        return None
-    return devices_taken(question.layout_values)
 
 
 _DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")

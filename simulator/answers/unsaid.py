@@ -87,8 +87,13 @@ def over_open(
     sizes += [sizes[0] + switch.memory_bytes for switch in open_switches]
     steps = [float(each.step.total[0]) for each in (base, *ends)]
     steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
+    capacity = estimate.memory.capacity_bytes
+
+    def worth(switch: OpenSwitch) -> float:
+        return max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
+
     span = OpenRange(
-        switches=tuple(sorted(open_switches, key=_worth(estimate), reverse=True)),
+        switches=tuple(sorted(open_switches, key=worth, reverse=True)),
         least_bytes=min(needs),
         most_bytes=max(needs),
         least_device_bytes=min(sizes),
@@ -127,12 +132,6 @@ _ENDS: Final[tuple[_Figure, ...]] = (
     lambda switch: -switch.speed_change,
     lambda switch: switch.speed_change,
 )  # least and most memory, fastest and slowest
-
-
-def _worth(estimate: Estimate) -> _Figure:
-    """Return the key that sorts switches by what they move: speed, or memory over capacity."""
-    capacity = estimate.memory.capacity_bytes
-    return lambda switch: max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
 
 
 def _open_switches(question: Question, base: Priced, release: FrameworkProfile | None) -> Iterator[OpenSwitch]:

@@ -323,8 +323,10 @@ def _listing(name: str) -> click.Command:
     def callback(**values: Any) -> None:
         ctx = click.get_current_context()
         if name == "schema" and values["format"] == "json":
+            from simulator.show.report.text import dumps
+
             names = [values["name"]] if values["name"] else []
-            write(keys.schema_text(*names), values["output"])
+            write(dumps(keys.schema(*names)) + "\n", values["output"])
         else:
             write_answer(ctx, form, load()(values["name"]), presentation(ctx))
 

@@ -27,7 +27,6 @@ from simulator.search.space import Ranking
 from simulator.show.report import json_answers, json_lab
 from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in
 from simulator.show.report.lab import Validation
-from simulator.show.report.text import dumps
 
 ROOTS: Mapping[str, tuple[type[Shown], type]] = {
     "estimate": (EstimateJson, Estimate),
@@ -58,11 +57,6 @@ def schema(*answers: str) -> dict[str, Any]:
         "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names],
         "$defs": json.loads(text),
     }
-
-
-def schema_text(*answers: str) -> str:
-    """Return the JSON Schema of some answers, all by default, as text."""
-    return dumps(schema(*answers)) + "\n"
 
 
 def _definition(model: str) -> str:
