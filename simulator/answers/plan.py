@@ -373,7 +373,8 @@ class Plan(Tabular, Record, kw_only=True):
 
     def least_nodes(self, offer: int) -> Choice | None:
         """Return the fewest nodes of an offer whose predicted days meet the deadline."""
-        meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
+        limit = -math.inf if self.deadline_days is None else self.deadline_days
+        meets = [choice for choice in self.priced if choice.offer == offer and _days(choice) <= limit]
         return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
 
     @property
@@ -412,18 +413,10 @@ class Plan(Tabular, Record, kw_only=True):
 
     def _preference(self, choice: Choice) -> tuple[float, ...]:
         doubt = -choice.probability if choice.verdict == "maybe" else 0.0
-        missed = 0.0 if choice.verdict != "no" else max(self._shares(choice), default=0.0)
+        limits = ((_days(choice), self.deadline_days), (_cost(choice), self.budget))
+        shares = (figure / limit for figure, limit in limits if limit is not None)
+        missed = 0.0 if choice.verdict != "no" else max(shares, default=0.0)
         return _ORDER.index(choice.verdict), doubt, missed, _cost(choice), _days(choice)
-
-    def _shares(self, choice: Choice) -> Iterator[float]:
-        """Yield days and cost as shares of their limits."""
-        if self.deadline_days is not None:
-            yield _days(choice) / self.deadline_days
-        if self.budget is not None:
-            yield _cost(choice) / self.budget
-
-    def _meets(self, choice: Choice) -> bool:
-        return self.deadline_days is not None and _days(choice) <= self.deadline_days
 
 
 def plan(  # noqa: PLR0913  what a plan may be asked for

@@ -345,7 +345,7 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
         "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
     ),
     "schema": (
-        options.listed_name(lambda: keys.answer_names),
+        options.listed_name(lambda: lambda: tuple(keys.ROOTS)),
         lambda: listing.keys_listing,
         "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
     ),
