@@ -141,7 +141,8 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         raise InputError("model: name one, give an estimate, or a file")
     devices = question.stated("devices")
     if devices is None and question.stated("nodes") is None and not question.has_groups:
-        devices = _devices_taken(question)
+        sizes = (question.layout[name].value for name in _DEGREES if name in question.layout)
+        devices = None if any(isinstance(size, tuple) for size in sizes) else devices_taken(question.layout_values)
     machines = cluster(question.value("hardware"), question.stated("nodes"), devices, question.stated("calibration"))
     model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
     if question.stated("seq_length") is None:
@@ -217,13 +218,6 @@ def with_lengths(scenario: Scenario, lengths: Lengths | None) -> Scenario:
     if lengths is None:
         return scenario
     return scenario.of_length(lengths.equal) if lengths.equal else replace(scenario, lengths=lengths)
-
-
-def _devices_taken(question: Question) -> int | None:
-    """Return the devices of a layout with `data_parallel`; None without it, or where its sizes are sets."""
-    if any(isinstance(stated.value, tuple) for name, stated in question.layout.items() if name in _DEGREES):
-        return None
-    return devices_taken(question.layout_values)
 
 
 _DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
@@ -355,13 +349,8 @@ def _other_devices(recipe: Recipe, spec: HardwareSpec) -> Iterator[Remark]:
 def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
     name = f"${unknown.name}" if unknown.name.isdigit() or unknown.name in ("@", "*") else unknown.name
     names = ", ".join(setting.replace("_", " ") for setting in needing)
-    return Remark(
-        rule="unknown-value",
-        severity="error",
-        message=f"{name} is not known before the launch; it decides {names}",
-        place=unknown.place,
-        fix=option_for(unknown.name),
-    )
+    message = f"{name} is not known before the launch; it decides {names}"
+    return Remark("unknown-value", "error", message, unknown.place, option_for(unknown.name))
 
 
 _Absence = tuple[str, bool, str, str, frozenset[str]]
@@ -515,12 +504,8 @@ def _as_launched(recipe: Recipe, layout: Layout) -> tuple[Layout, list[Remark]]:
     """Return the layout without sequence parallelism where nothing is tensor parallel, as frameworks do."""
     if not layout.sequence_parallel or layout.tensor_parallel > 1:
         return layout, []
-    remark = Remark(
-        rule="sequence-parallel-off",
-        severity="note",
-        message="sequence parallelism with tensor parallel 1: the framework switches it off",
-        place=recipe.places.get("sequence_parallel"),
-    )
+    message = "sequence parallelism with tensor parallel 1: the framework switches it off"
+    remark = Remark("sequence-parallel-off", "note", message, recipe.places.get("sequence_parallel"))
     return replace(layout, sequence_parallel=False), [remark]
 
 
@@ -530,13 +515,8 @@ def _as_sharded(recipe: Recipe, layout: Layout) -> tuple[Layout, list[Remark]]:
     # Stage 1 over one replica changes nothing; only higher stages would be refused beside a pipeline.
     if layout.zero_stage < 2 or not alone or recipe.framework != "paddle":
         return layout, []
-    remark = Remark(
-        rule="sharding-off",
-        severity="note",
-        message=f"ZeRO stage {layout.zero_stage} on one replica: the framework switches it off",
-        place=recipe.places.get("zero_stage"),
-    )
-    return replace(layout, zero_stage=0), [remark]
+    message = f"ZeRO stage {layout.zero_stage} on one replica: the framework switches it off"
+    return replace(layout, zero_stage=0), [Remark("sharding-off", "note", message, recipe.places.get("zero_stage"))]
 
 
 def _recipe_words(recipe: Recipe) -> Wording:
@@ -621,13 +601,11 @@ def _assumed_hardware(question: Question, recipe: Recipe, scenario: Scenario) ->
     yield from _other_devices(recipe, scenario.hardware)
     named = load_hardware(question.value("hardware"))
     if scenario.hardware.name != named.name:
-        yield Remark(
-            rule="node-of-recipe",
-            severity="note",
-            message=f"the recipe starts {recipe.devices_per_node} processes on a node, {named.name} has "
-            f"{named.devices_per_node} devices: priced on {scenario.hardware_name}, whose nodes have them",
-            fix=f"--hardware {scenario.hardware.name}",
+        text = (
+            f"the recipe starts {recipe.devices_per_node} processes on a node, {named.name} has "
+            f"{named.devices_per_node} devices: priced on {scenario.hardware_name}, whose nodes have them"
         )
+        yield Remark("node-of-recipe", "note", text, fix=f"--hardware {scenario.hardware.name}")
 
 
 def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
@@ -637,15 +615,11 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
     base = recipe.layout
     set_by_recipe = "dp" in recipe.places and "data_parallel" not in question.user_layout
     if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:
-        yield Remark(
-            rule="other-replicas",
-            severity="warning",
-            message=(
-                f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
-                f"{layout.data_parallel}, which the framework takes only when the recipe says so"
-            ),
-            place=recipe.places["dp"],
+        text = (
+            f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
+            f"{layout.data_parallel}, which the framework takes only when the recipe says so"
         )
+        yield Remark("other-replicas", "warning", text, recipe.places["dp"])
     layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
     # Megatron refuses such a cut unless it is stated: a rule covers it.
@@ -653,13 +627,9 @@ def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layou
         recipe.layout.stage_layers if recipe.layout else ()
     )
     if uneven and scenario.framework.name != "megatron" and not by_hand:
-        yield Remark(
-            rule="uneven-stages",
-            severity="warning",
-            message=(
-                f"{layers} layers do not divide over {stages} stages: {min(layout.stage_layers)} or "
-                f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
-                + uneven_stages(scenario.framework.name, layers, stages)
-            ),
-            place=recipe.places.get("pp"),
+        text = (
+            f"{layers} layers do not divide over {stages} stages: {min(layout.stage_layers)} or "
+            f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
         )
+        text += uneven_stages(scenario.framework.name, layers, stages)
+        yield Remark("uneven-stages", "warning", text, recipe.places.get("pp"))

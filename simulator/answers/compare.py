@@ -105,14 +105,10 @@ _Side = tuple[Scenario, Layout]  # A scenario and its layout
 def compare(first: Case, second: Case, names: tuple[str, str] = ("first", "second")) -> Comparison:
     """Compare two cases in bytes and seconds; an input's effect is the first case's change with the second's value."""
     sides = (first.scenario, first.layout), (second.scenario, second.layout)
-    return _compared(sides, (estimate_of(first), estimate_of(second)), names)
-
-
-def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], names: tuple[str, str]) -> Comparison:
-    (first, second), (mine, theirs) = sides, priced
+    mine, theirs = priced = estimate_of(first), estimate_of(second)
     alone = {
-        (name, str(before), str(after)): _priced(first[0], layout, changes)
-        for name, before, after, changes, layout in _differences(first, second)
+        (name, str(before), str(after)): _priced(first.scenario, layout, changes)
+        for name, before, after, changes, layout in _differences(*sides)
     }
     memory = _parts(mine.memory.parts_bytes, theirs.memory.parts_bytes)
     return Comparison(

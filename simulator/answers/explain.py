@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
@@ -337,16 +338,17 @@ def _data_parallel(start: _Try, size: int) -> tuple[str, dict[str, Any]]:
     return f" --dp {size}", {"data_parallel": size}
 
 
-def _pipelines(start: _Try, size: int, data_parallel: int, devices: _Devices | None = None) -> Iterator[_Try]:
-    """Yield another pipeline size, on other devices too, with the recipe's chunks and without chunks."""
+def _pipelines(
+    start: _Try, size: int, data_parallel: int, devices: str = "", inputs: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[_Try]:
+    """Yield another pipeline size, with the recipe's chunks and without; `devices` asks for others, as `inputs` do."""
     layers = start.case.scenario.model.num_hidden_layers
     if size > layers:
         return
     more, fields = _data_parallel(start, data_parallel)
     fields["pipeline_parallel"] = size
-    axes = ("pipeline_parallel",) if devices is None else ("nodes", "pipeline_parallel")
-    inputs = {} if devices is None else devices.inputs
-    option = f"{'' if devices is None else f'{devices.option} '}--pp {size}{more}"
+    axes = ("nodes", "pipeline_parallel") if devices else ("pipeline_parallel",)
+    option = f"{devices} --pp {size}{more}".lstrip()
     # Megatron needs to know which stages have fewer layers.
     uneven = start.case.scenario.framework.name == "megatron" and layers % size > 0
     if uneven or start.case.question.by_user("stage_layers"):
@@ -382,23 +384,6 @@ def _chunks(start: _Try) -> Iterator[_Try]:
                 yield from _with(start, "chunks", f"--vpp {count}", {"virtual_stages": count})
 
 
-class _Devices(NamedTuple):
-    """A number of devices, in the unit in which the question has them."""
-
-    unit: Literal["nodes", "devices"]
-    number: int
-
-    @property
-    def option(self) -> str:
-        """Option that asks for them."""
-        return f"--{self.unit} {self.number}"
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """Input that states them."""
-        return {self.unit: self.number}
-
-
 def _nodes(start: _Try) -> Iterator[_Try]:
     """Yield twice as many devices and more, as more replicas or as a longer pipeline."""
     scenario, layout, question = start.case.scenario, start.case.layout, start.case.question
@@ -406,11 +391,12 @@ def _nodes(start: _Try) -> Iterator[_Try]:
     counted = question.recipe is None and "devices" in question.inputs
     present = scenario.devices if counted else max(scenario.devices // per_node, 1)
     for factor in (2, 4, 8, 16):
-        size = _Devices("devices" if counted else "nodes", present * factor)
-        replicas = size.number * (1 if counted else per_node) * layout.data_parallel // layout.devices
+        unit, size = "devices" if counted else "nodes", present * factor
+        replicas = size * (1 if counted else per_node) * layout.data_parallel // layout.devices
         more, fields = _data_parallel(start, replicas)
-        yield from _with(start, "nodes", f"{size.option}{more}", fields, size.inputs)
-        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), size)
+        option, inputs = f"--{unit} {size}", {unit: size}
+        yield from _with(start, "nodes", f"{option}{more}", fields, inputs)
+        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), option, inputs)
 
 
 _WORTH_TELLING = 0.05  # least share of a device's need of a part that is a cause

@@ -33,10 +33,8 @@ def with_failing_length(estimate: Estimate, scenario: Scenario, layout: Layout) 
         about = replace(about, fits_to=longest, failing_steps=lengths.beyond(longest, samples))
     if not lengths.bound:
         return replace(estimate, lengths=about)
-    shortest, speed = (
-        estimate_layout(replace(scenario, lengths=lengths.shortest(scenario.image_tokens)), layout).throughput,
-        estimate.throughput,
-    )
+    of_shortest = replace(scenario, lengths=lengths.shortest(scenario.image_tokens))
+    shortest, speed = estimate_layout(of_shortest, layout).throughput, estimate.throughput
     about = replace(
         about,
         shortest_step_seconds=shortest.step_seconds,

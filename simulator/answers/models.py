@@ -8,7 +8,7 @@ from typing import Any, Literal, get_origin
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, did_you_mean
-from simulator.question.origin import Remark
+from simulator.question.origin import Remark, Severity
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import of_fields, validated, wrong_values
@@ -148,9 +148,6 @@ def _remarks(
     changed = [f"{name} {getattr(base, name)} -> {value}" for name, value in fields.items()]
     derived = f", head_dim {base.head_dim} -> {model.head_dim}" if base.head_dim != model.head_dim else ""
     counted = f"{before / GIGA:.2f}B -> {after / GIGA:.2f}B parameters" if before != after else f"{after / GIGA:.2f}B"
-    yield Remark(
-        rule="changed-model",
-        severity="warning" if derived or before != after else "note",
-        message=(f"{', '.join(changed)}{derived}: {counted}; the published weights of {base.name} no longer match"),
-        place=recipe.places.get("model"),
-    )
+    message = f"{', '.join(changed)}{derived}: {counted}; the published weights of {base.name} no longer match"
+    severity: Severity = "warning" if derived or before != after else "note"
+    yield Remark("changed-model", severity, message, recipe.places.get("model"))

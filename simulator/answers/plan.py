@@ -127,7 +127,7 @@ class Offer(Record, kw_only=True):
     nodes: tuple[int, ...]
     """Numbers of nodes on offer, ascending."""
     price_per_device_hour: float | None = None
-    """Price of one device for one hour, in any currency; None if unknown."""
+    """Price of one device for one hour, in any currency; None is not known."""
 
     def __post_init__(self) -> None:
         """Raise InputError for an offer that cannot be booked."""
@@ -250,15 +250,9 @@ class Choice(Record, kw_only=True):
         return min((plain[k.answer] if k.probability is None else k.probability for k in self.limits), default=1.0)
 
 
-class OfferPriced(Record, kw_only=True):
+class OfferPriced(Offer, kw_only=True):
     """An offer with the positions of its best choices."""
 
-    hardware: str
-    """Name or path of the hardware."""
-    nodes: tuple[int, ...]
-    """Numbers of nodes on offer, ascending."""
-    price_per_device_hour: float | None
-    """Price of one device for one hour, in any currency; None is not known."""
     best: int | None
     """Position in `choices` of its choice to book; None for none."""
     least_nodes_in_time: int | None
@@ -379,7 +373,8 @@ class Plan(Tabular, Record, kw_only=True):
 
     def least_nodes(self, offer: int) -> Choice | None:
         """Return the fewest nodes of an offer whose predicted days meet the deadline."""
-        meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
+        limit = -math.inf if self.deadline_days is None else self.deadline_days
+        meets = [choice for choice in self.priced if choice.offer == offer and _days(choice) <= limit]
         return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
 
     @property
@@ -387,9 +382,7 @@ class Plan(Tabular, Record, kw_only=True):
         """Every offer with the positions in `choices` of its best choices."""
         return tuple(
             OfferPriced(
-                hardware=offer.hardware,
-                nodes=offer.nodes,
-                price_per_device_hour=offer.price_per_device_hour,
+                **vars(offer),
                 best=self._position(self.best_of(number)),
                 least_nodes_in_time=self._position(self.least_nodes(number)),
             )
@@ -420,18 +413,10 @@ class Plan(Tabular, Record, kw_only=True):
 
     def _preference(self, choice: Choice) -> tuple[float, ...]:
         doubt = -choice.probability if choice.verdict == "maybe" else 0.0
-        missed = 0.0 if choice.verdict != "no" else max(self._shares(choice), default=0.0)
+        limits = ((_days(choice), self.deadline_days), (_cost(choice), self.budget))
+        shares = (figure / limit for figure, limit in limits if limit is not None)
+        missed = 0.0 if choice.verdict != "no" else max(shares, default=0.0)
         return _ORDER.index(choice.verdict), doubt, missed, _cost(choice), _days(choice)
-
-    def _shares(self, choice: Choice) -> Iterator[float]:
-        """Yield days and cost as shares of their limits."""
-        if self.deadline_days is not None:
-            yield _days(choice) / self.deadline_days
-        if self.budget is not None:
-            yield _cost(choice) / self.budget
-
-    def _meets(self, choice: Choice) -> bool:
-        return self.deadline_days is not None and _days(choice) <= self.deadline_days
 
 
 def plan(  # noqa: PLR0913  what a plan may be asked for
@@ -464,15 +449,10 @@ def plan(  # noqa: PLR0913  what a plan may be asked for
     if budget is not None and all(offer.price_per_device_hour is None for offer in known):
         raise InputError("a budget needs the price of an offer, such as h100-sxm-80g:8,16@2.50")
     model = question.value("model")
-    limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
+    parameters = float(total_parameters(load_model(model)))
     fastest = partial(ranking.fastest, space=space, min_fit_probability=min_fit_probability)
     total = sum(len(offer.nodes) for offer in known) * (len(dict.fromkeys(precisions)) or 1)
-    choices: list[Choice] = []
-    for choice in _choices(known, precisions, lambda offered: fastest(question.changed(origin, **offered))):
-        choices.append(_limited(choice, known[choice.offer], limits))
-        if progress is not None:
-            progress(len(choices), total)
-    return Plan(
+    planned = Plan(
         model=model,
         train_tokens=train_tokens,
         deadline_days=deadline_days,
@@ -480,9 +460,15 @@ def plan(  # noqa: PLR0913  what a plan may be asked for
         offers=known,
         availability=availability,
         min_fit_probability=min_fit_probability,
-        choices=tuple(replace(choice, pareto=_on_front(choice, choices)) for choice in choices),
+        choices=(),
         question=question,
     )
+    choices: list[Choice] = []
+    for choice in _choices(known, precisions, lambda offered: fastest(question.changed(origin, **offered))):
+        choices.append(_limited(choice, planned, parameters))
+        if progress is not None:
+            progress(len(choices), total)
+    return replace(planned, choices=tuple(replace(each, pareto=_on_front(each, choices)) for each in choices))
 
 
 def _check(tokens: int, deadline: float | None, budget: float | None, precisions: Sequence[Precision]) -> None:
@@ -537,27 +523,17 @@ def _fastest(search: Callable[[], ranking.Fastest]) -> tuple[Estimate | None, st
     return None, f"{reason} {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory"
 
 
-class _Limits(Record):
-    """Limits of a run, and the inputs that make a layout a run."""
-
-    tokens: int
-    deadline_days: float | None
-    budget: float | None
-    availability: Availability | None
-    parameters: float
-
-
-def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
-    """Return the choice with its run and the checks of its limits."""
+def _limited(choice: Choice, plan: Plan, parameters: float) -> Choice:
+    """Return the choice with its run and the checks of its limits; `plan` has those, and no choices yet."""
     if choice.estimate is None:
         return choice
-    availability, deadline, budget = limits.availability, limits.deadline_days, limits.budget
+    availability, deadline, budget = plan.availability, plan.deadline_days, plan.budget
     try:
-        share = None if availability is None else goodput(availability, choice.devices, limits.parameters)
+        share = None if availability is None else goodput(availability, choice.devices, parameters)
     except UnsupportedError as error:
         return replace(choice, estimate=None, reason=str(error))
     training = 1.0 if share is None else share.training
-    run = run_of(choice.estimate, limits.tokens, offer.price_per_device_hour, training)
+    run = run_of(choice.estimate, plan.train_tokens, plan.offers[choice.offer].price_per_device_hour, training)
     return replace(
         choice,
         run=run,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from functools import partial
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
@@ -47,6 +46,7 @@ from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Qu
 _SEARCHED = "no layout was said: the fastest that is likely to fit with the switches of `simulate rank` is taken"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
 _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
+_WITH_DEFAULT = ("hardware", "nodes", "seq_length", "global_batch_size", "precision", "framework")
 
 
 def estimate_of(case: Case) -> Estimate:
@@ -136,6 +136,8 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
         best[0] = with_switches(layouts[0].query.scenario, best[0], query.options, partial(priced_first, layouts))
+    sized = {"nodes"} if "devices" in query.question.inputs or query.question.has_groups else set()
+    unsaid = (name for name in _WITH_DEFAULT if name not in query.question.inputs and name not in sized)
     near = [estimate.layout for estimate in best[:_NEAR]]
     equal = equal_to_first(searched.fastest, (*searched.risky, *searched.starved))
     side = progress_part(progress, 1, 2)
@@ -146,7 +148,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     return Ranking(
         query=_inputs(query),
         question=query.question,
-        defaults=tuple(_unstated(query.question)),
+        defaults=tuple(unsaid),
         estimates=tuple(best),
         risky=tuple(risky),
         starved=tuple(starved),
@@ -178,14 +180,6 @@ def _of_memories(layout: PricedLayout, estimate: Estimate) -> Estimate:
     return over_memories(
         query.question, estimate, lambda name: estimate_layout(with_memory(query.scenario, name), choice)
     )
-
-
-def _unstated(question: Question) -> Iterator[str]:
-    """Yield the inputs that nobody said and that have a default."""
-    for name in ("hardware", "nodes", "seq_length", "global_batch_size", "precision", "framework"):
-        sized = name == "nodes" and ("devices" in question.inputs or question.has_groups)
-        if name not in question.inputs and not sized:
-            yield name
 
 
 def _inputs(query: Query) -> dict[str, object]:

@@ -291,18 +291,13 @@ def _of_framework(launch: LaunchFacts, rules: list[FrameworkRule]) -> Iterator[R
             message = f"{remark.message}; the framework says: {rule.says}"
             yield Remark(rule.id, "error", message, remark.place, remark.fix, rule.source)
         elif rule.is_broken(launch):
-            message = f"{_breach(rule, launch)}; the framework says: {rule.says} ({rule.versions})"
             flag = rule.misspelled(launch)
             place = flag.place if flag else _place(launch, rule.blame)
+            flag = flag or launch.flag(*(name[2:] for name in rule.blame if name.startswith("--")))
+            shown = "" if flag is None else f"--{flag.spelled} {flag.text}".rstrip()[:80] + ": "
+            breach = rule.text(launch, rule.breach) or f"{shown}{rule.about}"
+            message = f"{breach}; the framework says: {rule.says} ({rule.versions})"
             yield Remark(rule.id, "error", message, place, rule.text(launch, rule.fix), rule.source)
-
-
-def _breach(rule: FrameworkRule, launch: LaunchFacts) -> str:
-    """Return what breaks a rule: the rule's numbers, else the flag at fault and the rule's condition."""
-    flags = (launch.flag(name[2:]) for name in rule.blame if name.startswith("--"))
-    flag = rule.misspelled(launch) or next((flag for flag in flags if flag is not None), None)
-    shown = "" if flag is None else f"--{flag.spelled} {flag.text}".rstrip()[:80] + ": "
-    return rule.text(launch, rule.breach) or f"{shown}{rule.about}"
 
 
 def _place(launch: LaunchFacts, settings: Iterable[str]) -> Place | None:

@@ -203,7 +203,10 @@ def saved_case(file: str, text: str | None, rank: int, options: Question, *, as_
     chosen, outer = _chosen(file, value, rank)
     try:
         framework = str(chosen["layout"]["framework"])
-        question = (_as_it_stands(chosen) if as_it_stands else None) or _question(chosen, outer)
+        written = chosen.get("question") or {}
+        # Of one of a search or a recipe the layout was said by nobody.
+        alone = "recipe" not in written and BY_NAME["data_parallel"].key in written.get("layout", {})
+        question = saved_question(chosen) if as_it_stands and alone else _question(chosen, outer)
         stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
@@ -222,13 +225,6 @@ def saved_question(value: Mapping[str, Any]) -> Question:
         name: _inputs(value["question"][name], known) for name, known in zip(_GROUPS, settings, strict=True)
     }
     return Question(**groups)
-
-
-def _as_it_stands(value: Mapping[str, Any]) -> Question | None:
-    """Return the question of an estimate that was asked alone; None for one of a search, a recipe or an old version."""
-    written = value.get("question") or {}
-    alone = "recipe" not in written and BY_NAME["data_parallel"].key in written.get("layout", {})
-    return saved_question(value) if alone else None
 
 
 def saved_search(value: Mapping[str, Any]) -> tuple[Question, Space | None, dict[str, Any]]:

@@ -43,38 +43,23 @@ DOCUMENTED_SHARE: Final = 0.2
 _FIELDS: Final = {field.name: field for field in switches()}
 
 
-def is_open(question: Question, priced: Priced) -> bool:
-    """Return whether a run's stack is open: one that leaves switches open, or none that was said or hardware has."""
-    stack = priced.pricing.scenario.framework.stack
-    return _is_unsaid(question, priced, DEFAULT) or (_is_described(question) and decided_by(stack) is not None)
-
-
-def _is_unsaid(question: Question, priced: Priced, stack: str | None) -> bool:
-    """Return whether a run has this stack though nobody said it."""
-    present = priced.pricing.scenario.framework.stack
-    return _is_described(question) and present == stack and question.origin("stack").kind == "nobody"
-
-
-def _is_described(question: Question) -> bool:
-    """Return whether inputs describe the run, and no recipe that says its switches."""
-    return bool(question.inputs) and question.recipe is None
-
-
 def over_open(
     question: Question, estimate: Estimate, base: Priced, release: FrameworkProfile | None = None
 ) -> Estimate:
     """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
 
+    Open is a stack that leaves switches open, or none that was said or hardware has; a recipe says its switches.
     `base` is its block of one layout; `release` the release that a search would assume, whose switches the run may
     have too. A refused layout stays refused. A stack that hardware brings decides its switches; its release is open
     where no measured run has them.
     """
-    if estimate.verdict == "refused":
+    if estimate.verdict == "refused" or not question.inputs or question.recipe is not None:
         return estimate
-    of_hardware = _is_unsaid(question, base, base.pricing.scenario.hardware.stack)
-    if of_hardware and estimate.provenance.stack != "measured":
+    scenario, is_unsaid = base.pricing.scenario, question.origin("stack").kind == "nobody"
+    stack = scenario.framework.stack
+    if is_unsaid and stack == scenario.hardware.stack and estimate.provenance.stack != "measured":
         return _with_time(estimate)
-    if not is_open(question, base):
+    if not (is_unsaid and stack == DEFAULT) and decided_by(stack) is None:
         return estimate
     open_switches = tuple(_open_switches(question, base, release))
     if not open_switches:
@@ -87,8 +72,13 @@ def over_open(
     sizes += [sizes[0] + switch.memory_bytes for switch in open_switches]
     steps = [float(each.step.total[0]) for each in (base, *ends)]
     steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
+    capacity = estimate.memory.capacity_bytes
+
+    def worth(switch: OpenSwitch) -> float:
+        return max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
+
     span = OpenRange(
-        switches=tuple(sorted(open_switches, key=_worth(estimate), reverse=True)),
+        switches=tuple(sorted(open_switches, key=worth, reverse=True)),
         least_bytes=min(needs),
         most_bytes=max(needs),
         least_device_bytes=min(sizes),
@@ -127,12 +117,6 @@ _ENDS: Final[tuple[_Figure, ...]] = (
     lambda switch: -switch.speed_change,
     lambda switch: switch.speed_change,
 )  # least and most memory, fastest and slowest
-
-
-def _worth(estimate: Estimate) -> _Figure:
-    """Return the key that sorts switches by what they move: speed, or memory over capacity."""
-    capacity = estimate.memory.capacity_bytes
-    return lambda switch: max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
 
 
 def _open_switches(question: Question, base: Priced, release: FrameworkProfile | None) -> Iterator[OpenSwitch]:
@@ -217,24 +201,18 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges and verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
     if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
-        return replace(estimate, open=span, verdict=_verdict_of_ends(estimate, span))
+        # Without a calibration it is firm where both ends say the same.
+        fits_all, fits_none = span.most_bytes <= memory.capacity_bytes, span.least_bytes > memory.capacity_bytes
+        is_firm = fits_none if estimate.verdict == "does_not_fit" else fits_all
+        return replace(estimate, open=span, verdict=estimate.verdict if is_firm else "depends")
     estimate = _with_time(estimate, span)
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
     moves = _moves(span, "memory", memory.need_bytes)
-    low, high = _half_widths("memory", own, moves)
     probability, verdict = _fitting(estimate, span, own, moves)
     span = replace(span, favourable_probability=_favourable(estimate, span, own))
-    return replace(
-        estimate,
-        open=span,
-        verdict=verdict,
-        provenance=_contributed(estimate.provenance, "memory", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
-        memory=replace(
-            memory,
-            interval_bytes=Interval(memory.device_bytes * math.exp(-low), memory.device_bytes * math.exp(high)),
-            fit_probability=probability,
-        ),
-    )
+    interval, known = _widened("memory", memory.device_bytes, own, moves, estimate.provenance)
+    memory = replace(memory, interval_bytes=interval, fit_probability=probability)
+    return replace(estimate, open=span, verdict=verdict, provenance=known, memory=memory)
 
 
 def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
@@ -245,19 +223,19 @@ def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
     step = speed.step_seconds
     own = math.log(speed.interval_seconds.high / step)
     moves = _UNMOVED if span is None else _moves(span, "time", step)
-    low, high = _half_widths("time", own, moves)
-    return replace(
-        estimate,
-        provenance=_contributed(estimate.provenance, "time", math.sqrt((0.5 * (low + high)) ** 2 - own**2)),
-        throughput=replace(speed, interval_seconds=Interval(step * math.exp(-low), step * math.exp(high))),
-    )
+    interval, known = _widened("time", step, own, moves, estimate.provenance)
+    return replace(estimate, provenance=known, throughput=replace(speed, interval_seconds=interval))
 
 
-def _contributed(provenance: Provenance, figure: _Kind, half_width: float) -> Provenance:
-    """Return a provenance with what nobody said as a further contribution to a range."""
+def _widened(
+    figure: _Kind, value: float, own: float, moves: Mapping[float, float], known: Provenance
+) -> tuple[Interval, Provenance]:
+    """Return the range of a figure over what is open, and the provenance with that as a further contribution."""
+    low, high = _half_widths(figure, own, moves)
+    half_width = math.sqrt((0.5 * (low + high)) ** 2 - own**2)
     unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
-    parts = sorted((*provenance.contributions, unsaid), key=lambda part: (part.figure, -part.half_width))
-    return replace(provenance, contributions=tuple(parts))
+    parts = sorted((*known.contributions, unsaid), key=lambda part: (part.figure, -part.half_width))
+    return Interval(value * math.exp(-low), value * math.exp(high)), replace(known, contributions=tuple(parts))
 
 
 def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[float, float]) -> tuple[float, Verdict]:
@@ -278,14 +256,6 @@ def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[flo
 def _favourable(estimate: Estimate, span: OpenRange, own: float) -> float:
     """Return the probability to fit at the most favourable end; `own` as of `_half_widths`."""
     return normal_below(math.log(estimate.memory.capacity_bytes / span.least_bytes) * NORMAL_90 / own)
-
-
-def _verdict_of_ends(estimate: Estimate, span: OpenRange) -> Verdict:
-    """Return the verdict without a calibration: firm where both ends say the same."""
-    capacity = estimate.memory.capacity_bytes
-    if estimate.verdict == "does_not_fit":
-        return "does_not_fit" if span.least_bytes > capacity else "depends"
-    return estimate.verdict if span.most_bytes <= capacity else "depends"
 
 
 def _moves(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float]:

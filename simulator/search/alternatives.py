@@ -287,10 +287,6 @@ def _with(query: Query, **inputs: Any) -> Query:
     return replace(query, scenario=scenario, question=query.question.changed(SEARCH, **inputs))
 
 
-def _fitting(query: Query) -> Query | None:
-    return query if fits_somewhere(query) else None
-
-
 def _size_text(sized: Query, query: Query) -> str:
     """Return the option that gives the devices of `sized`, in the unit of the question."""
     devices, per_node = sized.scenario.devices, sized.scenario.hardware.devices_per_node
@@ -388,18 +384,19 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
 
 
 def _on_more_devices(query: Query) -> Query | None:
-    """Return the question on the fewest further devices of the same node, else on whole nodes; None if nowhere."""
+    """Return the question on the fewest further devices of the node, else whole nodes; None if nothing fits there.
+
+    Up to 64 times as many nodes are tried.
+    """
     per_node, devices = query.scenario.hardware.devices_per_node, query.scenario.devices
-    part = fewest_of(doubled(devices * 2, per_node - 1), lambda count: _fitting(_with(query, devices=count)), devices)
-    return part or _on_enough_nodes(query)
-
-
-def _on_enough_nodes(query: Query) -> Query | None:
-    """Return the question on the fewest whole nodes, up to 64 times as many, where something fits; None if nowhere."""
-    per_node = query.scenario.hardware.devices_per_node
-    nodes = query.scenario.devices // per_node
+    nodes = devices // per_node
     most = min(max(nodes, 1) * 64, MOST_DEVICES // per_node)
-    return fewest_of(doubled(max(nodes, 1) * 2, most), lambda count: _fitting(on_nodes(query, count)), nodes)
+
+    def fitting(sized: Query) -> Query | None:
+        return sized if fits_somewhere(sized) else None
+
+    part = fewest_of(doubled(devices * 2, per_node - 1), lambda count: fitting(_with(query, devices=count)), devices)
+    return part or fewest_of(doubled(max(nodes, 1) * 2, most), lambda count: fitting(on_nodes(query, count)), nodes)
 
 
 MIN_CHANGE = 0.005

@@ -632,15 +632,13 @@ def surer_than_first(
         if fits[best] > room:
             return best
 
-    end = upper_end or (lambda position: _slowest(estimates[position]))
+    def slowest(position: int) -> float:
+        speed = estimates[position].throughput
+        return speed.step_seconds if speed.interval_seconds is None else speed.interval_seconds.high
+
+    end = upper_end or slowest
     best = min(equal, key=end)
     return best if end(best) < end(0) else None
-
-
-def _slowest(estimate: Estimate) -> float:
-    """Return the upper end of the step time."""
-    interval = estimate.throughput.interval_seconds
-    return estimate.throughput.step_seconds if interval is None else interval.high
 
 
 def spread(query: Query, most: int) -> list[PricedLayout]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -23,15 +24,15 @@ from simulator.question.specs.model import LATENT, TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 from simulator.records import NamedTuple
 
-Masks = Callable[[Pricing], Mask]
-"""Function that returns which layouts of a block break a rule."""
+Masks = Callable[[Pricing], Any]
+"""Function that returns which layouts of a block break a rule: an array, or one bool for all of them."""
 
 
 class Rule(NamedTuple):
     """One rule."""
 
     id: str
-    broken: Masks
+    masks: Masks
     about: str
     """Condition that must hold, as a sentence."""
     template: str
@@ -39,6 +40,11 @@ class Rule(NamedTuple):
     fix_template: str
     settings: tuple[str, ...]
     """What decides whether it is broken: options of a layout, a cluster or a stack."""
+
+    def broken(self, pricing: Pricing) -> Mask:
+        """Return which layouts of a block break it."""
+        mask = np.asarray(self.masks(pricing), dtype=np.bool_)
+        return mask if mask.ndim else np.full(len(pricing), mask)
 
     def message(self, scenario: Scenario, layout: Layout) -> str:
         """Return how this layout breaks the rule."""
@@ -53,19 +59,15 @@ def _divisors(number: int) -> str:
     return ", ".join(str(d) for d in range(1, min(number, 64) + 1) if number % d == 0)
 
 
-def _devices(pricing: Pricing) -> Mask:
+def _devices(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     used = block.tensor_parallel * block.context_parallel * block.data_parallel * block.pipeline_parallel
-    return _mask(used != scenario.devices)
+    return used != scenario.devices
 
 
 @of_sizes
-def _heads(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    broken = _every(pricing, broken=False)
-    for heads in _head_counts(scenario):
-        broken = broken | (heads % block.tensor_parallel != 0)
-    return _mask(broken)
+def _heads(pricing: Pricing) -> Any:
+    return np.any([heads % pricing.block.tensor_parallel != 0 for heads in _head_counts(pricing.scenario)], axis=0)
 
 
 def _head_counts(scenario: Scenario) -> tuple[int, ...]:
@@ -76,11 +78,9 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
     return (model.num_attention_heads, *sliding, *(heads for heads in linear if heads))
 
 
-def _undivided(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    if UNDIVIDED.isdisjoint(kind.mixer for kind in scenario.model.layer_kinds):
-        return _every(pricing, broken=False)
-    return _mask((block.tensor_parallel > 1) | (block.context_parallel > 1))
+def _undivided(pricing: Pricing) -> Any:
+    alone = not UNDIVIDED.isdisjoint(kind.mixer for kind in pricing.scenario.model.layer_kinds)
+    return alone and (pricing.block.tensor_parallel > 1) | (pricing.block.context_parallel > 1)
 
 
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
@@ -91,13 +91,10 @@ def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
 
 
 @of_sizes
-def _kv_heads(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    t, broken = block.tensor_parallel, _every(pricing, broken=False)
-    for shared in _kv_head_counts(scenario):
-        copied = (t % shared == 0) & scenario.framework.limits.replicates_kv_heads
-        broken = broken | ((shared % t != 0) & ~copied)
-    return _mask(broken)
+def _kv_heads(pricing: Pricing) -> Any:
+    t, replicates = pricing.block.tensor_parallel, pricing.scenario.framework.limits.replicates_kv_heads
+    each = [(shared % t != 0) & ~((t % shared == 0) & replicates) for shared in _kv_head_counts(pricing.scenario)]
+    return np.any(each, axis=0)
 
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
@@ -109,14 +106,12 @@ def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
 
 
 @of_sizes
-def _ffn(pricing: Pricing) -> Mask:
+def _ffn(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
-    broken = _every(pricing, broken=False)
-    for width in _ffn_widths(scenario):
-        broken = broken | (width % block.tensor_parallel != 0)
+    each = [width % block.tensor_parallel != 0 for width in _ffn_widths(scenario)]
     if scenario.model.is_moe:
-        broken = broken | (scenario.model.moe_intermediate_size % block.expert_tensor_parallel != 0)
-    return _mask(broken)
+        each.append(scenario.model.moe_intermediate_size % block.expert_tensor_parallel != 0)
+    return np.any(each, axis=0)
 
 
 def _refused_widths(scenario: Scenario, layout: Layout) -> str:
@@ -130,19 +125,19 @@ def _refused_widths(scenario: Scenario, layout: Layout) -> str:
 
 
 @of_sizes
-def _batch(pricing: Pricing) -> Mask:
+def _batch(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
-    return _mask(scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0)
+    return scenario.global_batch_size % (block.micro_batch_size * block.data_parallel) != 0
 
 
 @of_sizes
-def _sequence(pricing: Pricing) -> Mask:
+def _sequence(pricing: Pricing) -> Any:
     # Causal balancing gives every context-parallel rank two pieces of the sequence; lengths that differ are padded.
     scenario, block = pricing.scenario, pricing.block
     if scenario.lengths is not None and not scenario.lengths.packs:
-        return _mask(np.zeros(len(pricing), bool))
+        return False
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
-    return _mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
+    return scenario.seq_length % (pieces * sequence_split(block)) != 0
 
 
 def _exchanged_heads(scenario: Scenario) -> int:
@@ -151,97 +146,95 @@ def _exchanged_heads(scenario: Scenario) -> int:
     return model.num_attention_heads if scenario.framework.repeat_kv else model.num_key_value_heads
 
 
-def _context(pricing: Pricing) -> Mask:
+def _context(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     if scenario.framework.cp_communication not in ("all_to_all", "all_to_all_ring"):
-        return _every(pricing, broken=False)
+        return False
     inner = inner_context(pricing)
     undivided = (_exchanged_heads(scenario) % (block.tensor_parallel * inner) != 0) & (inner > 1)
-    return _mask(undivided | (block.context_parallel % inner != 0))
+    return undivided | (block.context_parallel % inner != 0)
 
 
-def _unfused_context(pricing: Pricing) -> Mask:
+def _unfused_context(pricing: Pricing) -> Any:
     framework = pricing.scenario.framework
     plain = framework.name == "megatron" and not framework.flash_attention
-    return _mask((pricing.block.context_parallel > 1) & plain)
+    return (pricing.block.context_parallel > 1) & plain
 
 
 @of_sizes
-def _experts(pricing: Pricing) -> Mask:
+def _experts(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     if not scenario.model.is_moe:
-        return _mask(block.expert_ranks > 1)
+        return block.expert_ranks > 1
     ranks = block.tensor_parallel * block.replicas
-    return _mask((scenario.model.num_experts % block.expert_parallel != 0) | (ranks % block.expert_ranks != 0))
+    return (scenario.model.num_experts % block.expert_parallel != 0) | (ranks % block.expert_ranks != 0)
 
 
-def _sequence_parallel(pricing: Pricing) -> Mask:
+def _sequence_parallel(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     alone = (block.sequence_parallel > 0) & (block.tensor_parallel == 1)
     needed = (block.sequence_parallel == 0) & (block.tensor_parallel > 1)
-    if scenario.model.is_moe and scenario.framework.limits.experts_need_sequence_parallel:
-        return _mask(alone | needed)
-    return _mask(alone)
+    needs = scenario.model.is_moe and scenario.framework.limits.experts_need_sequence_parallel
+    return alone | (needed & needs)
 
 
-def _zero_stage(pricing: Pricing) -> Mask:
+def _zero_stage(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     limits = scenario.framework.limits
     highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
     if scenario.framework.fully_shard:
         # FSDP2 shards everything, whatever the framework's own optimizer shards.
         highest = 3
-    return _mask(block.zero_stage > highest)
+    return block.zero_stage > highest
 
 
-def _sharding_degree(pricing: Pricing) -> Mask:
+def _sharding_degree(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     degree, groups = scenario.framework.sharding_degree, scenario.framework.sharding_replicas
     if groups > 1:
-        return _mask((block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0)))
+        return (block.zero_stage > 0) & ((block.replicas % groups != 0) | (degree > 0))
     if not degree:
-        return _every(pricing, broken=False)
-    return _mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
+        return False
+    return (block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0)
 
 
 def _fp4_of_device(scenario: Scenario) -> str:
     return "nvfp4" if scenario.hardware.vendor == "NVIDIA" else "mxfp4"
 
 
-def _fp4_recipe(pricing: Pricing) -> Mask:
+def _fp4_recipe(pricing: Pricing) -> Any:
     scenario = pricing.scenario
-    foreign = scenario.framework.fp4_recipe != _fp4_of_device(scenario)
-    return _every(pricing, broken=scenario.precision == "fp4" and foreign)
+    return scenario.precision == "fp4" and scenario.framework.fp4_recipe != _fp4_of_device(scenario)
 
 
-def _fp8_recipe(pricing: Pricing) -> Mask:
+def _fp8_recipe(pricing: Pricing) -> Any:
     """Return whether 8-bit scales of blocks of 32 meet a device without them (compute capability 10.0 and later)."""
     scenario = pricing.scenario
     blocks = scenario.precision == "fp8" and scenario.framework.fp8_recipe == "mxfp8"
     without = [each for each in scenario.kinds_of_device if each.vendor == "NVIDIA" and each.peak_flops.fp4 is None]
-    return _every(pricing, broken=blocks and bool(without))
+    return blocks and bool(without)
 
 
-def _recompute_layers(pricing: Pricing) -> Mask:
+def _recompute_layers(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
-        return _every(pricing, broken=True)
+        return True
     counted = pricing.recomputes("full") & ~pricing.recomputes_by("list")
     per_chunk = max(block.chunk_layers) if block.chunk_layers else max(block.stage_layers) / block.virtual_stages
-    return _mask(counted & (block.recompute_layers > per_chunk))
+    return counted & (block.recompute_layers > per_chunk)
 
 
-def _recompute_modules(pricing: Pricing) -> Mask:
+def _recompute_modules(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     selective = pricing.recomputes("selective")
     if not selective.any():
-        return _every(pricing, broken=False)
+        return False
     encoded = BY_NAME["recompute_modules"].encoded
     foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
     foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
     foreign |= set() if scenario.model.is_moe else {"moe_act", "moe_gate_up"}
     refused = int(encoded(tuple(foreign)))
-    return _mask(selective & ((block.recompute_modules.astype(np.intp) & refused) > 0))
+    return selective & ((block.recompute_modules.astype(np.intp) & refused) > 0)
 
 
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
@@ -254,11 +247,11 @@ def _refused_modules(scenario: Scenario, layout: Layout) -> str:
 
 
 @of_sizes
-def _vocabulary(pricing: Pricing) -> Mask:
+def _vocabulary(pricing: Pricing) -> Any:
     # Megatron pads the vocabulary and DTensor takes uneven shards; Paddle splits it as it is.
     scenario, block = pricing.scenario, pricing.block
     padded = scenario.framework.limits.pads_vocabulary
-    return _mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded))
+    return (scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded)
 
 
 def _uneven_chunks(scenario: Scenario, layout: Layout) -> str:
@@ -301,27 +294,15 @@ def _sharding_groups(scenario: Scenario, _: Layout) -> str:
 
 
 @of_sizes
-def tensor_parallel_across_nodes(pricing: Pricing) -> Mask:
+def tensor_parallel_across_nodes(pricing: Pricing) -> Any:
     """Return the layouts whose (expert-)tensor-parallel group leaves a node, or nodes joined by links."""
     scenario, block = pricing.scenario, pricing.block
-    across = _every(pricing, broken=False)
-    for hardware in scenario.kinds_of_device:
-        joined = hardware.joined_devices(scenario.devices)
-        across |= _mask((joined % block.tensor_parallel != 0) | (joined % block.expert_tensor_parallel != 0))
-    return across
+    each = [hardware.joined_devices(scenario.devices) for hardware in scenario.kinds_of_device]
+    sizes = (block.tensor_parallel, block.expert_tensor_parallel)
+    return np.any([joined % size != 0 for joined in each for size in sizes], axis=0)
 
 
-def _mask(condition: Any) -> Mask:
-    """Return a condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
-    return np.asarray(condition, dtype=np.bool_)
-
-
-def _every(pricing: Pricing, *, broken: bool) -> Mask:
-    """Return the same value for every layout of a block."""
-    return np.full(len(pricing), broken)
-
-
-def _cut(pricing: Pricing) -> Mask:
+def _cut(pricing: Pricing) -> Any:
     """Return whether a rank lacks a layer or the cut does not add up."""
     scenario, block = pricing.scenario, pricing.block
     layers = block.stage_layers
@@ -330,38 +311,31 @@ def _cut(pricing: Pricing) -> Mask:
         len(listed) != block.pipeline_parallel * block.first_virtual_stages
         or rank_layers(listed, block.pipeline_parallel, block.schedule) != layers
     ):
-        return _every(pricing, broken=True)
+        return True
     fewest = 0 if listed and scenario.framework.limits.unequal_chunks else 1
-    return _every(
-        pricing, broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers) < fewest
-    )
+    return len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers) < fewest
 
 
-def _node_groups(pricing: Pricing) -> Mask:
+def _node_groups(pricing: Pricing) -> Any:
     """Return whether a pipeline rank has devices of several kinds: speed and memory of a rank must be uniform."""
     scenario, block = pricing.scenario, pricing.block
     if len(scenario.groups) < 2:
-        return _every(pricing, broken=False)
-    p = block.pipeline_parallel
-    ends, end = [], 0
-    for group in scenario.groups:
-        end += group.devices
-        ends.append(end)
-    straddles = scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
-    return _every(pricing, broken=straddles)
+        return False
+    p, ends = block.pipeline_parallel, accumulate(group.devices for group in scenario.groups)
+    return scenario.devices % p != 0 or any(e % (scenario.devices // p) for e in ends)
 
 
-def _virtual_stages(pricing: Pricing) -> Mask:
+def _virtual_stages(pricing: Pricing) -> Any:
     """Return the layouts with virtual stages but no pipeline, or layers or micro batches that do not divide."""
     block = pricing.block
     several = block.virtual_stages > 1.0
     if not several.any():
-        return _every(pricing, broken=False)
+        return False
     if block.pipeline_parallel < 2 or not _divides(pricing):
-        return _mask(several)
+        return several
     if block.shape == "there_and_back":
-        return _every(pricing, broken=False)
-    return _mask(several & (micro_batches(pricing) % block.pipeline_parallel != 0))
+        return False
+    return several & (micro_batches(pricing) % block.pipeline_parallel != 0)
 
 
 def _divides(pricing: Pricing) -> bool:
@@ -376,18 +350,18 @@ def _divides(pricing: Pricing) -> bool:
     )
 
 
-def _schedule(pricing: Pricing) -> Mask:
+def _schedule(pricing: Pricing) -> Any:
     """Return the layouts whose framework, ranks, chunks or micro batches do not match their schedule."""
     scenario, block = pricing.scenario, pricing.block
     p, name = block.pipeline_parallel, block.schedule
     if name == BY_NAME["schedule"].default:
-        return _every(pricing, broken=False)
+        return False
     shape = block.shape
     if name not in scenario.framework.limits.schedules or p == 1 or (shape == "round" and name not in ROUND):
-        return _every(pricing, broken=True)
+        return True
     m = micro_batches(pricing)
     odd = (m % 2 != 0) & (shape == "both_ends")
-    return _mask((m < schedule_of(pricing).min_micro_batches(p)) | odd)
+    return (m < schedule_of(pricing).min_micro_batches(p)) | odd
 
 
 def _refused_schedule(scenario: Scenario, layout: Layout) -> str:
@@ -408,21 +382,21 @@ def _refused_schedule(scenario: Scenario, layout: Layout) -> str:
     )
 
 
-def _two_stages(pricing: Pricing) -> Mask:
+def _two_stages(pricing: Pricing) -> Any:
     """Return the layouts that interleave chunks on two ranks without overlapped sends."""
     scenario, block = pricing.scenario, pricing.block
     profile = scenario.framework
     allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
-    return _mask((block.virtual_stages > 1.0) & (not allowed and block.pipeline_parallel == 2))
+    return (block.virtual_stages > 1.0) & (not allowed and block.pipeline_parallel == 2)
 
 
-def _expert_overlap(pricing: Pricing) -> Mask:
+def _expert_overlap(pricing: Pricing) -> Any:
     """Return the layouts without another micro batch's compute to hide the exchange: one chunk, or full recompute."""
     scenario, block = pricing.scenario, pricing.block
     if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
-        return _every(pricing, broken=False)
+        return False
     alone = (block.chunks == 1.0) & (block.pipeline_parallel > 1)
-    return _mask((block.expert_parallel > 1) & (alone | pricing.recomputes("full")))
+    return (block.expert_parallel > 1) & (alone | pricing.recomputes("full"))
 
 
 _EXPERTS: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
@@ -431,43 +405,43 @@ _MIXERS: Final = LATENT | {"grouped_query", "sliding"}  # mixers whose saved ten
 _BY_MODULE: Final = ("none", "selective")  # recompute modes under which layers still save tensors by module
 
 
-def _offload_with_pipeline(pricing: Pricing) -> Mask:
+def _offload_with_pipeline(pricing: Pricing) -> Any:
     """Return the layouts that offload whole layers with a pipeline, where the framework cannot."""
-    scenario, block = pricing.scenario, pricing.block
-    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
-    return _mask(pricing.offloads("activations") & refused)
+    limits = pricing.scenario.framework.limits
+    refused = pricing.block.pipeline_parallel > 1 and not limits.activation_offload_with_pipeline
+    return pricing.offloads("activations") & refused
 
 
-def _offload_with_recompute(pricing: Pricing) -> Mask:
+def _offload_with_recompute(pricing: Pricing) -> Any:
     """Return the layouts that offload whole layers with recompute, where the framework cannot."""
     if pricing.scenario.framework.limits.activation_offload_with_recompute:
-        return _every(pricing, broken=False)
-    return _mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
+        return False
+    return pricing.offloads("activations") & ~pricing.recomputes("none")
 
 
-def _offloaded_modules(pricing: Pricing) -> Mask:
+def _offloaded_modules(pricing: Pricing) -> Any:
     """Return the layouts that offload modules which stack, graphs or recompute exclude."""
     scenario = pricing.scenario
     offloaded = scenario.framework.offloaded_modules
     if not offloaded or any(_offload_problems(scenario)):
-        return _every(pricing, broken=bool(offloaded))
+        return bool(offloaded)
     again = _experts_again(pricing) & bool(set(_EXPERTS) & set(offloaded))
-    return _mask(~pricing.recomputes(*_BY_MODULE) | pricing.offloads("activations") | again)
+    return ~pricing.recomputes(*_BY_MODULE) | pricing.offloads("activations") | again
 
 
-def _experts_again(pricing: Pricing) -> Mask:
+def _experts_again(pricing: Pricing) -> Any:
     """Return the layouts whose selective recompute does the experts again."""
     modules, experts = pricing.block.recompute_modules, int(BY_NAME["recompute_modules"].encoded(("moe",)))
-    return _mask(pricing.recomputes("selective") & ((modules.astype(np.intp) & experts) > 0))
+    return pricing.recomputes("selective") & ((modules.astype(np.intp) & experts) > 0)
 
 
-def _captured(pricing: Pricing) -> Mask:
+def _captured(pricing: Pricing) -> Any:
     """Return the layouts whose layers are captured one by one and done again whole, or moved to the host."""
     graphs = pricing.scenario.framework.cuda_graphs
     if graphs in ("none", "full_iteration"):
-        return _every(pricing, broken=False)
+        return False
     again = _experts_again(pricing) & (graphs == "attention_router")
-    return _mask(pricing.recomputes("full") | pricing.offloads("activations") | again)
+    return pricing.recomputes("full") | pricing.offloads("activations") | again
 
 
 def _refused_offload(scenario: Scenario, layout: Layout) -> str:
@@ -530,8 +504,8 @@ _BROKEN: Mapping[str, Masks] = {
     "sharding_groups": _sharding_degree,
     "fp4_recipe": _fp4_recipe,
     "fp8_recipe": _fp8_recipe,
-    "parameters_on_host": lambda p: _mask((p.block.zero_stage < 3) & p.scenario.framework.offload_parameters),
-    "step_in_backward": lambda p: _mask((micro_batches(p) > 1.0) & p.scenario.framework.step_in_backward),
+    "parameters_on_host": lambda p: (p.block.zero_stage < 3) & p.scenario.framework.offload_parameters,
+    "step_in_backward": lambda p: (micro_batches(p) > 1.0) & p.scenario.framework.step_in_backward,
     "offload_pipeline": _offload_with_pipeline,
     "offload_recompute": _offload_with_recompute,
     "offloaded_modules": _offloaded_modules,
@@ -539,7 +513,7 @@ _BROKEN: Mapping[str, Masks] = {
     "two_stages": _two_stages,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
-    "recompute_operations": lambda p: _mask(
+    "recompute_operations": lambda p: (
         p.recomputes("operations") & (not p.scenario.framework.limits.recomputes_operations)
     ),
     "tensor_parallel_across_nodes": tensor_parallel_across_nodes,

@@ -21,7 +21,7 @@ from simulator.search.alternatives import (
     MOST_NODES,
     _among,
     _changes,
-    _on_enough_nodes,
+    _on_more_devices,
     fewest_nodes,
     fewest_of,
     in_fp8,
@@ -288,7 +288,7 @@ class Fits:
 
 
 def enough(query: Query) -> int | None:
-    found = _on_enough_nodes(query)
+    found = _on_more_devices(query)
     return None if found is None else found.scenario.nodes
 
 

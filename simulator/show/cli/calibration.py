@@ -240,10 +240,10 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
         )
     from simulator.evidence.measurements.rows import read_cells
     from simulator.recipes.logs import read_log, stand_in
-    from simulator.show.cli.question import framework_options
+    from simulator.show.cli.question import values_by_name
 
     inputs = {name: values[name] for name in ("hardware", "model", "warmup")}
-    switches = framework_options(values)
+    switches = values_by_name("--option", values["option"])
     own = read_cells(dict(values["set"]))
     columns = dict(own)
     if values["recipe"] is not None:

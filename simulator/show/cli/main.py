@@ -323,8 +323,10 @@ def _listing(name: str) -> click.Command:
     def callback(**values: Any) -> None:
         ctx = click.get_current_context()
         if name == "schema" and values["format"] == "json":
+            from simulator.show.report.text import dumps
+
             names = [values["name"]] if values["name"] else []
-            write(keys.schema_text(*names), values["output"])
+            write(dumps(keys.schema(*names)) + "\n", values["output"])
         else:
             write_answer(ctx, form, load()(values["name"]), presentation(ctx))
 
@@ -343,7 +345,7 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
         "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
     ),
     "schema": (
-        options.listed_name(lambda: keys.answer_names),
+        options.listed_name(lambda: lambda: tuple(keys.ROOTS)),
         lambda: listing.keys_listing,
         "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
     ),

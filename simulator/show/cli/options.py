@@ -326,9 +326,6 @@ CONTEXT_SETTINGS: dict[str, Any] = {
 _FOLLOWED = f"{__name__}.followed"  # key of the context of a group whose options a command follows
 
 
-Handler = Callable[[click.Context, Mapping[str, Any]], None]
-
-
 class Option(click.Option):
     """Option with a section of the help, where its default is shown; without type and metavar it is a flag."""
 
@@ -512,7 +509,7 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             assert_never(setting.kind)
 
 
-def handled(handler: Callable[[], Handler]) -> Callable[..., None]:
+def handled(handler: Callable[[], Callable[[click.Context, Mapping[str, Any]], None]]) -> Callable[..., None]:
     """Return the click callback that calls a command's handler, which is imported when it is needed."""
 
     def callback(**values: Any) -> None:

@@ -59,9 +59,3 @@ def values_by_name(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, s
         if values.setdefault(name, text) != text:
             raise click.UsageError(f"{option} {name}: given as '{values[name]}' and as '{text}'")
     return values
-
-
-def framework_options(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the framework's switches, with the optimizer. Raises for one with two values."""
-    optimizer = values.get("optimizer")
-    return values_by_name("--option", [*values["option"], *([("optimizer", optimizer)] if optimizer else [])])

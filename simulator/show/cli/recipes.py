@@ -154,8 +154,7 @@ def _case_of_options(question: Question) -> Case:
     from simulator.answers.cases import case_of, priceable
     from simulator.answers.ranking import with_best_layout
 
-    if "model" not in question.inputs:
-        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    require_model({"model": question.stated("model")})
     return priceable(case_of(with_best_layout(question)))
 
 

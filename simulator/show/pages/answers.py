@@ -84,7 +84,7 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
 
     sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
     curves = {
-        "sequence": Curve("sequence length", _around(estimate.seq_length), of_length),
+        "sequence": Curve("sequence length", sorted({*_SEQUENCES, estimate.seq_length}), of_length),
         "micro-batch": Curve("micro batch size", sizes, of_batch),
     }
     points = _priced(curves, shown)
@@ -176,7 +176,7 @@ def _dots(
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
     feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_DOTS)
-    panel_of = partial(_panel, has_experts=_has_experts(shown))
+    panel_of = partial(_panel, has_experts=question_model(shown.question).is_moe)
     first = "recommended" if ranking.estimates else "nearest"
     others = [priced for priced in feasible if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -194,10 +194,6 @@ def _panel(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, 
     title, command = say.sharded_layout_text(estimate.layout), estimate_command(estimate, has_experts=has_experts)
     drawn = {"memory": draw.memory_figure(estimate), "step": draw.step_figure(estimate)}
     return {"title": title, "verdict": verdict, "command": command, **drawn}
-
-
-def _has_experts(shown: Presentation) -> bool:
-    return question_model(shown.question).is_moe
 
 
 def _estimated(question: Question) -> Estimate:
@@ -230,7 +226,7 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
     def of_length(length: int) -> Estimate | None:
         return recommended(question.changed(seq_length=length), space)
 
-    yield "sequence", curve("sequence length", _around(first.seq_length), first.seq_length, of_length)
+    yield "sequence", curve("sequence length", sorted({*_SEQUENCES, first.seq_length}), first.seq_length, of_length)
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
@@ -239,10 +235,6 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
     spaces = {size: replace(space, micro_batch_size=(size,)) for size in batches}
     answered = first.layout.micro_batch_size
     yield "micro-batch", curve("micro batch size", batches, answered, lambda size: recommended(question, spaces[size]))
-
-
-def _around(length: int) -> tuple[int, ...]:
-    return tuple(sorted({*_SEQUENCES, length}))
 
 
 def _figure_cells(estimate: Estimate | None) -> list[str]:
@@ -405,7 +397,7 @@ def _cell(
         position = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": position, "command": ""}
     verdict = f"{single.speed_sentence(estimate, shown)}; {say.verdict_sentence(estimate, colour=False)}"
-    return _panel(estimate, verdict, has_experts=_has_experts(shown))
+    return _panel(estimate, verdict, has_experts=question_model(shown.question).is_moe)
 
 
 def _sliders(knobs: Sequence[Knob]) -> Iterator[str]:

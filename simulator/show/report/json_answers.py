@@ -55,10 +55,6 @@ def _position(choice: str, absent: str = "for none") -> At:
     return At(position, f"Position in `choices` of `{choice}`; None {absent}.")
 
 
-def _equal(plan: Plan, _: object) -> list[int]:
-    return [plan.choices.index(choice) for choice in plan.equal]
-
-
 class PlanJson(AnswerJson):
     model: str
     question: QuestionJson
@@ -70,7 +66,9 @@ class PlanJson(AnswerJson):
     offers: Annotated[list[OfferPriced], At("offers_priced")]
     best: Annotated[int | None, _position("best")]
     best_measured: Annotated[int | None, _position("best_measured")]
-    equal: Annotated[list[int], At(_equal, "Positions in `choices` of `equal`.")]
+    equal: Annotated[
+        list[int], At(lambda plan, _: [*map(plan.choices.index, plan.equal)], "Positions in `choices` of `equal`.")
+    ]
     surer: Annotated[int | None, _position("surer", "where `best` is as sure")]
     sooner: Annotated[int | None, _position("sooner")]
     choices: list[ChoiceJson]

@@ -350,7 +350,8 @@ def ranking_footer(ranking: Ranking, shown: Presentation) -> Iterator[str]:
 def _counts_line(ranking: Ranking) -> Iterator[str]:
     counts = ranking.counts
     looked_at = f"{say.grouped(counts.evaluated)} layouts in {say.elapsed_text(counts.elapsed_seconds)}"
-    rejected = say.counts_text(counts.rejected)
+    reasons = sorted(counts.rejected.items(), key=lambda reason: (-reason[1], reason[0]))
+    rejected = ", ".join(f"{say.grouped(count)} {reason}" for reason, count in reasons if count)
     yield f"{looked_at}: {say.grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
 
 

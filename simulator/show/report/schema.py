@@ -27,7 +27,6 @@ from simulator.search.space import Ranking
 from simulator.show.report import json_answers, json_lab
 from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in
 from simulator.show.report.lab import Validation
-from simulator.show.report.text import dumps
 
 ROOTS: Mapping[str, tuple[type[Shown], type]] = {
     "estimate": (EstimateJson, Estimate),
@@ -47,7 +46,7 @@ ROOTS: Mapping[str, tuple[type[Shown], type]] = {
 
 def schema(*answers: str) -> dict[str, Any]:
     """Return the JSON Schema 2020-12 of some answers, all by default, with a definition of each kind of object."""
-    names = answers or answer_names()
+    names = answers or tuple(ROOTS)
     models: list[tuple[type[Shown], Literal["serialization"]]] = [(ROOTS[name][0], "serialization") for name in names]
     _, made = models_json_schema(models, ref_template="#/$defs/{model}", schema_generator=_Described)
     definitions = {_definition(model): value for model, value in made["$defs"].items()}
@@ -60,20 +59,10 @@ def schema(*answers: str) -> dict[str, Any]:
     }
 
 
-def schema_text(*answers: str) -> str:
-    """Return the JSON Schema of some answers, all by default, as text."""
-    return dumps(schema(*answers)) + "\n"
-
-
 def _definition(model: str) -> str:
     """Return the name of a model's definition: that of its answer, else `stage_memory` for `StageMemoryJson`."""
     words = re.sub(r"(?<!^)(?=[A-Z])", "_", model.removesuffix("Json")).lower()
     return next((name for name, (root, _) in ROOTS.items() if root.__name__ == model), words)
-
-
-def answer_names() -> tuple[str, ...]:
-    """Return the names of the answers."""
-    return tuple(ROOTS)
 
 
 def answer_rows() -> list[dict[str, str]]:

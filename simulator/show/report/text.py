@@ -421,12 +421,6 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def counts_text(rejected: Mapping[str, int]) -> str:
-    """Return the numbers of rejected layouts by reason, the commonest first."""
-    reasons = sorted(rejected.items(), key=lambda reason: (-reason[1], reason[0]))
-    return ", ".join(f"{grouped(count)} {reason}" for reason, count in reasons if count)
-
-
 def _value(value: object) -> str:
     if value is True:
         return ""
