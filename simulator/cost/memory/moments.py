@@ -235,23 +235,20 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     mixing = {operation.name for operation in operations if operation.group == "core_attention"}
     if not mixing:
         return widest
-    if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, saved + incoming + _scan(pricing, kind, operations))
+    if "core_attention" not in mixing:
+        # No scores: the scan of a linear mixer, with the gradients of the gathered input and of its first projection.
+        scan = (operation for operation in operations if operation.group == "core_attention")
+        gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
+        first = next(operation for operation in operations if operation.group == "attention_projection")
+        inner = sum(weight.outputs for weight in first.weights if weight.matmul)
+        gradients = gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
+        return np.maximum(widest, saved + incoming + gradients)
     return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
 def _products(scenario: Scenario, kind: LayerKind) -> int:
     """Return how many products read the input of a dense feed-forward network; 0 where a layer has none."""
     return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
-
-
-def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) -> Array:
-    """Return the gradients alive in a linear mixer's scan, with the gathered input's and its first projection's."""
-    scan = (operation for operation in operations if operation.group == "core_attention")
-    gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
-    first = next(operation for operation in operations if operation.group == "attention_projection")
-    inner = sum(weight.outputs for weight in first.weights if weight.matmul)
-    return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
 
 
 def _saved(pricing: Pricing, kind: LayerKind, name: str) -> Array:

@@ -256,22 +256,21 @@ class ReleaseRecipe(Bare, kw_only=True):
 @lru_cache(maxsize=16)
 def release_recipes(stack: str) -> tuple[ReleaseRecipe, ...]:
     """Return the recipes of a release; none for a stack that is no release."""
-    return tuple(_recipe(row) for row in release_rows(stack))
-
-
-def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
-    return ReleaseRecipe(
-        recipe=row["recipe"],
-        model=row["model"],
-        is_moe=row["experts"] == "yes",
-        hardware=row["hardware"],
-        devices=int(row["devices"] or 0),
-        precision=row["precision"],
-        global_batch_size=int(row["global_batch_size"]) if row["global_batch_size"] else None,
-        source=row["file"],
-        layout=row["layout"],
-        switches=row["switches"],
-        lines=row["lines"],
+    return tuple(
+        ReleaseRecipe(
+            recipe=row["recipe"],
+            model=row["model"],
+            is_moe=row["experts"] == "yes",
+            hardware=row["hardware"],
+            devices=int(row["devices"] or 0),
+            precision=row["precision"],
+            global_batch_size=int(row["global_batch_size"]) if row["global_batch_size"] else None,
+            source=row["file"],
+            layout=row["layout"],
+            switches=row["switches"],
+            lines=row["lines"],
+        )
+        for row in release_rows(stack)
     )
 
 
