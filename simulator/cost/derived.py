@@ -265,14 +265,12 @@ def _where(pricing: Pricing, name: str, *words: str) -> Mask:
 @derived
 def recomputed_inside(pricing: Pricing) -> tuple[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask], ...]:
     """Return each mode and set of modules of selective recompute in the block, and where they occur."""
-    return tuple(_recomputed_inside(pricing))
-
-
-def _recomputed_inside(pricing: Pricing) -> Iterator[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]]:
     modules, column = BY_NAME["recompute_modules"], pricing.block.recompute_modules
+    found: list[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]] = []
     for mode in RECOMPUTE_MODES:
         chosen = pricing.recomputes(mode)
         if mode in ("none", "full") or not chosen.any():
             continue
-        for number in np.flatnonzero(np.bincount(column[chosen].astype(np.intp))):
-            yield mode, modules.decoded(float(number)), chosen & (column == number)
+        numbers = np.flatnonzero(np.bincount(column[chosen].astype(np.intp)))
+        found += [(mode, modules.decoded(float(each)), chosen & (column == each)) for each in numbers]
+    return tuple(found)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.memory.state import device_parameters, linear_parameters
+from simulator.cost.memory.state import device_parameters, linear_by_class
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import block_of
@@ -161,7 +161,7 @@ def test_linear_parameters_are_what_fp8_caches() -> None:
     scenario = scenario_of(small_moe())
     here = pricing(scenario, tensor_parallel=2, expert_parallel=4)
     expected = DENSE_SPLIT / 2 + 3 * (MOE_SPLIT / 2 + 512 + MOE_ROUTED / 4)
-    assert only(linear_parameters(here)) == expected
+    assert only(sum(linear_by_class(here))) == expected
 
 
 def test_replica_groups() -> None:

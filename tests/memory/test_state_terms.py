@@ -15,7 +15,7 @@ from simulator.cost.memory.state import (
     device_parameters,
     kept_gathers_bytes,
     lasting_bucket,
-    linear_parameters,
+    linear_by_class,
     optimizer_on_device,
     shard,
     training_state,
@@ -323,7 +323,7 @@ def test_gathered_weights_that_autograd_keeps(adapters: int | None) -> None:
     """Every product's weight, with the head's, from its forward pass to its backward pass (DeepSpeed 617061d)."""
     plain, kept = (scenario_with(lora=adapters, **ENGINE, kept_gathers=word) for word in ("false", "true"))
     whole = Pricing(kept, block(kept, zero_stage=3, expert_parallel=4))
-    more = 2 * (only(linear_parameters(whole)) + V * H) - 2 * (V * H + 20000 + 0.9 * H**2)
+    more = 2 * (only(sum(linear_by_class(whole))) + V * H) - 2 * (V * H + 20000 + 0.9 * H**2)
     assert only(kept_gathers_bytes(whole)) == pytest.approx(more)
     assert kept_gathers_bytes(Pricing(plain, whole.block)) == 0.0
     others: tuple[dict[str, Any], ...] = ({"zero_stage": 3, "recompute": "full"}, {"zero_stage": 2})

@@ -8,7 +8,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.dtypes import optimizer_bytes_per_parameter
 from simulator.cost.memory.fully_shard import shards_by_unit
 from simulator.cost.memory.peak import embedding_gradient_bytes, layer_gradient_bytes, memory_by_stage
-from simulator.cost.memory.state import device_parameters, largest_state_tensor, linear_parameters, training_state
+from simulator.cost.memory.state import device_parameters, largest_state_tensor, linear_by_class, training_state
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import block, only, priced, pricing, scenario_of, small_dense, small_moe
 
@@ -172,7 +172,7 @@ def test_fp8_adds_two_bytes_per_linear_parameter() -> None:
     here = pricing(fp8)
     # One dense layer 43008; three layers of attention, shared expert, router, experts.
     linear = 43_008 + 3 * (21_504 + 512 + 73_728)
-    assert only(linear_parameters(here)) == linear
+    assert only(sum(linear_by_class(here))) == linear
     assert state(fp8)[0] - state(bf16)[0] == 2 * linear
     without = scenario_of(small_moe(), precision="fp8", options={"fp8_weight_cache": "false"})
     assert state(without) == state(bf16)

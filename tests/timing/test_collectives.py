@@ -3,13 +3,21 @@
 S is the size of the whole result of a gather, or what one member sends in an exchange: 2.7 GB.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from simulator.cost.derived import Pricing
+from simulator.cost.operations.record import CollectiveGroup
 from simulator.cost.timing import collectives
-from simulator.cost.timing.collectives import RankGroup, all_to_all_seconds, gather_seconds, neighbour_seconds
+from simulator.cost.timing.collectives import (
+    RankGroup,
+    all_to_all_seconds,
+    gather_seconds,
+    group_of,
+    neighbour_seconds,
+)
 from tests.scenario.cases import ROUND, block, only, scenario_of, small_dense, small_moe
 
 S = 2.7e9
@@ -155,35 +163,33 @@ def test_the_groups_of_a_layout() -> None:
     )
     found = {
         name: (only(one.size), only(one.stride))
-        for name in (
-            "tensor_group",
-            "context_group",
-            "shard_group",
-            "expert_group",
-            "expert_tensor_group",
-            "expert_shard_group",
-            "pipeline_group",
-        )
+        for name in ("tensor_group", "shard_group", "expert_shard_group", "pipeline_group")
         for one in [getattr(collectives, name)(here)]
     }
+    pricing, names = Pricing(scenario, here), get_args(CollectiveGroup)
+    found |= {name: (only(one.size), only(one.stride)) for name in names for one in [group_of(pricing, name)]}
     # Tensor fastest, then context, data (4), pipeline; a stage has 32 ranks, its experts 8.
     assert found == {
         "tensor_group": (4, 1),
-        "context_group": (2, 4),
         "shard_group": (8, 4),
-        "expert_group": (4, 2),
-        "expert_tensor_group": (2, 1),
         "expert_shard_group": (4, 8),
         "pipeline_group": (2, 32),
+        "tensor": (4, 1),
+        "context": (2, 4),
+        "context_inner": (1, 4),
+        "context_outer": (2, 4),
+        "expert": (4, 2),
+        "expert_tensor": (2, 1),
+        "expert_ranks": (8, 1),
     }
 
 
 def test_rings_of_groups_that_exchange_tokens_for_heads() -> None:
     """Of eight ranks that share a sequence, four devices apart, pairs exchange; four of those form a ring."""
-    here = block(scenario_of(small_moe(), devices=64), tensor_parallel=4, context_parallel=8)
-    inner, outer = (
-        each(here, np.array([2.0])) for each in (collectives.inner_context_group, collectives.outer_context_group)
-    )
+    options = {"cp_communication": "all_to_all_ring", "cp_inner_degree": "2"}
+    scenario = scenario_of(small_moe(), devices=64, options=options)
+    pricing = Pricing(scenario, block(scenario, tensor_parallel=4, context_parallel=8))
+    inner, outer = group_of(pricing, "context_inner"), group_of(pricing, "context_outer")
     assert (only(inner.size), only(inner.stride)) == (2, 4)
     assert (only(outer.size), only(outer.stride)) == (4, 8)
 
@@ -194,8 +200,6 @@ def test_groups_of_so_many_shards() -> None:
         dense, routed = collectives.shard_group(here, degree), collectives.expert_shard_group(here, degree)
         assert (only(dense.size), only(dense.stride)) == (16 if degree is None else 2, 4)
         assert (only(routed.size), only(routed.stride)) == (8 if degree is None else 2, 8)
-    ranks = collectives.expert_ranks_group(here)
-    assert (only(ranks.size), only(ranks.stride)) == (8, 1)
 
 
 # GB300 NVL72: NVLink 900 GB/s x 0.75 = 675 and 2 us over a rack; an 800 Gbit/s adapter a device, 75 GB/s, and 10 us.

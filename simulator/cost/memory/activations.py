@@ -293,7 +293,10 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     """
     contents, plan = pricing.contents, recompute_plan(pricing)
     of_kind = [layer_bytes(pricing, kind) for kind in contents.layer_kinds]
-    unlisted = _unlisted(pricing)
+    some = pricing.recomputes("selective") & pricing.recomputes_by("list")
+    # What a layer of each kind saves more where it is not listed for selective recompute.
+    kinds = zip(contents.layer_kinds, of_kind, strict=True) if some.any() else ()
+    unlisted = [np.where(some, saved_bytes(pricing, kind) - size, 0.0) for kind, size in kinds]
     boundary = layer_input_bytes(pricing)
     predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
@@ -340,15 +343,6 @@ def _returned(pricing: Pricing, index: int) -> KindArray | Array:
     most = np.array([passes[contents.held_kind == kind].max(axis=0) for kind in range(len(contents.ranks))])
     at_once: KindArray = np.minimum(layers, contents.with_prediction[index] * most)
     return at_once * each
-
-
-def _unlisted(pricing: Pricing) -> list[Array]:
-    """Return the bytes that a layer of each kind saves more if not listed for selective recompute; empty if all are."""
-    some = pricing.recomputes("selective") & pricing.recomputes_by("list")
-    if not some.any():
-        return []
-    freed = (saved_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
-    return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
 @of_passes

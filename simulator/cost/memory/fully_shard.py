@@ -39,7 +39,7 @@ from simulator.cost.memory.state import (
     device_parameters,
     largest_linear_layer,
     largest_weight,
-    linear_parameters,
+    linear_by_class,
     local_by_class,
     local_count,
     local_shard,
@@ -262,7 +262,7 @@ def _units(pricing: Pricing) -> _Units:
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
     layer: Array = largest(local_count(pricing, piece) for piece in totals.layers)
     experts = largest(local_by_class(pricing, piece).routed for piece in totals.layers)
-    linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
+    linear, half = sum(linear_by_class(pricing)), 0.5 * gathered_narrow(scenario)
     gathered = layer - half * largest_linear_layer(pricing)
     shards = FP32 * shard(pricing, parts, 1)
     copies = 2.0 if scenario.framework.frozen_reference else 1.0  # a reference is sharded alike

@@ -10,7 +10,7 @@ from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, master_bytes, optimizer_bytes_per_parameter, parameter_bytes
 from simulator.cost.memory.activations import in_flight, sent_bytes
 from simulator.cost.memory.peak import MemoryByStage
-from simulator.cost.memory.state import device_parameters, local_count, model_totals, resident_optimizer, shard
+from simulator.cost.memory.state import device_parameters, end_table, resident_optimizer, shard
 from simulator.cost.operations.sums import micro_batches, total_parameters
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array, KindArray, StageArray
@@ -53,7 +53,9 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     summed = np.where(first & (micro_batches(pricing) <= 1), 0.0, profile.host_accumulation_bytes)
     weights = np.where(first, profile.host_weight_bytes, 0.0)
     optimizer = state.optimizer - resident_optimizer(pricing, state.optimizer)
-    staged = np.where(first & (offloaded > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
+    # A dense model's largest tensor is the vocabulary table.
+    tables = first & (pricing.scenario.trains("embedding") or pricing.scenario.trains("output"))
+    staged = np.where(tables & (offloaded > 0.0), profile.host_accumulation_bytes, 0.0) * end_table(pricing)
     whole, grouped = _rounding(pricing, offloaded)
     activations = contents.on_ranks(memory.activations.offload_traffic + sent_bytes(pricing)) * in_flight(pricing)
     held = np.minimum(optimizer, offloaded * profile.host_pinned_bytes)
@@ -141,15 +143,6 @@ def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindAr
 
 def _block(size: KindArray) -> KindArray:
     return np.asarray(2.0 ** np.ceil(np.log2(size)))
-
-
-def _largest_parameter(pricing: Pricing) -> KindArray:
-    """Return the size of the vocabulary table, a dense model's largest tensor, on ranks that hold it; 0 elsewhere."""
-    contents = pricing.contents
-    if not (pricing.scenario.trains("embedding") or pricing.scenario.trains("output")):
-        return np.zeros((len(contents.ranks), len(pricing)))
-    table = local_count(pricing, model_totals(pricing.scenario).embedding)
-    return np.asarray(np.maximum(contents.embeddings, contents.heads) * table)
 
 
 def _on_nodes(pricing: Pricing, held: StageArray) -> StageArray:

@@ -198,17 +198,12 @@ def _distinct_weights(
     for kind, layers in zip(contents.layer_kinds, contents.with_prediction[..., 0], strict=True):
         for weight in _module_weights(conditions, kind):
             if not weight.routed or conditions.framework.dummy_weight_gradients == "all":
-                shape = _local_shape(weight, expert if weight.routed else tensor)
+                ranks = expert if weight.routed else tensor
+                outputs = weight.outputs / (ranks if weight.split in ("column", "expert_column") else 1.0)
+                shape = outputs, weight.inputs / (ranks if weight.split in ("row", "expert_row") else 1.0)
                 for on_rank, users in zip(shapes, layers, strict=True):
                     on_rank.update({shape: None} if users > 0.0 else {})
     return tuple(sum(outputs * inputs for outputs, inputs in on_rank) for on_rank in shapes)
-
-
-def _local_shape(weight: Weight, ranks: float) -> tuple[float, float]:
-    """Return the outputs and inputs of one weight on a device, divided over `ranks`."""
-    of_outputs = ranks if weight.split in ("column", "expert_column") else 1.0
-    of_inputs = ranks if weight.split in ("row", "expert_row") else 1.0
-    return weight.outputs / of_outputs, weight.inputs / of_inputs
 
 
 @lru_cache(maxsize=64)
@@ -240,23 +235,20 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     mixing = {operation.name for operation in operations if operation.group == "core_attention"}
     if not mixing:
         return widest
-    if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, saved + incoming + _scan(pricing, kind, operations))
+    if "core_attention" not in mixing:
+        # No scores: the scan of a linear mixer, with the gradients of the gathered input and of its first projection.
+        scan = (operation for operation in operations if operation.group == "core_attention")
+        gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
+        first = next(operation for operation in operations if operation.group == "attention_projection")
+        inner = sum(weight.outputs for weight in first.weights if weight.matmul)
+        gradients = gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
+        return np.maximum(widest, saved + incoming + gradients)
     return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
 def _products(scenario: Scenario, kind: LayerKind) -> int:
     """Return how many products read the input of a dense feed-forward network; 0 where a layer has none."""
     return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
-
-
-def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) -> Array:
-    """Return the gradients alive in a linear mixer's scan, with the gathered input's and its first projection's."""
-    scan = (operation for operation in operations if operation.group == "core_attention")
-    gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
-    first = next(operation for operation in operations if operation.group == "attention_projection")
-    inner = sum(weight.outputs for weight in first.weights if weight.matmul)
-    return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
 
 
 def _saved(pricing: Pricing, kind: LayerKind, name: str) -> Array:
@@ -315,15 +307,11 @@ def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Arra
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
     # The gathered keys and values and their gradients are alive before the rotation is differentiated.
-    core = 3.0 * query + key_value + _gathered_context(pricing, kind)
-    return outside + np.maximum(np.maximum(rotation, inputs), core)
-
-
-def _gathered_context(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes of gathered keys and values and of gradients passed on, where ranks share a sequence."""
-    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    operations = layer_operations(conditions_of(scenario), kind)
     context = ("key_value_context", "sliding_key_value_context", "ring", "sliding_ring")
-    return total(pricing, summed(a for operation in operations for a in operation.temporary if a.spread in context))
+    gathers = summed(a for operation in operations for a in operation.temporary if a.spread in context)
+    core = 3.0 * query + key_value + total(pricing, gathers)
+    return outside + np.maximum(np.maximum(rotation, inputs), core)
 
 
 def _weight_bytes(pricing: Pricing, width: int) -> Array:

@@ -195,12 +195,6 @@ def local_shard(pricing: Pricing, piece: WeightTotals, from_stage: int = 1) -> A
     return shard(pricing, local_by_class(pricing, piece), from_stage)
 
 
-def linear_parameters(pricing: Pricing) -> KindArray:
-    """Return the parameters of the layers' linear weights on one device: those that fp8 caches."""
-    parts = linear_by_class(pricing)
-    return parts.dense + parts.routed
-
-
 @of_work
 def largest_linear_layer(pricing: Pricing, *, routed: bool = True) -> Array:
     """Return the largest number of linear weights of a layer on one device, shape (n,), on demand without experts."""
@@ -217,7 +211,7 @@ def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:
 
 @derived
 def linear_by_class(pricing: Pricing) -> ByClass:
-    """Return the linear weights of the layers on one device, by the ranks that replicate them."""
+    """Return the linear weights of the layers on one device, which fp8 caches, by the ranks that replicate them."""
     contents = pricing.contents
     kinds = [local_by_class(pricing, _linear(pricing.scenario, kind)) for kind in contents.layer_kinds]
     return ByClass(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
@@ -364,7 +358,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
     trained_shard = shard(pricing, trained, 1)
-    gradients = _gradients(pricing, trained, trained_shard) * (1.0 - _gradients_away(pricing))
+    gradients = _gradients(pricing, trained, trained_shard)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     stepped = trained_shard
     if lora and profile.saved_modules != "none":
@@ -418,8 +412,8 @@ def _modules_apart(pricing: Pricing) -> tuple[KindArray | float, ...]:
 
 
 def _gradients(pricing: Pricing, trained: ByClass, trained_shard: KindArray) -> KindArray:
-    """Return the bytes of gradients that live between a weight's backward pass and its step."""
-    scenario, profile = pricing.scenario, pricing.scenario.framework
+    """Return the bytes on the device of gradients that live between a weight's backward pass and its step."""
+    scenario, profile, stage = pricing.scenario, pricing.scenario.framework, pricing.block.zero_stage
     gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
     if profile.master_gradients and gradient_bytes(scenario) < FP32:
         gradients = gradients + trained_shard * FP32
@@ -429,17 +423,13 @@ def _gradients(pricing: Pricing, trained: ByClass, trained_shard: KindArray) -> 
         layer = largest(local_shard(pricing, piece, 2) for piece in model_totals(scenario).layers)
         gradients = np.minimum(gradients, gradient_bytes(scenario) * layer)
     if profile.frozen_reference and scenario.lora_rank is None and profile.reference_gradients:
-        gradients = gradients * np.where(pricing.block.zero_stage >= 1, 1.0, 2.0)
-    return gradients
-
-
-def _gradients_away(pricing: Pricing) -> Array:
-    """Return the share of reduced gradients that goes to the host, to FSDP2's parameters or DeepSpeed's state (M25)."""
-    profile, stage = pricing.scenario.framework, pricing.block.zero_stage
+        gradients = gradients * np.where(stage >= 1, 1.0, 2.0)
+    # A share of reduced gradients goes to the host, to FSDP2's parameters or DeepSpeed's state (M25).
+    away = np.where(stage >= 3, float(profile.fully_shard and profile.offload_parameters), 0.0)
     if profile.step_parameters:
         with_state = pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction
-        return np.where(stage >= 2, with_state, 0.0)
-    return np.where(stage >= 3, float(profile.fully_shard and profile.offload_parameters), 0.0)
+        away = np.where(stage >= 2, with_state, 0.0)
+    return gradients * (1.0 - away)
 
 
 def _unused_bytes(pricing: Pricing) -> KindArray | float:
@@ -662,8 +652,7 @@ def narrow_bytes(pricing: Pricing) -> KindArray:
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
     replaced = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
     copies = np.maximum(cached_bytes(scenario), np.where(replaced > 0.0, narrow_number_bytes(scenario), 0.0))
-    added: KindArray = linear_parameters(pricing) * (copies - replaced)
-    return added
+    return sum(linear_by_class(pricing)) * (copies - replaced)
 
 
 def cached_bytes(scenario: Scenario) -> float:
@@ -690,9 +679,9 @@ def _gathered(pricing: Pricing) -> KindArray:
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     weights = np.where(block.zero_stage >= 3, 2.0 * of_layer, 0.0)
-    whole = layer if scenario.lora_rank is None else np.minimum(_end_table(pricing), saved_modules(pricing))
+    whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
     gradients = np.where(block.zero_stage >= 2, whole * gradient, 0.0)
-    ends = _end_table(pricing) * np.where(block.zero_stage >= 3, element, 0.0)
+    ends = end_table(pricing) * np.where(block.zero_stage >= 3, element, 0.0)
     held: KindArray = weights + gradients + ends
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
@@ -732,13 +721,13 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     parts, square = device_parameters(pricing), float(scenario.model.hidden_size) ** 2
-    used = np.maximum(layer, _end_table(pricing))
+    used = np.maximum(layer, end_table(pricing))
     ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
     return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed))
 
 
-def _end_table(pricing: Pricing) -> KindArray:
+def end_table(pricing: Pricing) -> KindArray:
     """Return the parameters of a vocabulary table on ranks that hold one, shape (kinds, n); 0 elsewhere."""
     ends = np.maximum(pricing.contents.embeddings, pricing.contents.heads)
     return np.asarray(ends * local_count(pricing, model_totals(pricing.scenario).embedding))
@@ -753,7 +742,7 @@ def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     if not (profile.kept_gathers and profile.live_parameters):
         return 0.0
     layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
-    gathered = np.minimum(linear_parameters(pricing) + _end_table(pricing), sum(device_parameters(pricing)))
+    gathered = np.minimum(sum(linear_by_class(pricing)) + end_table(pricing), sum(device_parameters(pricing)))
     more = np.maximum(element_bytes(scenario) * gathered - _live_bytes(pricing, layer), 0.0)
     repeated = recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
     return np.where(pricing.block.zero_stage >= 3, more * np.maximum(1.0 - repeated, 0.0), 0.0)

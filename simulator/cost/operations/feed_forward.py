@@ -263,10 +263,13 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
         inner = inner._replace(moved=())
     # Gradients of inputs and outputs are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(conditions) * hidden, "copies")
+    # Biases are added, weighted by fp32 router probabilities, in separate kernels. The product and the sum are fp32,
+    # then joined and cast: 28 bytes per output, and as many in backward (megatron-core, experts.py, `_apply_bias`).
+    biased = (Amount(2.0 / 3.0 * 28.0 * model.expert_width, "copies"),) if model.mlp_bias else ()
     return (
         Operation(name=f"experts_{'_'.join(into)}", group="experts", weights=tuple(first)),
         inner._replace(temporary=(*inner.temporary, ends)),
-        Operation(name="experts_down", group="experts", weights=tuple(last), moved=_biased(conditions)),
+        Operation(name="experts_down", group="experts", weights=tuple(last), moved=biased),
     )
 
 
@@ -280,17 +283,6 @@ def _weighs_inside(conditions: Conditions) -> bool:
     return framework.compiled or (
         framework.fused_swiglu if conditions.model.gated else conditions.model.activation == "squared_relu"
     )
-
-
-def _biased(conditions: Conditions) -> tuple[Amount, ...]:
-    """Return the bytes of adding experts' biases, weighted by fp32 router probabilities, in separate kernels.
-
-    The product and the sum are fp32, then joined and cast: 28 bytes per output, and as many in backward (megatron-core,
-    experts.py, `_apply_bias`).
-    """
-    if not conditions.model.mlp_bias:
-        return ()
-    return (Amount(2.0 / 3.0 * 28.0 * conditions.model.expert_width, "copies"),)
 
 
 def _combine(conditions: Conditions) -> Operation:

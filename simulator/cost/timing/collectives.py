@@ -11,10 +11,13 @@ Link levels are nested islands: level j joins islands of level j-1. A group has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import assert_never
 
 import numpy as np
 
-from simulator.cost.operations.sums import expected_islands
+from simulator.cost.derived import Pricing
+from simulator.cost.operations.record import CollectiveGroup
+from simulator.cost.operations.sums import expected_islands, inner_context
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import LinkLevel
@@ -33,39 +36,34 @@ def tensor_group(block: LayoutBlock) -> RankGroup:
     return RankGroup(block.tensor_parallel, np.ones_like(block.tensor_parallel))
 
 
-def context_group(block: LayoutBlock) -> RankGroup:
-    """Return the context-parallel group."""
-    return RankGroup(block.context_parallel, block.tensor_parallel)
-
-
-def inner_context_group(block: LayoutBlock, ranks: Array) -> RankGroup:
-    """Return `ranks` neighbours of the context-parallel group."""
-    return RankGroup(ranks, block.tensor_parallel)
-
-
-def outer_context_group(block: LayoutBlock, ranks: Array) -> RankGroup:
-    """Return the ring over groups of `ranks` context-parallel neighbours."""
-    return RankGroup(block.context_parallel / ranks, block.tensor_parallel * ranks)
+def group_of(pricing: Pricing, name: CollectiveGroup) -> RankGroup:
+    """Return the group of a collective; the neighbours that exchange tokens for heads form a ring of their own."""
+    block = pricing.block
+    size, stride = tensor_group(block)
+    match name:
+        case "tensor":
+            pass
+        case "context":
+            size, stride = block.context_parallel, size
+        case "context_inner":
+            size, stride = inner_context(pricing), size
+        case "context_outer":
+            inner = inner_context(pricing)
+            size, stride = block.context_parallel / inner, size * inner
+        case "expert":
+            size, stride = block.expert_parallel, block.expert_tensor_parallel
+        case "expert_tensor":
+            size = block.expert_tensor_parallel
+        case "expert_ranks":
+            size = block.expert_ranks
+        case _:
+            assert_never(name)
+    return RankGroup(size, stride)
 
 
 def shard_group(block: LayoutBlock, degree: Array | None = None) -> RankGroup:
     """Return the ranks with the same parameters, or `degree` of them: data x context parallel."""
     return RankGroup(block.replicas if degree is None else degree, block.tensor_parallel)
-
-
-def expert_group(block: LayoutBlock) -> RankGroup:
-    """Return the expert-parallel group."""
-    return RankGroup(block.expert_parallel, block.expert_tensor_parallel)
-
-
-def expert_tensor_group(block: LayoutBlock) -> RankGroup:
-    """Return the expert-tensor-parallel group: neighbouring devices."""
-    return RankGroup(block.expert_tensor_parallel, np.ones_like(block.expert_tensor_parallel))
-
-
-def expert_ranks_group(block: LayoutBlock) -> RankGroup:
-    """Return the ranks that share the routed experts."""
-    return RankGroup(block.expert_ranks, np.ones_like(block.expert_ranks))
 
 
 def expert_shard_group(block: LayoutBlock, degree: Array | None = None) -> RankGroup:

@@ -80,7 +80,10 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     end = reduction.end if overlaps.overlap_grad_reduce else nothing
     last = _exposed(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
     each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
-    alone: Array = (each_step + _exchange_overhead(pricing) + _broadcasts(pricing)).max(axis=0)
+    # Where parameters are sent so, a rank starts a broadcast of each other rank's share, in turn.
+    others, sent = shard_degrees(pricing).dense - 1.0, overlaps.zero_broadcasts & (block.zero_stage >= 1) & ~always
+    broadcasts = np.where(sent, scenario.coefficients.time.broadcast_seconds * others, 0.0)
+    alone: Array = (each_step + _exchange_overhead(pricing) + broadcasts).max(axis=0)
     if not often.any():  # nothing is exchanged with each micro batch
         return alone
     each_batch = np.where(always, first, 0.0) + np.where(often, last, 0.0)
@@ -153,14 +156,6 @@ def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> Kind
     if pricing.scenario.framework.fully_shard:
         unit = np.maximum.reduce([local_count(pricing, layer) for layer in model_totals(pricing.scenario).layers])
     return np.minimum(np.maximum(table, unit), dense)
-
-
-def _broadcasts(pricing: Pricing) -> Array:
-    """Return the seconds to start a broadcast of each other rank's share, in turn, where parameters are sent so."""
-    scenario, block = pricing.scenario, pricing.block
-    degrees = shard_degrees(pricing).dense
-    sent = scenario.framework.zero_broadcasts & (block.zero_stage >= 1) & (block.zero_stage < _GATHERS_ALWAYS)
-    return np.where(sent, scenario.coefficients.time.broadcast_seconds * (degrees - 1.0), 0.0)
 
 
 @of_sizes

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import assert_never
 
@@ -13,7 +12,7 @@ from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes
 from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.operations.recompute import Modules
-from simulator.cost.operations.record import Collective, CollectiveGroup, Hiding, conditions_of
+from simulator.cost.operations.record import Collective, Hiding, conditions_of
 from simulator.cost.operations.sums import (
     Work,
     attended_tokens,
@@ -28,17 +27,11 @@ from simulator.cost.operations.sums import (
     total,
 )
 from simulator.cost.timing.collectives import (
-    RankGroup,
     all_to_all_seconds,
-    context_group,
-    expert_group,
-    expert_ranks_group,
-    expert_tensor_group,
     gather_seconds,
-    inner_context_group,
+    group_of,
     neighbour_seconds,
     once_seconds,
-    outer_context_group,
     tensor_group,
 )
 from simulator.cost.timing.products import (
@@ -57,7 +50,7 @@ from simulator.cost.timing.products import (
     product_seconds,
     wide_gemm_rate,
 )
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW, RecomputeMode
@@ -171,7 +164,7 @@ def exchange_seconds(pricing: Pricing, work: Work, beside: Hiding, index: int) -
 @derived
 def collective_seconds(pricing: Pricing, collective: Collective) -> Array:
     """Return the seconds of a forward collective, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
-    scenario, group = pricing.scenario, _group(pricing, collective.group)
+    scenario, group = pricing.scenario, group_of(pricing, collective.group)
     per_token = extent(pricing, collective.spread)
     size = collective.amount * per_token
     if collective.pattern in ("gather_each", "reduce_each"):
@@ -190,20 +183,6 @@ def collective_seconds(pricing: Pricing, collective: Collective) -> Array:
         case _:
             assert_never(collective.pattern)
     return np.where(per_token > 0.0, seconds, 0.0)
-
-
-def _group(pricing: Pricing, name: CollectiveGroup) -> RankGroup:
-    inner = inner_context(pricing)
-    groups: dict[CollectiveGroup, Callable[[LayoutBlock], RankGroup]] = {
-        "tensor": tensor_group,
-        "context": context_group,
-        "context_inner": partial(inner_context_group, ranks=inner),
-        "context_outer": partial(outer_context_group, ranks=inner),
-        "expert": expert_group,
-        "expert_tensor": expert_tensor_group,
-        "expert_ranks": expert_ranks_group,
-    }
-    return groups[name](pricing.block)
 
 
 def attention_backward_factor(scenario: Scenario) -> float:

@@ -64,7 +64,10 @@ def attention_rate(scenario: Scenario) -> float:
     reach = 1.0 if earlier is None else earlier.value
     match attention_kernel(scenario):
         case "unfused":
-            if not loaded_by_tensor_cores(scenario):
+            # Tensor cores load rows of multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide,
+            # "Requirements to use Tensor Cores"); other products of single heads run at the rate of fp32 units, as
+            # PyTorch accumulates 16-bit products in fp32. Fused kernels pad a head.
+            if element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES:
                 peaks = scenario.hardware.peak_flops_per_second
                 # A sixteenth where a data sheet omits it, as on A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
                 return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0) * values.attention_unaligned
@@ -112,15 +115,6 @@ def counted_head_width(scenario: Scenario, width: float) -> Array | float:
     return np.maximum(width, scenario.coefficients.time.attention_npu_head_width) if on_npu else width
 
 
-def loaded_by_tensor_cores(scenario: Scenario) -> bool:
-    """Return whether products of single heads run on tensor cores, which load rows of multiples of 16 bytes.
-
-    Source: NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores". Other products
-    run at the rate of fp32 units, as PyTorch accumulates 16-bit products in fp32. Fused kernels pad a head.
-    """
-    return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
-
-
 def wide_precision(scenario: Scenario) -> str:
     """Return the 16-bit type of attention and output layer, which fp8 leaves alone."""
     return "bf16" if scenario.precision in NARROW else scenario.precision
@@ -164,7 +158,9 @@ def _flops_per_token(scenario: Scenario, work: Work) -> float:
 def _score_flops_per_token(scenario: Scenario, work: Work) -> float:
     """Return the forward FLOP per token of attention's two products over all scores, masked ones too."""
     bounded = sum(width * mean_attended_share(scenario, window) for window, width in work.windows)
-    return 4.0 * scenario.attended_tokens * (work.core_width + bounded)
+    # With lengths that differ, that of equal segments with as many scores per token as the samples, without padding.
+    attended = float(scenario.seq_length) if scenario.lengths is None else scenario.lengths.segments(1).attended
+    return 4.0 * attended * (work.core_width + bounded)
 
 
 def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
@@ -207,14 +203,17 @@ def forward_flops_per_token(scenario: Scenario) -> float:
 def model_flops_per_token(scenario: Scenario) -> float:
     """Return the model FLOP per token of a step: forward, and twice that backward (T1).
 
-    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count in
-    full, and so does an output layer beside them.
+    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters, of routed
+    experts those of the k chosen ones, count in full, and so does an output layer beside them.
     """
     forward = forward_flops_per_token(scenario)
     if scenario.lora_rank is None:
         return 3.0 * forward
     head = scenario.trains("output") * head_parameters(scenario) * scenario.framework.labelled_token_fraction
-    return 2.0 * (forward + head) + 3.0 * adapter_flops_per_token(scenario)
+    model, conditions = scenario.model, conditions_of(scenario)
+    works = [(layers, layer_work(conditions, kind)) for kind, layers in model.layer_counts.items()]
+    adapters = sum(2.0 * layers * chosen_parameters(model, work.adapters).all for layers, work in works)
+    return 2.0 * (forward + head) + 3.0 * adapters
 
 
 def masked_flops_per_token(scenario: Scenario) -> float:
@@ -225,13 +224,6 @@ def masked_flops_per_token(scenario: Scenario) -> float:
         layers.append((model.prediction_kind, model.num_nextn_predict_layers))
     scores = sum(count * _score_flops_per_token(scenario, layer_work(conditions, kind)) for kind, count in layers)
     return (1.5 if scenario.lora_rank is None else 1.0) * scores
-
-
-def adapter_flops_per_token(scenario: Scenario) -> float:
-    """Return the forward FLOP per token of the LoRA adapters; of routed experts, the k chosen ones'."""
-    model, conditions = scenario.model, conditions_of(scenario)
-    works = [(layers, layer_work(conditions, kind)) for kind, layers in model.layer_counts.items()]
-    return sum(2.0 * layers * chosen_parameters(model, work.adapters).all for layers, work in works)
 
 
 def expert_launches(pricing: Pricing) -> Array:
@@ -428,20 +420,16 @@ def product_shape(pricing: Pricing, product: Product) -> ProductShape:
 
 
 def expert_products(pricing: Pricing, work: Work) -> Products:
-    """Return the seconds of the routed experts' products."""
-    products = sum_products(np.zeros(len(pricing)), (product_passes(pricing, product) for product in work.grouped))
-    if not pricing.scenario.framework.sliced_experts:
-        return products
-    joined, parted = (moved / memory_rate(pricing.scenario) for moved in _sliced(pricing, extent(pricing, "copies")))
-    return products._replace(forward=products.forward + joined, inputs=products.inputs + parted)
-
-
-def _sliced(pricing: Pricing, copies: Array) -> tuple[Array, Array]:
-    """Return the extra bytes where experts run in turn on slices of the tokens, forward and backward.
+    """Return the seconds of the routed experts' products, with copies where experts take turns on slices of the tokens.
 
     Forward, outputs are zeroed and copied into slices. Backward, every expert copies the gradient of all outputs, and
     fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
     """
     scenario = pricing.scenario
-    whole = element_bytes(scenario) * scenario.model.expert_width * copies
-    return 3.0 * whole, 6.0 * scenario.model.num_experts / pricing.block.expert_parallel * whole
+    products = sum_products(np.zeros(len(pricing)), (product_passes(pricing, product) for product in work.grouped))
+    if not scenario.framework.sliced_experts:
+        return products
+    whole = element_bytes(scenario) * scenario.model.expert_width * extent(pricing, "copies")
+    joined = 3.0 * whole / memory_rate(scenario)
+    parted = 6.0 * scenario.model.num_experts / pricing.block.expert_parallel * whole / memory_rate(scenario)
+    return products._replace(forward=products.forward + joined, inputs=products.inputs + parted)

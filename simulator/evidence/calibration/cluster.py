@@ -414,10 +414,6 @@ class ClusterFit(Record):
         """Return the distribution with only `rows` of the rows used."""
         return self.state.posterior(self.prior, self.used & rows, self.belief)
 
-    def error(self, index: int, by: Gauss) -> float:
-        """Return the error of a row's prediction, in the logarithm."""
-        return self.state.design.errors(index, [self.state.point(by)])[0]
-
     def part(self) -> FittedPart:
         """Return the fit as it is stored."""
         # The rows' shares of the information on each coefficient, in deviations of the prior, whose own is then 1.
@@ -459,7 +455,8 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
     fit = replace(fit, belief=fit.state.belief(prior, fit.used))
     if fit.belief == "factor":
         fit = replace(fit, known=fit.known_by(fit.used))
-    errors = (fit.error(index, fit.known) for index in range(len(samples)))
+    at = fit.state.point(fit.known)
+    errors = (design.errors(index, [at])[0] for index in range(len(samples)))
     residuals = {s.key: float(np.expm1(error)) for s, error in zip(design.samples, errors, strict=True)}
     return replace(fit, residuals=residuals)
 

@@ -108,18 +108,12 @@ DISPATCH = 8
 def rates_job(devices: int, backend: str, *, threads: int = 1) -> RatesJob:
     """Return the job of all timings on `devices` ranks."""
     sizes = PROCESSOR if backend == "cpu" else ACCELERATOR
-    return RatesJob(timings=tuple(_timings(sizes)), devices=devices, backend=backend, threads=threads)
-
-
-def _timings(sizes: Sizes) -> Iterator[Timing]:
-    for precision in TRAINED_PRECISIONS:
-        yield from _computing(sizes, precision)
-    for parameters in sizes.parameters:
-        yield Timing(operation="optimizer", precision="fp32", sizes={"parameters": parameters})
-    for copied in sizes.copies:
-        yield Timing(operation="host_copy", sizes={"bytes": copied})
-    for operation, message in product(COLLECTIVES, sizes.messages):
-        yield Timing(operation=operation, sizes={"bytes": message})
+    timings = [timing for precision in TRAINED_PRECISIONS for timing in _computing(sizes, precision)]
+    timings += [Timing(operation="optimizer", precision="fp32", sizes={"parameters": n}) for n in sizes.parameters]
+    timings += [Timing(operation="host_copy", sizes={"bytes": copied}) for copied in sizes.copies]
+    messages = product(COLLECTIVES, sizes.messages)
+    timings += [Timing(operation=operation, sizes={"bytes": message}) for operation, message in messages]
+    return RatesJob(timings=tuple(timings), devices=devices, backend=backend, threads=threads)
 
 
 def _computing(sizes: Sizes, precision: str) -> Iterator[Timing]:
@@ -198,6 +192,8 @@ def rates_of(measured: MeasuredRates) -> Rates:
     precisions = tuple(dict.fromkeys(t.timing.precision for t in _required(timed, "gemm")))
     peaks = {p: max(_flops(t) / min(t.forward_seconds) for t in _sized(timed, p)) for p in precisions}
     bandwidth = _bandwidth(timed)
+    # The smallest product shows only the time to start one.
+    dispatched = {p: min(_required(timed, "gemm", p), key=_flops) for p in precisions}
     return Rates(
         peak_flops=peaks,
         gemm_efficiency={
@@ -218,7 +214,7 @@ def rates_of(measured: MeasuredRates) -> Rates:
             (t.timing.sizes["bytes"] / min(t.forward_seconds) for t in _timings_of(timed, "host_copy")), default=None
         ),
         link=_link(timed, measured.devices) if measured.devices > 1 else None,
-        dispatch_seconds={p: _dispatch(timed, p) for p in precisions},
+        dispatch_seconds={p: smallest.forward + smallest.backward for p, smallest in dispatched.items()},
     )
 
 
@@ -248,11 +244,6 @@ def _sized(timed: Iterable[Timed], precision: str) -> list[Timed]:
     timings = _required(timed, "gemm", precision)
     smallest = min(timings, key=_flops)
     return [t for t in timings if t is not smallest] or timings
-
-
-def _dispatch(timed: Iterable[Timed], precision: str) -> float:
-    smallest = min(_required(timed, "gemm", precision), key=_flops)
-    return smallest.forward + smallest.backward
 
 
 def _bandwidth(timed: Iterable[Timed]) -> float:
@@ -305,18 +296,14 @@ def _link(timed: Sequence[Timed], devices: int) -> Link:
     latency, per_byte = nnls(matrix / seconds[:, None], np.ones(len(seconds)))[0]
     # Nothing is instant: the quickest message bounds the latency, the quickest byte the rate.
     quickest = float((seconds / matrix[:, 1]).min())
+    gathered = {t.timing.sizes["bytes"]: t.forward for t in gathers}
+    scatters = {t.timing.sizes["bytes"]: t.forward for t in _required(timed, "reduce_scatter")}
+    ratios = [scatters[size] / gathered[size] for size in sorted(scatters)]
     return Link(
         max(float(latency), 1e-3 * float(seconds.min())),
         1.0 / max(float(per_byte), 1e-3 * quickest),
-        _reduce_slowdown(gathers, _required(timed, "reduce_scatter")),
+        statistics.median(ratios[len(ratios) // 2 :]),  # over the larger half of the messages, where bytes decide
     )
-
-
-def _reduce_slowdown(gathers: Sequence[Timed], scatters: Sequence[Timed]) -> float:
-    """Return the median slowdown over the larger half of the messages, where bytes decide."""
-    gathered = {t.timing.sizes["bytes"]: t.forward for t in gathers}
-    ratios = [(t.timing.sizes["bytes"], t.forward / gathered[t.timing.sizes["bytes"]]) for t in scatters]
-    return statistics.median(ratio for _, ratio in sorted(ratios)[len(ratios) // 2 :])
 
 
 def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates, date: str) -> dict[str, Any]:

@@ -167,14 +167,6 @@ def reach(backend: str, model: str | None, folder: Path) -> Reach:
     return Reach(models=tuple((name, validated(name, ModelSpec, document)) for name, document in named), **sizes)
 
 
-def write_shapes(backend: str, folder: Path) -> None:
-    """Write the specs of the shapes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, document in _shapes(backend, folder):
-        text = "# A shape that `simulate calibrate --probe` trains.\n" + yaml.safe_dump(document, sort_keys=False)
-        file.write_text(text, encoding="utf-8")
-
-
 def _shapes(backend: str, folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield dense decoders of three widths with their files, the narrowest with heads of two widths."""
     small = backend == "cpu"
@@ -460,7 +452,10 @@ def prepare(request: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> P
     prepared = _prepared(request, measured)
     document = _document(request, measured)
     if request.model is None:
-        write_shapes(request.backend, request.model_folder)
+        request.model_folder.mkdir(parents=True, exist_ok=True)
+        for file, shape in _shapes(request.backend, request.model_folder):
+            head = "# A shape that `simulate calibrate --probe` trains.\n"
+            file.write_text(head + yaml.safe_dump(shape, sort_keys=False), encoding="utf-8")
     write_file(prepared.spec_file, spec_text(document))
     return prepared
 

@@ -27,7 +27,7 @@ from simulator.frameworks.logs import LoggedStep
 from simulator.lab.runner import engine
 from simulator.lab.runner.engine import Command, Diagnosis, LaunchOutcome, Pick
 from simulator.lab.runner.processes import Ended, with_package
-from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, refused, to_json
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, check_job, from_json, to_json
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB, MIB, to_mib
 from simulator.question.vocabulary import RecipeFormat
@@ -75,10 +75,22 @@ class ReferenceEngine(Record, kw_only=True):
 
     def prepare(self, pick: engine.Pick, folder: Path) -> engine.Command:
         """Write the job, and return the command of its ranks. Raises UnsupportedError for an unsupported job."""
-        job = self._job(pick)
-        reason = _inexpressible(pick) or refused(job)
-        if reason:
-            raise UnsupportedError(reason)
+        if pick.options:
+            option = next(iter(pick.options))
+            raise UnsupportedError(f"--option {option}: the reference trainer has its own profile's switches only")
+        check_columns(pick)
+        usable = pick.scenario.hardware.usable_memory_bytes
+        job = TrainingJob.of(
+            pick.scenario,
+            pick.layout,
+            steps=pick.steps,
+            warmup_steps=pick.warmup_steps,
+            backend=self.backend,
+            communication=self.communication,
+            # A processor's memory is limited to the verdict's usable memory; a device limits itself.
+            memory_limit_bytes=int(usable) if self.backend == "cpu" else None,
+        )
+        check_job(job)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder.absolute() / JOB_NAME
         write_file(path, to_json(job))  # as a whole: nodes that are started by themselves each write the same file
@@ -97,30 +109,18 @@ class ReferenceEngine(Record, kw_only=True):
 
     def outcome(self, pick: engine.Pick, folder: Path, ended: Ended) -> engine.LaunchOutcome:
         """Return the outcome from the results and logs of the ranks."""
-        if ended.exit_code == 0:
-            _arrive(folder, pick.scenario.devices)
+        until = time.monotonic() + (ARRIVE_SECONDS if ended.exit_code == 0 else 0.0)
+        while len(list(folder.glob(RESULT_NAME.format(rank="*")))) < pick.scenario.devices and time.monotonic() < until:
+            time.sleep(0.1)
         ranks, problem = _ranks(folder, pick.scenario.devices)
         if ended.interrupted:
             return engine.LaunchOutcome(kind="interrupted", row=None, ranks=ranks)
         if ended.exit_code == 0 and not ended.timed_out and not problem:
             return engine.LaunchOutcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
         failure = engine.diagnosis(ended, more=sorted(folder.glob(engine.NODE_LOG_NAME.format(node="*"))))
-        error = problem if ended.exit_code == 0 and failure.kind == "error" else failure.error
-        row = engine.launched_row(pick, "oom" if failure.kind == "oom" else "error", error)
-        return engine.LaunchOutcome(kind=failure.kind, row=row, error=error, tail=failure.tail, ranks=ranks)
-
-    def _job(self, pick: engine.Pick) -> TrainingJob:
-        usable = pick.scenario.hardware.usable_memory_bytes
-        return TrainingJob.of(
-            pick.scenario,
-            pick.layout,
-            steps=pick.steps,
-            warmup_steps=pick.warmup_steps,
-            backend=self.backend,
-            communication=self.communication,
-            # A processor's memory is limited to the verdict's usable memory; a device limits itself.
-            memory_limit_bytes=int(usable) if self.backend == "cpu" else None,
-        )
+        if ended.exit_code == 0 and failure.kind == "error":
+            failure = replace(failure, error=problem)
+        return replace(_failed(pick, failure), ranks=ranks)
 
 
 def usual_backend(family: str) -> str:
@@ -130,20 +130,10 @@ def usual_backend(family: str) -> str:
     return "npu" if family.startswith("ascend") else "cuda"
 
 
-def _inexpressible(pick: engine.Pick) -> str:
-    """Return why a job or a measured row cannot express the launch; empty where both can."""
-    if pick.options:
-        return f"--option {next(iter(pick.options))}: the reference trainer has its own profile's switches only"
+def check_columns(pick: engine.Pick) -> None:
+    """Raise UnsupportedError for a launch that a measured row cannot express."""
     if pick.layout.recompute_method == "list":
-        return "--recompute-layer-list: a measured row has no words for it"
-    return ""
-
-
-def _arrive(folder: Path, count: int) -> None:
-    """Wait for the results of ranks on other nodes, which a shared folder may show late."""
-    until = time.monotonic() + ARRIVE_SECONDS
-    while time.monotonic() < until and len(list(folder.glob(RESULT_NAME.format(rank="*")))) < count:
-        time.sleep(0.1)
+        raise UnsupportedError("--recompute-layer-list: a measured row has no words for it")
 
 
 def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
@@ -165,13 +155,8 @@ def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
     return tuple(results), problem
 
 
-def step_seconds(ranks: tuple[RankResult, ...]) -> tuple[float, ...]:
-    """Return the seconds of each timed step: those of the slowest rank."""
-    return tuple(max(step) for step in zip(*(rank.step_seconds for rank in ranks), strict=False))
-
-
 def _row(pick: engine.Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow:
-    seconds = step_seconds(ranks)
+    seconds = [max(step) for step in zip(*(rank.step_seconds for rank in ranks), strict=False)]  # of the slowest rank
     timed = steady("", [LoggedStep(iteration=at, seconds=value) for at, value in enumerate(seconds, start=1)], warmup=0)
     figures: dict[str, Any] = {
         "step_time_s": round(statistics.median(seconds), 6),
@@ -324,8 +309,7 @@ class OutsideEngine(Record, kw_only=True):
 
 def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Mapping[str, str]) -> Command:
     """Write the recipe of a layout into `folder`, and return its command; UnsupportedError if it has none."""
-    if pick.layout.recompute_method == "list":
-        raise UnsupportedError("--recompute-layer-list: a measured row has no words for it")
+    check_columns(pick)
     text = emit(pick.case, target)
     path = folder / RECIPE_NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -383,7 +367,15 @@ class MegatronEngine(OutsideEngine, kw_only=True):
             "EVAL_ITERS": "0",
         }
         if not any(self.environment.get(name) for name in _USER_DATA):
-            settings["DATA_ARGS"] = _mock_data(pick)
+            vocabulary = pick.scenario.model.vocab_size
+            if vocabulary < _MOCK_TOKENS:
+                raise UnsupportedError(
+                    f"vocabulary {vocabulary}: Megatron-LM's mock data has token ids up to {_MOCK_TOKENS - 1}; name "
+                    "your own data (DATA_PATH and TOKENIZER, or DATA_ARGS)"
+                )
+            # NullTokenizer adds one id, for the end of a document.
+            tokenizer = f"--tokenizer-type NullTokenizer --vocab-size {vocabulary - 1}"
+            settings["DATA_ARGS"] = f"--mock-data {tokenizer}"
         return write_recipe(pick, self.name, folder, settings)
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:  # noqa: ARG002  all of it is in the log
@@ -394,17 +386,6 @@ class MegatronEngine(OutsideEngine, kw_only=True):
 def _lines(iterations: int) -> int:
     """Return the number of log lines of `iterations` iterations."""
     return -(-iterations // _INTERVAL)
-
-
-def _mock_data(pick: Pick) -> str:
-    vocabulary = pick.scenario.model.vocab_size
-    if vocabulary < _MOCK_TOKENS:
-        raise UnsupportedError(
-            f"vocabulary {vocabulary}: Megatron-LM's mock data has token ids up to {_MOCK_TOKENS - 1}; name your own "
-            "data (DATA_PATH and TOKENIZER, or DATA_ARGS)"
-        )
-    # NullTokenizer adds one id, for the end of a document.
-    return f"--mock-data --tokenizer-type NullTokenizer --vocab-size {vocabulary - 1}"
 
 
 class PaddleEngine(OutsideEngine, kw_only=True):

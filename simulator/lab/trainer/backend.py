@@ -83,10 +83,12 @@ class Backend:
         if self.module is not None:
             self.module.empty_cache()
 
-    def reset_peak(self) -> None:
-        """Forget the allocator's peaks."""
-        if self.module is not None:
-            self.module.reset_peak_memory_stats()
+    def settled_bytes(self) -> int | None:
+        """Forget the allocator's peaks and return the bytes allocated now; None on a processor, which has none."""
+        if self.module is None:
+            return None
+        self.module.reset_peak_memory_stats()
+        return self.allocator("memory_allocated")
 
     def allocator(self, figure: str) -> int:
         """Return a figure of the device's allocator in bytes, such as `max_memory_allocated`."""

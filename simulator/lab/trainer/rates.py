@@ -60,14 +60,9 @@ def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
 
 def timings(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
     """Time the job's operations, without those that need a second rank or a device apart from its host."""
-    attempts = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+    impossible = {*(() if job.devices > 1 else COLLECTIVES), *(() if backend.module is not None else ("host_copy",))}
+    attempts = (_timed(job, backend, timing) for timing in job.timings if timing.operation not in impossible)
     return tuple(timed for timed in attempts if timed is not None)
-
-
-def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
-    if timing.operation in COLLECTIVES:
-        return job.devices > 1
-    return timing.operation != "host_copy" or backend.module is not None
 
 
 def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed | None:

@@ -16,7 +16,7 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, Self
 from unittest import mock
@@ -221,11 +221,9 @@ class Watch:
         self._marks: dict[str, list[tuple[Any, Any]]] = {"forward": [], "backward": []}
         self._steps: dict[str, list[float]] = {"forward": [], "backward": []}
 
-    @contextmanager
-    def forward(self) -> Iterator[None]:
+    def forward(self) -> AbstractContextManager[None]:
         """Time the forward pass of one micro batch through one stage."""
-        with self._timed("forward"):
-            yield
+        return self._timed("forward")
 
     @contextmanager
     def backward(self) -> Iterator[None]:

@@ -327,7 +327,8 @@ class TiedTable:
             if distributed.get_rank() in (first, last):
                 self._group = group
                 self._first = first
-                self._copy = _table(stages)
+                owners = [owner for stage in stages for owner in (stage.embedding, stage.head) if owner is not None]
+                self._copy = owners[0].weight
 
     def start(self) -> None:
         """Copy the first rank's values."""
@@ -343,11 +344,6 @@ class TiedTable:
             # A token table that only tensor parallelism splits has a whole gradient, an output layer its part of it.
             copy.grad = copy.grad.redistribute(copy.device_mesh, copy.placements)
         distributed.all_reduce(_local(copy.grad), group=self._group)
-
-
-def _table(stages: list[Stage]) -> torch.nn.Parameter:
-    owners = [owner for stage in stages for owner in (stage.embedding, stage.head) if owner is not None]
-    return owners[0].weight
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -398,7 +394,7 @@ class Trainer:
         """Run the warm-up and timed steps, measure the memory and return the result."""
         job = self._job
         warm = [self._timed_step(keep=False) for _ in range(job.warmup_steps)]
-        base = self._settle()
+        base = self._backend.settled_bytes()
         timed = [self._timed_step(keep=True) for _ in range(job.steps)]
         memory = self._memory(base)
         return RankResult(
@@ -443,15 +439,8 @@ class Trainer:
         self._optimizer.zero_grad()
         return losses
 
-    def _settle(self) -> int | None:
-        """Reset the allocator's peaks; return the bytes alive now, None on a CPU, where a separate step counts them."""
-        if self._backend.module is None:
-            return None
-        self._backend.reset_peak()
-        return self._backend.allocator("memory_allocated")
-
     def _memory(self, base: int | None) -> dict[str, Any]:
-        """Return the bytes that the rank measured, by the fields of its result."""
+        """Return the bytes that the rank measured, by the fields of its result; without `base` a step counts them."""
         if base is not None:
             return {
                 "base_bytes": base,

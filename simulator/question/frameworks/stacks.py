@@ -256,23 +256,21 @@ class ReleaseRecipe(Bare, kw_only=True):
 @lru_cache(maxsize=16)
 def release_recipes(stack: str) -> tuple[ReleaseRecipe, ...]:
     """Return the recipes of a release; none for a stack that is no release."""
-    return tuple(_recipe(row) for row in release_rows(stack))
-
-
-def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
-    lines = row["lines"]
-    return ReleaseRecipe(
-        recipe=row["recipe"],
-        model=row["model"],
-        is_moe=row["experts"] == "yes",
-        hardware=row["hardware"],
-        devices=int(row["devices"] or 0),
-        precision=row["precision"],
-        global_batch_size=int(row["global_batch_size"]) if row["global_batch_size"] else None,
-        source=row["file"],
-        layout=row["layout"],
-        switches=row["switches"],
-        lines=lines,
+    return tuple(
+        ReleaseRecipe(
+            recipe=row["recipe"],
+            model=row["model"],
+            is_moe=row["experts"] == "yes",
+            hardware=row["hardware"],
+            devices=int(row["devices"] or 0),
+            precision=row["precision"],
+            global_batch_size=int(row["global_batch_size"]) if row["global_batch_size"] else None,
+            source=row["file"],
+            layout=row["layout"],
+            switches=row["switches"],
+            lines=row["lines"],
+        )
+        for row in release_rows(stack)
     )
 
 
@@ -281,17 +279,6 @@ def _of_case(recipes: Collection[ReleaseRecipe], case: tuple[str, str, str]) -> 
     model, hardware, precision = case
     alike = (each for each in recipes if (each.model, each.precision) == (model, precision))
     return [each for each in alike if each.hardware in (hardware, "")]
-
-
-def _recipe_of_case(recipes: Collection[ReleaseRecipe], case: ReleaseCase, fp8_recipe: str) -> ReleaseRecipe | None:
-    """Return the recipe of a model, device and precision with the nearest number of devices; None without one.
-
-    Preferred are recipes that scale fp8 as `fp8_recipe`, then those that train from scratch.
-    """
-    alike = _of_case(recipes, (case.model, case.hardware, case.precision))
-    recipes = [recipe for recipe in alike if recipe.trains_adapters == case.adapters]
-    scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, fp8_recipe) == fp8_recipe] or recipes
-    return min(scaled, key=lambda each: (each.tunes, abs(each.devices - case.devices), each.recipe), default=None)
 
 
 def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
@@ -343,7 +330,11 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     every = release_recipes(profile.stack)
     recipes = [each for each in every if ("fully_shard" in each.switches) == wholly]
     left_out = "" if len(recipes) == len(every) or wholly else " without FSDP"
-    recipe = _recipe_of_case(recipes, case, fp8_recipe)
+    alike = _of_case(recipes, (case.model, case.hardware, case.precision))
+    alike = [each for each in alike if each.trains_adapters == case.adapters]
+    # Preferred are recipes that scale fp8 alike, then those that train from scratch on as many devices.
+    alike = [each for each in alike if each.switches.get(_RECIPE, fp8_recipe) == fp8_recipe] or alike
+    recipe = min(alike, key=lambda each: (each.tunes, abs(each.devices - case.devices), each.recipe), default=None)
     values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(recipes, case, fp8_recipe, left_out)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
     where = f" ({recipe.source})" if recipe else ""
@@ -371,13 +362,9 @@ def _usual(
     pool = here or same or alike
     kind = "mixtures of experts" if case.is_moe else "dense models"
     none = f"no recipe{left_out} for {case.model} on {case.hardware} in {case.precision}"
-    return _most(pool), f"{none}; as most of its {len(pool)} for {kind}, {where}"
-
-
-def _most(pool: Collection[ReleaseRecipe]) -> dict[str, str]:
-    """Return the switches that more than half of some recipes share."""
     shares = Counter(pair for recipe in pool for pair in recipe.switches.items())
-    return {name: text for (name, text), count in shares.items() if 2 * count > len(pool)}
+    most = {name: text for (name, text), count in shares.items() if 2 * count > len(pool)}
+    return most, f"{none}; as most of its {len(pool)} for {kind}, {where}"
 
 
 class Practice(NamedTuple):

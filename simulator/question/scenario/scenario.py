@@ -225,11 +225,6 @@ class Scenario(Workload, kw_only=True):
         """Mean tokens of a sequence, without padding."""
         return self.seq_length if self.lengths is None else self.lengths.sample_tokens
 
-    @property
-    def attended_tokens(self) -> float:
-        """Length of equal segments with as many scores per token as the samples have, without padding."""
-        return float(self.seq_length) if self.lengths is None else self.lengths.segments(1).attended
-
     def of_length(self, seq_length: int) -> Scenario:
         """Return the scenario with every sequence of one length, in which its images have room."""
         if self.images is not None and self.images.fills and self.model.encoder is not None:

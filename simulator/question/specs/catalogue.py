@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -158,7 +159,10 @@ def _own_file(kind: SpecKind, name_or_path: str) -> Path | None:
     path = Path(name_or_path)
     if path.suffix.lower() in (*_YAML, *([_JSON] if kind == "model" else [])):
         return path
-    return path / CONFIG_FILE if kind == "model" and name_or_path and _holds_config(path) else None
+    if kind == "model" and name_or_path:
+        with suppress(OSError):
+            return path / CONFIG_FILE if (path / CONFIG_FILE).is_file() else None
+    return None
 
 
 def _unknown(kind: SpecKind, text: str) -> str:
@@ -185,11 +189,3 @@ def _unknown(kind: SpecKind, text: str) -> str:
         f"{start}; `simulate hardware` lists the shipped ones, and `simulate hardware h100-sxm-80g --format yaml > "
         "mine.yaml` starts a file of your own"
     )
-
-
-def _holds_config(path: Path) -> bool:
-    """Tell whether ``path`` is a folder with a Hugging Face configuration."""
-    try:
-        return (path / CONFIG_FILE).is_file()
-    except OSError:
-        return False

@@ -6,12 +6,11 @@ A booked network changes links between nodes; those inside a node stay. `specs.c
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from simulator.errors import InputError, PrecisionError, did_you_mean
 from simulator.late import late_pattern
@@ -55,7 +54,9 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
         per_device = parse_bytes_per_second(stated["network"])
         if per_device <= 0.0:
             raise InputError(f"{where}: network must be more than 0")
-    divided = _factor(where, stated.get("oversubscription", "1"))
+    divided = stated.get("oversubscription", "1")
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", divided, re.ASCII) or not 1.0 <= float(divided) <= 100.0:
+        raise InputError(f"{where}: oversubscription must be a number from 1 to 100")
     sources = {**spec.sources, _SOURCE: "told with the question"}
     changed = replace(spec, name=f"{spec.name}@{text}", sources=sources)
     if "leaf" in stated:
@@ -68,18 +69,12 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
             name="leaf", topology="leaf", devices=span, bandwidth=_rate(per_device), latency=changed.network.latency
         )
         changed = replace(changed, device_links=(*changed.device_links, link))
-    rate = per_device / divided * spec.devices_per_node / spec.network.nics_per_node.value
+    rate = per_device / float(divided) * spec.devices_per_node / spec.network.nics_per_node.value
     return replace(changed, network=replace(spec.network, nic_bandwidth=_rate(rate)))
 
 
 def _rate(bytes_per_second: float) -> Bandwidth:
     return Bandwidth(value=f"{bytes_per_second / GIGA:.9g} GB/s", source=(_SOURCE,), status="assumed")
-
-
-def _factor(where: str, text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", text, re.ASCII) or not 1.0 <= float(text) <= 100.0:
-        raise InputError(f"{where}: oversubscription must be a number from 1 to 100")
-    return float(text)
 
 
 MAXIMUM_DEVICES: Final = 2**20
@@ -88,20 +83,19 @@ PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 """Number formats a peak can be given for."""
 
 
-class _Measure(Sourced, ABC):
+class _Measure(Sourced):
     """Number with a unit, as written, with its source."""
 
     value: str
     """Number and unit as written, for example ``3350 GB/s``."""
 
-    @abstractmethod
-    def _parsed(self) -> float:
-        """Return ``value`` in the base unit; each kind of number has its own parser."""
+    parsed: ClassVar[Callable[[str], float]]
+    """What reads the value in its base unit."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the text."""
         try:
-            if self._parsed() <= 0:
+            if self.amount <= 0:
                 yield f"'{self.value}' must be greater than zero"
         except InputError as error:
             yield str(error)
@@ -109,35 +103,31 @@ class _Measure(Sourced, ABC):
     @cached_property
     def amount(self) -> float:
         """Number in its base unit."""
-        return self._parsed()
+        return type(self).parsed(self.value)
 
 
 class MemorySize(_Measure):
     """Amount of memory; base unit bytes."""
 
-    def _parsed(self) -> float:
-        return parse_bytes(self.value)
+    parsed = parse_bytes
 
 
 class Bandwidth(_Measure):
     """Transfer rate; base unit bytes/s."""
 
-    def _parsed(self) -> float:
-        return parse_bytes_per_second(self.value)
+    parsed = parse_bytes_per_second
 
 
 class ComputeRate(_Measure):
     """Compute rate; base unit FLOP/s, a multiply-add counting as two."""
 
-    def _parsed(self) -> float:
-        return parse_flops_per_second(self.value)
+    parsed = parse_flops_per_second
 
 
 class Duration(_Measure):
     """Latency; base unit seconds."""
 
-    def _parsed(self) -> float:
-        return parse_seconds(self.value)
+    parsed = parse_seconds
 
 
 class Count(Sourced):

@@ -90,20 +90,16 @@ class _YamlReader:
             raise self._refusal(event, f"tag '{event.tag[:60]}' is not allowed")
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(depth)
-        return self._sequence(depth)
+        items = []
+        while not isinstance(event := self._loader.get_event(), yaml.SequenceEndEvent):
+            items.append(self._value(event, depth + 1))
+        return items
 
     def _count(self, event: yaml.Event, size: int) -> None:
         """Refuse a document that its aliases make too large."""
         self._values += size
         if self._values > _MAXIMUM_VALUES:
             raise self._refusal(event, f"more than {_MAXIMUM_VALUES} values")
-
-    def _sequence(self, depth: int) -> list[Any]:
-        """Return the list whose start was just taken."""
-        items = []
-        while not isinstance(event := self._loader.get_event(), yaml.SequenceEndEvent):
-            items.append(self._value(event, depth + 1))
-        return items
 
     def _mapping(self, depth: int) -> dict[str, Any]:
         """Return the mapping whose start was just taken."""

@@ -627,7 +627,10 @@ def read_config(file: Path, name: str = "") -> ModelSpec:
         raise InputError(f"{file}: must hold a mapping of keys to values")
     beside = file.with_name("preprocessor_config.json")
     pixels = read_json(beside, infinite=True) if "vision_config" in values and beside.is_file() else {}
-    return model_of_config(values, str(file), name or _name_of(file), pixels if isinstance(pixels, dict) else {})
+    # The folder of a `config.json`, the stem of any other file.
+    stem = file.absolute().parent.name if file.name == CONFIG_FILE else file.stem
+    name = name or re.sub(r"[^A-Za-z0-9._+-]+", "-", stem).lstrip("._+-")[:100] or "config"
+    return model_of_config(values, str(file), name, pixels if isinstance(pixels, dict) else {})
 
 
 def model_of_config(
@@ -669,10 +672,3 @@ def _note(whole: Config, config: Config) -> str:
     if whole.has("quantization_config") or config.has("quantization_config"):
         notes.append("quantization_config is not applied: the precision asked for is priced.")
     return " ".join(notes)
-
-
-def _name_of(file: Path) -> str:
-    """Return a name for the model: the folder of a ``config.json``, the stem of any other file."""
-    raw = file.absolute().parent.name if file.name == CONFIG_FILE else file.stem
-    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", raw).lstrip("._+-")
-    return name[:100] or "config"
