@@ -266,11 +266,11 @@ def _where(pricing: Pricing, name: str, *words: str) -> Mask:
 def recomputed_inside(pricing: Pricing) -> tuple[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask], ...]:
     """Return each mode and set of modules of selective recompute in the block, and where they occur."""
     modules, column = BY_NAME["recompute_modules"], pricing.block.recompute_modules
-    found: list[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]] = []
+    modes: list[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask]] = []
     for mode in RECOMPUTE_MODES:
         chosen = pricing.recomputes(mode)
         if mode in ("none", "full") or not chosen.any():
             continue
         numbers = np.flatnonzero(np.bincount(column[chosen].astype(np.intp)))
-        found += [(mode, modules.decoded(float(each)), chosen & (column == each)) for each in numbers]
-    return tuple(found)
+        modes += [(mode, modules.decoded(float(each)), chosen & (column == each)) for each in numbers]
+    return tuple(modes)
