@@ -296,10 +296,11 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
             arguments.add(name.lstrip("+"), [word.after(len(name) + 1)], word.line)
         elif word.text.endswith(SUFFIXES) and (word.known or launch.written(word.text) is not None):
             take_file(arguments, launch, word, take)
-        elif word.text.endswith(SUFFIXES):
+        elif not word.known:
             arguments.bags |= word.causes
         else:
-            arguments.add(word.text.lstrip("-"), [], word.line)
+            message = f"{word.text[:60]}: no JSON or YAML file, nor key=value"
+            arguments.remark_line("unknown-flag", "error", message, word.line)
 
 
 def replaced(arguments: Arguments, document: Configuration | None, words: Mapping[str, PlainValue]) -> list[Key]:

@@ -264,7 +264,7 @@ def test_a_configuration_that_is_not_read_is_named(tmp_path: Path) -> None:
     unknown = read("--config $CFG", tmp_path).unknowns
     assert [cause.name for cause in unknown if "precision" in cause.affects] == ["CFG"]
     messages = [remark.message for remark in read("--config conf", tmp_path).remarks if remark.rule == "unknown-flag"]
-    assert messages == ["--config conf: no JSON or YAML file"]
+    assert messages == ["conf: no JSON or YAML file, nor key=value"]
 
 
 @pytest.mark.parametrize(

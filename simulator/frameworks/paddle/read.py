@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precision
-from simulator.frameworks.configuration import SUFFIXES, take_files
+from simulator.frameworks.configuration import take_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.logs import note_samples
@@ -67,11 +67,6 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     `--config`: PaddleFormers, examples/experiments/ernie_pretrain/ernie/pretrain.py.
     """
     named = arguments.entry("config")
-    if named is not None and named.causes:
-        arguments.bags |= named.causes
-    elif named is not None and not named.text.endswith(SUFFIXES):
-        stated = f"--config {named.text[:60]}".rstrip()
-        arguments.remark_line("unknown-flag", "error", f"{stated}: no JSON or YAML file", named.place.line)
     take_files(arguments, launch, (*words, *(named.values[:1] if named is not None else ())), _add_keys)
 
 
