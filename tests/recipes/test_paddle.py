@@ -265,6 +265,9 @@ def test_a_configuration_that_is_not_read_is_named(tmp_path: Path) -> None:
     assert [cause.name for cause in unknown if "precision" in cause.affects] == ["CFG"]
     messages = [remark.message for remark in read("--config conf", tmp_path).remarks if remark.rule == "unknown-flag"]
     assert messages == ["conf: no JSON or YAML file, nor key=value"]
+    assert "--config: no JSON or YAML file, nor key=value" in {
+        each.message for each in read("--config", tmp_path).remarks
+    }
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from simulator.frameworks.logs import note_samples
 from simulator.frameworks.models import QUANTIZED, known_model, note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.take import Targets, part, read_optimizer, take
-from simulator.frameworks.values import PlainValue
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
@@ -67,7 +67,8 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     `--config`: PaddleFormers, examples/experiments/ernie_pretrain/ernie/pretrain.py.
     """
     named = arguments.entry("config")
-    take_files(arguments, launch, (*words, *(named.values[:1] if named is not None else ())), _add_keys)
+    stated = () if named is None else named.values[:1] or [known_value("--config", named.place.line)]
+    take_files(arguments, launch, (*words, *stated), _add_keys)
 
 
 def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
