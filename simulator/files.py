@@ -57,7 +57,9 @@ def data_hash() -> str:
 
     folders = (*map(data_folder, DATA_FOLDERS), Path(PACKAGE))
     every = {file for folder in folders for file in folder.rglob("*") if file.suffix in (".csv", ".json", ".yaml")}
-    files = [file for file in every if file.is_file() and os.access(file, os.R_OK)]
+    # What earlier versions remembered beside the files is no data.
+    shipped = (file for file in every if file.parent.name != "__pycache__")
+    files = [file for file in shipped if file.is_file() and os.access(file, os.R_OK)]
     root, inside = Path(PACKAGE).parent, "simulator/_data/"
     named = sorted((file.relative_to(root).as_posix().removeprefix(inside), file) for file in files)
     return sha256(b"".join(name.encode() + file.read_bytes() for name, file in named)).hexdigest()[:12]

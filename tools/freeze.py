@@ -52,12 +52,12 @@ def read_all() -> None:
             read_yaml(file)
 
 
-def kept(prefix: Path, root: Path) -> dict[str, bytes]:
+def remembered(prefix: Path, root: Path) -> dict[str, bytes]:
     """Return what stands under a prefix of what is remembered of files of `root`, by the name it is looked for."""
     folder, tag = prefix.joinpath(*root.parts[1:]), f".{sys.implementation.cache_tag}"
-    found = sorted(folder.rglob("*.data"))
+    files = sorted(folder.rglob("*.data"))
     return {
-        file.relative_to(folder).as_posix().replace(tag, "").removesuffix(".data"): file.read_bytes() for file in found
+        file.relative_to(folder).as_posix().replace(tag, "").removesuffix(".data"): file.read_bytes() for file in files
     }
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     read_all()
     if not sys.argv[1:] or sys.pycache_prefix is None:
         return
-    entries = {"hash": packed_data(data_hash()), **kept(Path(sys.pycache_prefix), Path(PACKAGE).parent)}
+    entries = {"hash": packed_data(data_hash()), **remembered(Path(sys.pycache_prefix), Path(PACKAGE).parent)}
     places, end = {}, 0
     for name, data in entries.items():
         places[name] = (end, end := end + len(data))

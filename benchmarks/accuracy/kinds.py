@@ -76,13 +76,13 @@ def reported() -> tuple[Sample, ...]:
     return prepared(read_rows(REPORTED))
 
 
-def kinds_judged(asked: Collection[str] = KINDS.keys()) -> Iterator[KindJudged]:
+def kinds_judged(kinds: Collection[str] = KINDS.keys()) -> Iterator[KindJudged]:
     """Yield the kinds that have rows, judged; where no fitted row is of a kind, by the fit of all of them."""
     [whole] = (each.state for each in fitted_sources() if each.kind == "memory")
     fitted = whole.design.samples
     slopes, target = at_priors(whole.design)
     for kind, holds in KINDS.items():
-        if kind not in asked:
+        if kind not in kinds:
             continue
         mine = np.array([holds(each) for each in fitted])
         rows = (*(fitted[at] for at in np.flatnonzero(mine)), *(each for each in reported() if holds(each)))
@@ -103,10 +103,10 @@ def _errors(state: Hierarchy, rows: Sequence[Sample]) -> Iterator[float]:
         yield float(np.expm1(judged.errors(index, [state.point(known)])[0]))
 
 
-def kinds_section(asked: Collection[str] = KINDS.keys()) -> Section:
+def kinds_section(kinds: Collection[str] = KINDS.keys()) -> Section:
     """The table of the kinds that have rows."""
     lines = []
-    for judged in kinds_judged(asked):
+    for judged in kinds_judged(kinds):
         errors = 100.0 * np.array(judged.left_out)
         rows = f"{judged.fitted}+{len(judged.rows) - judged.fitted}"
         lines.append([judged.kind, rows, f"{np.abs(errors).mean():.1f}", f"{errors.mean():+.1f}"])

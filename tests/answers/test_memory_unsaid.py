@@ -165,16 +165,16 @@ def test_groups_and_networks_leave_the_memory_open_too(hardware: str) -> None:
 
 def test_json_says_what_each_memory_answers() -> None:
     options = "--model llama3.1-8b --devices 8 --stack default --tp 8 --micro-batch-size 1 --seq-length 4096"
-    asked = ("estimate", *options.split(), "--global-batch-size", "8", "--format", "json", "--hardware")
-    found = {name: json.loads(run(*asked, name).stdout) for name in ("v100", "v100-16g", "v100-32g")}
-    (other,) = found["v100"]["other_memories"]
-    alone = found["v100-32g"]
+    command = ("estimate", *options.split(), "--global-batch-size", "8", "--format", "json", "--hardware")
+    answers = {name: json.loads(run(*command, name).stdout) for name in ("v100", "v100-16g", "v100-32g")}
+    (other,) = answers["v100"]["other_memories"]
+    alone = answers["v100-32g"]
     assert (other["hardware"], other["verdict"]) == (alone["hardware"], alone["verdict"])
     assert {name: other[name] for name in ("device_mib", "capacity_mib", "fit_probability")} == {
         name: pytest.approx(alone["memory"][name], rel=0.02)
         for name in ("device_mib", "capacity_mib", "fit_probability")
     }
-    assert found["v100-16g"]["other_memories"] == alone["other_memories"] == []
+    assert answers["v100-16g"]["other_memories"] == alone["other_memories"] == []
 
 
 SEARCHED: dict[str, Any] = {"model": "llama3.1-8b", "devices": 8, "seq_length": 4096, "global_batch_size": 64}

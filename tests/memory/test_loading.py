@@ -70,9 +70,15 @@ def test_a_weight_that_is_quantised_at_once_needs_more_than_a_step() -> None:
     torchao 0.1, dtypes/nf4tensor.py, `quantize_tensor_nearest`: a weight of 16 bits, scaled, its 16 differences and
     their absolutes.
     """
-    asked: Any = {"model": "llama-2-7b", "method": "qlora", "hardware": "rtx-4090", "devices": 1, "stack": "torchtune"}
-    asked |= {"seq_length": 512, "micro_batch_size": 2, "global_batch_size": 2, "recompute": "full"}
-    parts, whole = (estimate(**asked, options={"quantising_bytes": each}).memory for each in ("0", "68"))
+    question: Any = {
+        "model": "llama-2-7b",
+        "method": "qlora",
+        "hardware": "rtx-4090",
+        "devices": 1,
+        "stack": "torchtune",
+    }
+    question |= {"seq_length": 512, "micro_batch_size": 2, "global_batch_size": 2, "recompute": "full"}
+    parts, whole = (estimate(**question, options={"quantising_bytes": each}).memory for each in ("0", "68"))
     assert whole.moment == "load" != parts.moment
     assert whole.allocated_bytes == pytest.approx(parts.parts_bytes["parameters"] + 68 * 4096 * 11008, rel=0.01)
     assert parts.reserved_bytes < whole.reserved_bytes < 9.13e9

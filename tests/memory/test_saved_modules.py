@@ -15,10 +15,17 @@ MIB = 2**20
 
 
 def priced(modules: str = "none", **changed: Any) -> Estimate:
-    asked = {"model": "mistral-7b", "hardware": "a100-sxm-80g", "framework": "torch", "stack": "peft", "lora_rank": 8}
-    layout: Any = {"devices": 1, "global_batch_size": 1, "seq_length": 512, "zero_stage": 0, "recompute": "full"}
+    question = {"model": "mistral-7b", "hardware": "a100-sxm-80g", "framework": "torch", "stack": "peft"}
+    layout: Any = {
+        "lora_rank": 8,
+        "devices": 1,
+        "global_batch_size": 1,
+        "seq_length": 512,
+        "zero_stage": 0,
+        "recompute": "full",
+    }
     options = {"saved_modules": modules} | changed.pop("options", {})
-    return simulator.estimate(**asked | layout | {"calibration": "none"} | changed, options=options)
+    return simulator.estimate(**question | layout | {"calibration": "none"} | changed, options=options)
 
 
 def state(estimate: Estimate) -> tuple[float, float, float]:
@@ -127,7 +134,7 @@ BOTH = ("both", "bf16")
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "kept"),
+    ("name", "text", "expected"),
     [
         ("run.yaml", FACTORY + "additional_target: embed_tokens,lm_head\n", ("both", "fp32")),
         ("run.yaml", FACTORY + "additional_target: lm_head\npure_bf16: true\n", ("output", "bf16")),
@@ -147,13 +154,13 @@ BOTH = ("both", "bf16")
     ],
 )
 def test_libraries_say_what_stands_beside_adapters(
-    name: str, text: str, kept: tuple[str, str] | None, tmp_path: Path
+    name: str, text: str, expected: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     (recipe,) = read_recipe(tmp_path / name)
     assert not [remark for remark in recipe.remarks if remark.severity == "error"]
-    found = tuple(recipe.options[word] for word in ("saved_modules", "saved_modules_dtype") if word in recipe.options)
-    assert found == (kept or ())
+    chosen = tuple(recipe.options[word] for word in ("saved_modules", "saved_modules_dtype") if word in recipe.options)
+    assert chosen == (expected or ())
 
 
 def test_buckets_of_copies_stand_beside_their_gradients(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def priced_once() -> Iterator[None]:
     """The plans here choose among the same candidates: pricing them takes nearly all of the time of each."""
     real = planning._priced
 
-    def kept(candidate: Candidate, base: Coefficients, moved: dict[Any, tuple[str, ...]], effort: Effort) -> Any:
+    def priced_once(candidate: Candidate, base: Coefficients, moved: dict[Any, tuple[str, ...]], effort: Effort) -> Any:
         # Of an effort's numbers those that pricing reads.
         limits = (effort.shortest_step_seconds, effort.longest_seconds, effort.start_seconds, effort.steps)
         key = (candidate, base, tuple(moved.items()), limits)
@@ -44,7 +44,7 @@ def priced_once() -> Iterator[None]:
         return PRICED[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_priced", kept)
+        patch.setattr(planning, "_priced", priced_once)
         yield
 
 

@@ -288,8 +288,8 @@ class Fits:
 
 
 def enough(query: Query) -> int | None:
-    found = _on_more_devices(query)
-    return None if found is None else found.scenario.nodes
+    sized = _on_more_devices(query)
+    return None if sized is None else sized.scenario.nodes
 
 
 @pytest.mark.parametrize(("devices", "first"), [(8, 5), (8, 2), (8, 33), (16, 3), (16, 4), (4, 1), (24, 7)])
