@@ -141,7 +141,10 @@ def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, numbe
     steps = [step for step in logged.steps if step.batch in (None, batch)]
     speed = steady(logged.last.where, steps, context.warmup, logged.reported_after)
     figures = {"outcome": "ok", "step_time_ms": round(speed.seconds * 1000, 3), **speed.columns, **_memory(logged)}
-    notes = [speed.account, *notes, _batch_note(logged.samples_per_step, batch)]
+    notes = [speed.account, *notes]
+    if (samples := logged.samples_per_step) is not None and abs(samples / batch - 1) > _SAME_BATCH:
+        implied = f"The log's samples per second imply {samples:.0f} sequences a step"
+        notes.append(f"{implied} where its configuration gives {batch}.")
     if form.rate == "tokens":
         figures["tokens_per_second_per_device"] = speed.rate
     elif speed.rate is not None:
@@ -162,13 +165,6 @@ def _model(where: str, logged: LoggedRun, run: Recipe, context: LogContext) -> t
     elif not match.model and not match.note:
         match = Match("", None, next((x.message for x in run.remarks if x.rule == "unknown-model"), ""))
     return match, bool(shape and shape.get("num_experts"))
-
-
-def _batch_note(samples: float | None, batch: int) -> str:
-    """Return a warning where the log's speeds imply another batch than its configuration; else an empty text."""
-    if samples is None or abs(samples / batch - 1) <= _SAME_BATCH:
-        return ""
-    return f"The log's samples per second imply {samples:.0f} sequences a step where its configuration gives {batch}."
 
 
 _PADDED: Final = 128  # vocabularies are padded to a multiple of this, times tensor parallel, in rows

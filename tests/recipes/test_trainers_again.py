@@ -1,4 +1,4 @@
-"""Losses of preferences and their frozen copy, FSDP's JSON, modules, launches in manifests and makefiles."""
+"""Losses of preferences and their frozen copy, FSDP's JSON, modules, launches in manifests."""
 
 from pathlib import Path
 
@@ -101,14 +101,9 @@ JOB = "kind: Job\nspec:\n  containers:\n  - name: t\n    env: [{name: MODEL, val
         ("a.yaml", f'{JOB}    command: ["bash", "-c"]\n    args:\n    - |\n      {LAUNCH.format("$MODEL")}\n', 9),
         ("b.yaml", f"{JOB}    command: {LAUNCH.format('meta-llama/Llama-3.2-1B').split()}\n", 6),
         ("c.yaml", f"kind: ConfigMap\ndata:\n  run.sh: |\n    {LAUNCH.format('meta-llama/Llama-3.2-1B')}\n", 4),
-        (
-            "Makefile",
-            f"SIZE := Llama-3.2-1B\nMODEL ?= meta-llama/$(SIZE)\n\ntrain: data\n\t@{LAUNCH.format('$(MODEL)')}\n",
-            5,
-        ),
     ],
 )
-def test_a_launch_in_a_manifest_or_a_makefile(name: str, text: str, line: int, tmp_path: Path) -> None:
+def test_a_launch_in_a_manifest(name: str, text: str, line: int, tmp_path: Path) -> None:
     recipe = read(text, tmp_path, name)
     assert (recipe.model, recipe.devices_per_node, recipe.seq_length) == ("llama3.2-1b", 8, 4096)
     assert recipe.places["micro_batch_size"].line == line

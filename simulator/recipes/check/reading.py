@@ -125,13 +125,6 @@ def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> dict[str, str
     return each | {name: str(devices * nodes + _LINES_BEFORE) for name in names if _IN_ALL.fullmatch(name)}
 
 
-def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
-    """Return recipes with a remark on each command or variable that is assumed to count machines."""
-    taken = (f"{name[:80]} is taken to be {text}" for name, text in values.items())
-    remarks = tuple(Remark(COUNTED, "note", message, fix="--hardware NAME --nodes N") for message in taken)
-    return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
-
-
 class Unstated(Record):
     """The numbers of machines that a recipe does not state."""
 
@@ -258,7 +251,10 @@ class Reading(Record, kw_only=True):
         read = self._read(file, {**known, **counted, **numbers})
         if numbers and machines.stated("nodes") is None and len(read) == len(recipes):
             read = tuple(replace(recipe, nodes=before.nodes) for recipe, before in zip(read, recipes, strict=True))
-        return with_counts(read, counted | {f"${name}": text for name, text in numbers.items()})
+        values = counted | {f"${name}": text for name, text in numbers.items()}
+        taken = (f"{name[:80]} is taken to be {text}" for name, text in values.items())
+        remarks = [Remark(COUNTED, "note", message, fix="--hardware NAME --nodes N") for message in taken]
+        return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in read)
 
     def _read(self, file: str, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
         from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser

@@ -142,26 +142,6 @@ def chart_variables(path: Path) -> dict[str, str]:
     return {name: text for name, text in pairs if text and counts[name] == 1}
 
 
-_MADE: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]*(?::{0,3}|\?)=[ \t]*(?P<text>.*)", re.ASCII)
-_OF_MAKE: Final = re.compile(r"\$\((\w+)\)", re.ASCII)
-
-
-def make_shell(text: str) -> str:
-    """Return a makefile's commands as a script at its line numbers: its variables, and the lines of all targets."""
-    lines: list[str] = []
-    for line in text.split("\n"):
-        made = _MADE.fullmatch(line)
-        shell = _OF_MAKE.sub(r"${\1}", line).replace("$$", "$")
-        if line.startswith("\t") or (lines and lines[-1].endswith("\\")):
-            lines.append(shell.removeprefix("\t").lstrip("@-+"))
-        elif made is not None:
-            value = _OF_MAKE.sub(r"${\1}", made["text"]).replace('"', '\\"')
-            lines.append(f'{made["name"]}="{value}"')
-        else:
-            lines.append("")
-    return "\n".join(lines)
-
-
 def _variables(keys: Sequence[Key]) -> dict[str, str]:
     own = (key for key in keys if len(key.path) == 2 and key.path[0] in _ENVIRONMENT and len(key.values) == 1)
     variables = {key.name: key.values[0].text for key in own}

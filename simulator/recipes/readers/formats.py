@@ -22,7 +22,6 @@ from simulator.frameworks.megatron_bridge.framework import read_library
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo import recipes as nemo_recipes
 from simulator.frameworks.nemo.framework import FORM
-from simulator.frameworks.nemo.recipes import PythonRecipe
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
@@ -67,22 +66,18 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Rec
     text = read_text(path)
     is_partial = nemo_recipes.is_partial_recipe(text)
     read = nemo_recipes.partial_recipes if is_partial else nemo_recipes.python_recipes
-    whole = read(path, settings) if is_partial or nemo_recipes.is_python_recipe(text) else ()
-    recipes = tuple(_python_recipe(path, recipe, settings) for recipe in whole)
+    recipes: list[Recipe] = []
+    for recipe in read(path, settings) if is_partial or nemo_recipes.is_python_recipe(text) else ():
+        arguments = Arguments(str(path), registry.table("nemo", FORM))
+        arguments.settings = settings
+        run = finished(arguments, nemo_recipes.read_python(arguments, recipe))
+        recipes.append(arguments.in_file(run, "nemo-python", title=recipe.name))
     if not recipes:
         raise UnsupportedError(
             f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge or "
             "NeMo 2; give the shell script or the configuration file"
         )
-    takes = nemo_recipes.is_setting if is_partial else nemo_recipes.is_override
-    return recipes, [name for name in settings if not takes(name)]
-
-
-def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]) -> Recipe:
-    arguments = Arguments(str(path), registry.table("nemo", FORM))
-    arguments.settings = settings
-    run = finished(arguments, nemo_recipes.read_python(arguments, recipe))
-    return arguments.in_file(run, "nemo-python", title=recipe.name)
+    return tuple(recipes), [name for name in settings if not nemo_recipes.is_setting(name, partial=is_partial)]
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:

@@ -31,7 +31,7 @@ from simulator.question.frameworks.stacks import decided_by, of_code, stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
-from simulator.recipes.readers.cluster import COMPOSED, add_words, chart_variables, cluster_of, job_script, make_shell
+from simulator.recipes.readers.cluster import COMPOSED, add_words, chart_variables, cluster_of, job_script
 from simulator.recipes.readers.devices import with_devices
 from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
@@ -118,8 +118,6 @@ def _read(
         recipes, unused = formats.read_python_file(path, settings)
         return tuple(_with_unused(with_devices(recipe, read_text(path)), settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
-    if path.name.lower() in ("makefile", "gnumakefile") or suffix == ".mk":
-        return _read_shell(path, make_shell(text), settings, environment, trainers)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
     chart = {name: value for name, value in chart_variables(path).items() if re.search(rf"\b{name}\b", text)}
@@ -295,7 +293,11 @@ def _read_shell(
     recipes = []
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
-    for launch in _startable([translated(launch, trainers) for launch in script.launches]):
+    launches = [translated(launch, trainers) for launch in script.launches]
+    # No launch starts by a branch that leaves an option of the launcher empty, where another one fills it.
+    whole = [launch for launch in launches if not any(value.text[:2] == "--" for value in launch.options.values())]
+    lines = {launch.line for launch in whole}
+    for launch in (launch for launch in launches if launch in whole or launch.line not in lines):
         try:
             require_training(launch, file)
             recipe = None if other_trainer(launch) else _read_launch(launch, file)
@@ -316,16 +318,6 @@ def _read_shell(
     if passed:
         raise _of_no_framework(file, passed[0])
     raise _no_launch(file, text, script, idle)
-
-
-def _startable(launches: Sequence[TrainingCommand]) -> list[TrainingCommand]:
-    """Return launches without those choices of a line that leave an option of the launcher empty, where others do not.
-
-    A branch for each of two environments sets the devices of a node; no launch starts where neither is taken.
-    """
-    whole = [launch for launch in launches if not any(value.text[:2] == "--" for value in launch.options.values())]
-    lines = {launch.line for launch in whole}
-    return [launch for launch in launches if launch in whole or launch.line not in lines]
 
 
 def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator[Recipe]:

@@ -110,7 +110,9 @@ _WITHOUT_EFFECT: Final = re.compile(
 def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
     """Record a command that launches, or follow the text or script that it starts; None for others."""
     machine = walk.machine
-    exported = _exported(machine)
+    marks = sorted(machine.state.exported.items())
+    contents = ((name, maybe(name, machine.lookup(name, 0), causes)) for name, causes in marks)
+    exported = {name: content for name, content in contents if isinstance(content, Value)}
     passed = passed_environment(exported, argv, line)
     new = {name: value for name, value in passed.items() if exported.get(name) is not value}
     new = {name: value if value.known else machine.preset(name, line) or value for name, value in new.items()}
@@ -147,13 +149,6 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
     machine.state.variables, machine.state.exported, machine.spread = outer
     machine.state.is_lent = True
     return truth
-
-
-def _exported(machine: Machine) -> dict[str, Value]:
-    """Return the texts that the script exports."""
-    exported = sorted(machine.state.exported.items())
-    contents = ((name, maybe(name, machine.lookup(name, 0), causes)) for name, causes in exported)
-    return {name: content for name, content in contents if isinstance(content, Value)}
 
 
 def _take(walk: Walk, launch: TrainingCommand) -> None:
