@@ -177,22 +177,6 @@ def test_the_launcher_puts_a_file_below_its_group(tmp_path: Path) -> None:
     assert affected(recipe) == {}
 
 
-@pytest.mark.parametrize(("name", "file"), [("gpt3_4b", "gpt3/4b"), ("zebu_4b", "zebu/zebu_4b"), ("zebu_8b", "")])
-def test_weights_of_a_training_of_the_launcher_have_its_sizes(name: str, file: str, tmp_path: Path) -> None:
-    if file:
-        (tmp_path / "training" / file).parent.mkdir(parents=True)
-        base = f"model:\n  micro_batch_size: 32\n  encoder_seq_length: 131072\n{SHAPE}"
-        (tmp_path / "training" / f"{file}.yaml").write_text(base, encoding="utf-8")
-    folder = tmp_path / "peft" / "zebu"
-    folder.mkdir(parents=True)
-    text = TEXT.replace(SHAPE, "").replace("TP", "2").replace("encoder_seq_length: 4096", "")
-    text += f"  data: {{train_ds: {{max_seq_length: 2048}}}}\nrun: {{model_train_name: {name}}}\n"
-    (folder / "squad.yaml").write_text(text, encoding="utf-8")
-    (recipe,) = read_recipe(folder / "squad.yaml", root=tmp_path)
-    assert recipe.model_fields.get("num_hidden_layers") == (32 if file else None)
-    assert (recipe.seq_length, recipe.layout and recipe.layout.micro_batch_size) == (2048, 1)
-
-
 def test_keys_that_are_not_read(tmp_path: Path) -> None:
     more = """  some_new_memory_switch: true
   another_offload: false

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -10,11 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.errors import InputError
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.configuration import Interpolation, remark_keys
-from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, plain, table_of
 from simulator.frameworks.logs import StepLogForm, counts
 from simulator.frameworks.megatron.framework import no_decoder
@@ -71,42 +69,8 @@ def reward_options(keys: Iterable[Key]) -> dict[str, str]:
     return {"score_head": "true", **pairs}
 
 
-def note_part(arguments: Arguments, run: Recipe, sections: set[str]) -> None:
-    """Remark a file of Megatron-Bridge that states neither a model nor sizes: it is only part of a recipe."""
-    sized = run.model is not None or {"num_hidden_layers", "hidden_size"} & run.model_fields.keys()
-    if not sized and {"train", "model"} <= sections:
-        message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
-        arguments.remark_line("base-configuration", "warning", message, 1)
-
-
 RESTORED: Final = ("run", "model_train_name")
 """Key in which NeMo 1's launcher names the weights that a run starts from."""
-_SIZES: Final = frozenset(
-    [
-        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
-        *("activation", "bias", "normalization", "position_embedding_type", "share_embeddings_and_output_weights"),
-        *("max_position_embeddings", "make_vocab_size_divisible_by", "override_vocab_size", "qk_layernorm"),
-        *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "rotary_percentage", "add_qkv_bias"),
-    ]
-)  # keys taken from the weights' own configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)
-
-
-def restored_sizes(path: Path, keys: Iterable[Key]) -> list[Key]:
-    """Return the size keys of the model that a run starts from, found in the launcher's training file of that name.
-
-    A run's name `gpt3_5b` means `training/gpt3/5b.yaml`, `falcon_7b` means `training/falcon/falcon_7b.yaml`
-    (launcher_scripts/conf of 26e42fa).
-    """
-    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
-    if not re.fullmatch(r"\w{1,60}", name, re.ASCII) or models.by_name(name)[0] is not None:
-        return []
-    family = name.partition("_")[0]
-    for stem in (name, name.removeprefix(f"{family}_")):
-        with contextlib.suppress(InputError):
-            file = beside(str(path), f"training/{family}/{stem}.yaml", 1)
-            listed = [key for key in keys_of(file, read_document(file)) if key.path[:-1] == ("model",)]
-            return [dataclasses.replace(key, file=str(file)) for key in listed if key.name in _SIZES]
-    return []
 
 
 def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
@@ -164,9 +128,12 @@ def is_nemo(names: Collection[str]) -> bool:
 
 def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
-    filled = Interpolation([*restored_sizes(Path(arguments.file), keys), *keys], arguments.settings)
+    filled = Interpolation(keys, arguments.settings)
     run, chosen = read_filled(arguments, filled, None)
-    note_part(arguments, run, {key.path[0] for key in chosen if len(key.path) > 1})
+    sized = run.model is not None or {"num_hidden_layers", "hidden_size"} & run.model_fields.keys()
+    if not sized and {"train", "model"} <= {key.path[0] for key in chosen if len(key.path) > 1}:
+        message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
+        arguments.remark_line("base-configuration", "warning", message, 1)
     return run
 
 
@@ -215,8 +182,7 @@ def read_filled(
         in_full = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in chosen if key.values)
         arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "full-precision"]
         run = dataclasses.replace(run, precision="fp32" if in_full else None)
-    run = _as_restored(arguments, run, chosen)
-    return _with_model(arguments, run, target), chosen
+    return _with_model(arguments, run, target, chosen), chosen
 
 
 def _trained(arguments: Arguments, key: Key, text: str) -> bool:
@@ -313,15 +279,11 @@ def _in_wide_weights(run: Recipe, keys: Iterable[Key]) -> Recipe:
     return dataclasses.replace(run, options={**run.options, **wide})
 
 
-def _as_restored(arguments: Arguments, run: Recipe, keys: Iterable[Key]) -> Recipe:
-    """Return the run with the model of the restored weights, if the launcher's name for them identifies it."""
-    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
-    known = run.model is not None or "num_hidden_layers" in run.model_fields
-    return run if known else with_named_model(arguments, run, name)
-
-
-def _with_model(arguments: Arguments, run: Recipe, target: str) -> Recipe:
-    """Return the run with the model that a class name means, if nothing else identifies one."""
+def _with_model(arguments: Arguments, run: Recipe, target: str, keys: Iterable[Key]) -> Recipe:
+    """Return the run with the model of the restored weights, else of a class, if nothing else identifies one."""
+    if run.model is None and "num_hidden_layers" not in run.model_fields:
+        restored = (key.values[0].text for key in keys if key.path == RESTORED and key.values)
+        run = with_named_model(arguments, run, next(restored, ""))
     match = _CLASS.search(target)
     if run.model is not None or match is None:
         return run

@@ -57,40 +57,24 @@ def partial_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonR
         function = module.names.get(name)
         if isinstance(function, PythonFunction) and function.module is module:
             names = [word.arg for word in function.node.args.args]
-            arguments = {name: _plain(settings[name]) for name in names if name in settings}
+            arguments = {name: _value(name, settings[name]) for name in names if name in settings}
             try:
                 recipe = reader.call(function, (), arguments)
             except RaisedError:
                 continue
             if isinstance(recipe, Instance) and isinstance(recipe.fields.get("trainer"), Instance):
-                for setting, text in settings.items():
-                    _replace(recipe, setting.split("."), _plain(text))
+                _set_fields(recipe, settings)
                 place = Place(str(path), function.node.lineno)
                 title = f"{path.stem} {name}"
                 yield PythonRecipe(title, tuple(_keys(recipe)), {}, hub="", devices=None, device="", place=place)
 
 
-def _plain(text: str) -> Any:
-    """Return the value of a setting's text."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def is_setting(name: str) -> bool:
-    """Whether a setting names an argument of recipes, or a field of one."""
+def is_setting(name: str, *, partial: bool) -> bool:
+    """Whether a setting names a field of a recipe's part, or an argument of recipes of NeMo 2 (`partial`)."""
     section, dot, _ = name.partition(".")
-    return name in _ARGUMENTS or (bool(dot) and section in ("trainer", "data", "optim", "model", "peft"))
-
-
-def _replace(instance: Instance, path: list[str], value: Any) -> None:
-    """Set a field by its path, if the recipe has that part."""
-    part: Any = instance
-    for name in path[:-1]:
-        part = part.fields.get(name) if isinstance(part, Instance) else None
-    if isinstance(part, Instance) and len(path) > 1:
-        part.put(path[-1], value, Place("--set", 1))
+    if partial:
+        return name in _ARGUMENTS or (bool(dot) and section in ("trainer", "data", "optim", "model", "peft"))
+    return section in _SECTIONS and name.count(".") == 1
 
 
 def _keys(recipe: Instance) -> Iterator[Key]:
@@ -248,25 +232,27 @@ def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Ite
                 yield recipe_of(name, config, Place(str(function.module.path), function.node.lineno))
 
 
-def is_override(name: str) -> bool:
-    """Whether a setting names a field of a configuration's part."""
-    return name.partition(".")[0] in _SECTIONS and name.count(".") == 1
-
-
 def _set_fields(instance: Instance, settings: Mapping[str, str]) -> None:
-    """Apply settings to a recipe's parts. Raises InputError for a value that is neither plain nor a list."""
+    """Set the fields that settings name, of the parts that a recipe has. Raises InputError as `_value` does."""
     for name, text in settings.items():
-        section, _, field = name.partition(".")
-        part = instance.fields.get(section)
-        if is_override(name) and isinstance(part, Instance):
-            try:
-                value = yaml.safe_load(text)
-            except yaml.YAMLError:
-                value = {}
-            if not isinstance(value, str | int | float | list | None):
-                allowed = "a text, a number, true, false, null or a list"
-                raise InputError(f"--set {name[:60]}={text[:60]}: must be {allowed}")
-            part.put(field, value, Place("--set", 1))
+        *path, field = name.split(".")
+        part: Any = instance
+        for step in path:
+            part = part.fields.get(step) if isinstance(part, Instance) else None
+        if path and isinstance(part, Instance):
+            part.put(field, _value(name, text), Place("--set", 1))
+
+
+def _value(name: str, text: str) -> Any:
+    """Return the value of a setting's text. Raises InputError for one that is neither plain nor a list."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = {}
+    if not isinstance(value, str | int | float | list | None):
+        allowed = "a text, a number, true, false, null or a list"
+        raise InputError(f"--set {name[:60]}={text[:60]}: must be {allowed}")
+    return value
 
 
 def _returned(reader: PythonReader, function: PythonFunction) -> Instance | None:
