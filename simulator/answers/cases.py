@@ -449,9 +449,10 @@ _MOST_ASSUMED = 1024  # most nodes that are assumed where none are stated
 
 
 def _resized(question: Question, recipe: Recipe, like: Case) -> Cluster:
-    """Return the machines of a case with the present number of nodes."""
-    scenario, nodes = like.scenario, question.stated("nodes")
-    devices = scenario.devices
+    """Return the machines of a case with the present number of nodes or devices."""
+    scenario, nodes, devices = like.scenario, question.stated("nodes"), question.stated("devices")
+    if devices is None or devices == like.question.stated("devices"):
+        devices = scenario.devices
     if nodes is not None and nodes != like.question.stated("nodes"):
         devices = nodes * (recipe.devices_per_node or scenario.hardware.devices_per_node)
     return Cluster(

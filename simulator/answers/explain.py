@@ -9,7 +9,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from simulator.answers.cases import Case, case_of
+from simulator.answers.cases import Case, case_of, priceable
 from simulator.answers.gates import CheckOutcome, Gates
 from simulator.answers.lengths import largest
 from simulator.answers.memories import hardware_meant
@@ -26,7 +26,7 @@ from simulator.question.scenario.layout import default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import to_gib
 from simulator.records import Record, replace
-from simulator.search.alternatives import methods, remedies
+from simulator.search.alternatives import absent_sizes, methods, remedies
 from simulator.search.build import estimate_layout, fitting_estimates, with_intervals
 from simulator.search.space import divisors
 from simulator.tabular import Tabular
@@ -71,38 +71,56 @@ _Tries = list[tuple[_Try, Change]]
 def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
     """Return the smallest sets of changes with which the recipe passes: on the same devices, then on more.
 
-    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them; without a
-    recipe, methods that need less (`search.alternatives.methods`) follow. Of each kind the fastest. More devices are
-    not tried where a single change suffices and memory is not what fails.
+    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them; then shorter
+    sequences of a tuner; without a recipe, methods that need less (`search.alternatives.methods`) follow. Of each kind
+    the fastest, in their order; a tuner's by what they save. More devices are not tried where a single change suffices
+    and memory is not what fails.
     """
-    start = _Try((), case, frozenset())
+    start, is_open = _Try((), case, frozenset()), base.open is not None or len(hardware_meant(case.question)) > 1
+    tunes = bool(absent_sizes(case.scenario, case.question))
 
-    def fitting(candidates: Iterable[_Try]) -> _Tries:
-        return _fitting(base, marks, gates, _distinct(candidates))
+    def best(stages: Iterable[Iterable[_Try]], limit: int, smaller: Sequence[Change] = ()) -> list[Change]:
+        """Return what passes in the first stage where something does, less than what `smaller` ones do."""
+        new = ((x for x in stage if not any({*each.options} < {*x.options} for each in smaller)) for stage in stages)
+        fitting = (_fitting(base, marks, gates, _distinct(stage)) for stage in new)
+        found = next(filter(None, (list(_best(each, limit, gates, is_open=is_open)) for each in fitting)), [])
+        return sorted(found, key=lambda x: x.estimate.memory.device_bytes if tunes else -x.speed_ratio)
 
     singles = list(_single(start, marks))
-    alone = fitting(singles)
-    changes = alone or fitting(_further(singles, 2, marks))
-    if not changes:
-        recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
-        changes = fitting(_further(_further(recomputed, 2, marks), 3, marks))
-    if not changes and case.question.recipe is None:
-        other = list(_methods(start))
-        changes = fitting(other) or fitting(_further(other, 2, marks))
+    alone = best([singles], MOST_SHOWN)
+    changes = alone or best(_stages(start, singles, marks), MOST_SHOWN)
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
-    wider = [] if case.question.has_groups or enough else list(_nodes(start))
+    wider = [] if case.question.has_groups or enough else _by_devices(list(_nodes(start)))
     pairs: list[list[_Try]] = []
 
     def paired() -> Iterator[list[_Try]]:
-        for each in _by_devices(wider):
+        for each in wider:
             pairs.append(list(_further(each, 2, marks)))
             yield pairs[-1]
 
     # What passes on the fewest devices is told: more are tried where nothing does.
     recomputed_pairs = (_further((x for x in each if "recompute" in x.axes), 3, marks) for each in pairs)
-    smallest = next(filter(None, map(fitting, chain(_by_devices(wider), paired(), recomputed_pairs))), [])
-    is_open = base.open is not None or len(hardware_meant(case.question)) > 1
-    return (*_best(changes, MOST_SHOWN, gates, is_open=is_open), *_best(smallest, MOST_WIDER, gates, is_open=is_open))
+    return (*changes, *best(chain(wider, paired(), recomputed_pairs), MOST_WIDER, changes))
+
+
+def _stages(start: _Try, singles: list[_Try], marks: frozenset[Mark]) -> Iterator[Iterable[_Try]]:
+    """Yield larger sets of changes on the same devices, each kind if nothing of those before passes."""
+    pairs = list(_further(singles, 2, marks))
+    yield pairs
+    yield _further((x for x in pairs if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"), 3, marks)
+    case = start.case
+    if absent_sizes(case.scenario, case.question):
+        yield from _deepening(list(_shorter(start)), 4, marks)
+    elif case.question.recipe is None:
+        yield from _deepening(list(_methods(start)), 2, marks)
+
+
+def _deepening(candidates: list[_Try], most: int, marks: frozenset[Mark]) -> Iterator[list[_Try]]:
+    """Yield the candidates, then those with one more change each, up to `most` changes."""
+    for changes in range(2, most + 1):
+        yield candidates
+        candidates = _distinct(_further(candidates, changes, marks))
+    yield candidates
 
 
 def _by_devices(candidates: Sequence[_Try]) -> list[list[_Try]]:
@@ -121,7 +139,12 @@ def _best(tries: _Tries, limit: int, gates: Gates, *, is_open: bool) -> Iterator
     """Yield the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
     fastest: dict[frozenset[str], Change] = {}
     ordered = sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options))
-    for candidate, change in ordered[:_MOST_JUDGED] if is_open else ordered:
+    if is_open:  # of each kind the fastest, then the leanest
+        lean = sorted(ordered, key=lambda pair: pair[1].estimate.memory.device_bytes)
+        firsts = [{pair[0].axes: pair for pair in reversed(each)} for each in (ordered, lean)]
+        kinds = dict.fromkeys(pair[0].axes for pair in lean)
+        ordered = [each[axes] for axes in kinds for each in firsts][:_MOST_JUDGED]
+    for candidate, change in ordered:
         if len(fastest) == limit:
             break
         if candidate.axes in fastest:
@@ -153,7 +176,8 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
 
 def _question(scenario: Scenario) -> tuple[object, ...]:
     """Return what a change of a scenario may change."""
-    return (scenario.framework, scenario.model, scenario.lora_rank, scenario.devices, scenario.global_batch_size)
+    batch = scenario.global_batch_size, scenario.seq_length
+    return (scenario.framework, scenario.model, scenario.lora_rank, scenario.devices, *batch)
 
 
 def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
@@ -203,15 +227,28 @@ def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
         yield from _with(start, "allocator", "--option expandable_segments=true", {}, switches=switch)
     yield from _recompute(start)
     yield from _offload(start, marks)
-    size = start.case.layout.micro_batch_size
+    size, question, batch = start.case.layout.micro_batch_size, start.case.question, scenario.global_batch_size
     for smaller in reversed(divisors(size, size - 1)):
-        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
+        option, fields = f"--micro-batch-size {smaller}", {"micro_batch_size": smaller}
+        yield from _with(start, "micro_batch", option, fields)
+        if question.recipe is not None and question.stated("global_batch_size") is None:  # with more accumulation
+            more = f"{option} --global-batch-size {batch}"
+            yield from _with(start, "micro_batch", more, fields, {"global_batch_size": batch})
     yield from _sizes(start)
     yield from _experts(start)
     for stage in (1, 2, 3):
         if stage != start.case.layout.zero_stage:
             yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
     yield from _chunks(start)
+    if absent_sizes(scenario, start.case.question):
+        yield from _methods(start)
+
+
+def _shorter(start: _Try) -> Iterator[_Try]:
+    """Yield parts of a length that nobody said."""
+    if {"seq_length", "lengths"}.isdisjoint(start.case.question.inputs):
+        for shorter in (start.case.scenario.seq_length // part for part in (2, 4, 8)):
+            yield from _with(start, "length", f"--seq-length {shorter}", {}, {"seq_length": shorter})
 
 
 def _with(  # noqa: PLR0913  what an option may change
@@ -308,7 +345,8 @@ def _methods(start: _Try) -> Iterator[_Try]:
             continue
         layout = {} if method.offload is None else {"offload": method.offload}
         adapters = brings | ({} if method.lora_rank is None else {"lora_rank": method.lora_rank})
-        yield from _with(start, method.option, method.option, layout, adapters, switches=method.switches)
+        axes = (method.option, "method" if method.offload is None and "--option" not in method.option else "offload")
+        yield from _with(start, axes, method.option, layout, adapters, switches=method.switches)
 
 
 _SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_parallel", "--pp"))
@@ -318,8 +356,11 @@ def _sizes(start: _Try) -> Iterator[_Try]:
     """Yield other tensor, context and pipeline parallel sizes on the same devices."""
     layout, scenario = start.case.layout, start.case.scenario
     node = min(hardware.devices_per_node for hardware in scenario.kinds_of_device)
+    absent = absent_sizes(scenario, start.case.question)
     for field, option in _SIZES:
         size = getattr(layout, field)
+        if size == 1 and field in absent:
+            continue
         for other in _steps(size, layout.data_parallel * size):
             replica = layout.devices // layout.data_parallel // size * other
             if scenario.devices % replica or (field == "tensor_parallel" and other > node):
@@ -369,6 +410,8 @@ def _experts(start: _Try) -> Iterator[_Try]:
     """Yield larger expert parallel sizes."""
     layout, model = start.case.layout, start.case.scenario.model
     ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
+    if layout.expert_parallel == 1 and "expert_parallel" in absent_sizes(start.case.scenario, start.case.question):
+        return
     for size in divisors(model.num_experts, model.num_experts) if model.is_moe else ():
         if size > layout.expert_parallel and ranks % (size * layout.expert_tensor_parallel) == 0:
             yield from _with(start, "experts", f"--ep {size}", {"expert_parallel": size})
@@ -388,7 +431,8 @@ def _nodes(start: _Try) -> Iterator[_Try]:
     """Yield twice as many devices and more, as more replicas or as a longer pipeline."""
     scenario, layout, question = start.case.scenario, start.case.layout, start.case.question
     per_node = (question.recipe and question.recipe.devices_per_node) or scenario.hardware.devices_per_node
-    counted = question.recipe is None and "devices" in question.inputs
+    absent = absent_sizes(scenario, question)
+    counted = scenario.devices < per_node if question.recipe else "devices" in question.inputs
     present = scenario.devices if counted else max(scenario.devices // per_node, 1)
     for factor in (2, 4, 8, 16):
         unit, size = "devices" if counted else "nodes", present * factor
@@ -396,7 +440,8 @@ def _nodes(start: _Try) -> Iterator[_Try]:
         more, fields = _data_parallel(start, replicas)
         option, inputs = f"--{unit} {size}", {unit: size}
         yield from _with(start, "nodes", f"{option}{more}", fields, inputs)
-        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), option, inputs)
+        if layout.pipeline_parallel > 1 or "pipeline_parallel" not in absent:
+            yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), option, inputs)
 
 
 _WORTH_TELLING = 0.05  # least share of a device's need of a part that is a cause
@@ -459,9 +504,15 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
     if not case.question.layout_is_searched:
         yield from changes_for(case, estimate, frozenset(), gates)
         return
-    question = case.question.without(SEARCH)
-    speed = estimate.throughput.tokens_per_second_per_device
-    for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0)):
+    question, speed = case.question.without(SEARCH), estimate.throughput.tokens_per_second_per_device
+
+    def judged(changed: Estimate) -> Estimate | None:
+        """Return an estimate over whatever is open; None where it does not pass."""
+        asked = changed.question.with_layout(changed.layout).with_switches(changed.options, SEARCH)
+        whole = replace(estimate_of(priceable(case_of(asked))), options=changed.options)
+        return whole if passes(whole, gates) else None
+
+    for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0), judged=judged):
         options = remedy_options(remedy, question, has_experts=case.scenario.model.is_moe)
         ratio = remedy.estimate.throughput.tokens_per_second_per_device / speed
         yield Change(options=options, estimate=remedy.estimate, speed_ratio=ratio, case=case)

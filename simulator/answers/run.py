@@ -110,7 +110,7 @@ def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:
             case "zero_stage":
                 plain = None
             case "expert_tensor_parallel":
-                plain = None if has_experts else 1
+                plain = None if has_experts and layout.tensor_parallel > 1 else 1
             case "recompute_method" | "recompute_layers" if layout.recompute_method == "list":
                 continue
         if value == plain or _BELONGS_TO.get(field.name, layout.recompute) != layout.recompute:
