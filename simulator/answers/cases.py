@@ -326,7 +326,7 @@ def _missing(question: Question, recipe: Recipe, model: ModelSpec | None) -> Ite
             yield _unknown_value(unknown, needing)
     for name, absent, message, fix, known_by in _absences(question, recipe, model):
         if absent and not open_settings & known_by:
-            yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
+            yield Remark(f"unknown-{name}", "error", message, recipe.places.get(name), fix)
     if recipe.maker and "hardware" not in question.inputs:
         specs = [load_hardware(name) for name in recipe.device_choice]
         larger = [spec for spec in specs if spec.devices_per_node >= (recipe.devices_per_node or 1)]
@@ -367,11 +367,13 @@ def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tu
     stated = question.stated("seq_length") or question.stated("lengths")
     length, precision = stated is None, question.stated("precision") is None
     usual = usual_precision(device_kinds(question.value("hardware"))) if precision else ""
+    of_type = (flag for flag in recipe.flags if flag.place == recipe.places.get("precision"))
+    kind = next((f"{flag.spelled} {flag.text[:40]}: is no type that is read" for flag in of_type), "")
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
         ("layout", recipe.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
         ("seq-length", length, f"{reason} how long a sequence is", "--seq-length N or --lengths FILE", _SEQUENCE),
-        ("precision", precision, f"{reason} its precision", f"--precision {usual}", _PRECISION),
+        ("precision", precision, kind or f"{reason} its precision", f"--precision {usual}", _PRECISION),
         ("global-batch-size", batch, f"{reason} how large a step is", "--global-batch-size N", _BATCH),
     )
 
