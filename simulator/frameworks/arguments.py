@@ -378,11 +378,12 @@ class Arguments:
         place = Place(key.file or self.file, max(key.line, 1))
         self.remarks.append(Remark(rule, severity, message, place, bound=bound))
 
-    def note_unset(self, names: Iterable[str]) -> None:
-        """Remark the environment variables that are assumed to be unset."""
-        shown = ", ".join(f"${name}" for name in sorted(names)[:_MOST_SHOWN])
-        if shown:
-            self.remark_line("assumed-unset", "note", f"taken as not set: {shown}", 1, fix="--set NAME=VALUE")
+    def note_unset(self, places: Mapping[str, tuple[str, int]]) -> None:
+        """Remark the environment variables that are assumed to be unset, where the first of them stands."""
+        shown = ", ".join(f"${name}" for name in sorted(places)[:_MOST_SHOWN])
+        for file, line in sorted(places.values())[:1]:
+            message = f"taken as not set: {shown}"
+            self.remark_line("assumed-unset", "note", message, line, file=file, fix="--set NAME=VALUE")
 
     def in_file(self, run: Recipe, dialect: str, **changes: Any) -> Recipe:
         """Return the run of a configuration file, in the file's format, with the machines that it states."""

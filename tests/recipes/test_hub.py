@@ -388,3 +388,22 @@ def test_a_type_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
     file.write_text(TUNE.replace("dtype: bf16", "dtype: half"), encoding="utf-8")
     (checked,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert any("dtype half: is no type that is read" in reason for reason in checked.reasons)
+
+
+def test_a_variable_taken_as_unset_stands_where_it_is_used(tmp_path: Path) -> None:
+    (remark,) = (
+        each
+        for each in read(tmp_path, TUNE.replace("batch_size: 2", "batch_size: ${oc.env:SIZE,2}"), "x.yaml").remarks
+        if each.rule == "assumed-unset"
+    )
+    assert remark.place is not None
+    assert remark.place.line == 1 + TUNE[: TUNE.index("batch_size")].count("\n")
+
+
+@pytest.mark.parametrize(
+    "cycle", ["a: ${b}\nb: ${a}\n", "a: ${a}\n", "a: ${b}${b}\nb: 1${a}\n", "a: ${oc.env:X,${b}}\nb: ${a}\n"]
+)
+def test_references_in_a_circle_are_unknown(cycle: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, TUNE.replace("batch_size: 2", "batch_size: ${a}") + cycle, "x.yaml")
+    assert recipe.layout is None
+    assert any("micro_batch_size" in unknown.affects for unknown in recipe.unknowns)
