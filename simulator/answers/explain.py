@@ -81,7 +81,8 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
 
     def best(stages: Iterable[Iterable[_Try]], limit: int, smaller: Sequence[Change] = ()) -> list[Change]:
         """Return what passes in the first stage where something does, less than what `smaller` ones do."""
-        new = ((x for x in stage if not any({*each.options} < {*x.options} for each in smaller)) for stage in stages)
+        known = [_first_words(each.options) for each in smaller]
+        new = ((x for x in stage if not any(each < _first_words(x.options) for each in known)) for stage in stages)
         fitting = (_fitting(base, marks, gates, _distinct(stage)) for stage in new)
         found = next(filter(None, (list(_best(each, limit, gates, is_open=is_open)) for each in fitting)), [])
         return sorted(found, key=lambda x: x.estimate.memory.device_bytes if tunes else -x.speed_ratio)
@@ -101,6 +102,11 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     # What passes on the fewest devices is told: more are tried where nothing does.
     recomputed_pairs = (_further((x for x in each if "recompute" in x.axes), 3, marks) for each in pairs)
     return (*changes, *best(chain(wider, paired(), recomputed_pairs), MOST_WIDER, changes))
+
+
+def _first_words(options: Iterable[str]) -> set[str]:
+    """Return each change without the options that follow from it."""
+    return {option.split(" --")[0] for option in options}
 
 
 def _stages(start: _Try, singles: list[_Try], marks: frozenset[Mark]) -> Iterator[Iterable[_Try]]:

@@ -159,6 +159,8 @@ class Arguments:
         """Keys of another file, which identifies the program that is started."""
         self.used: set[str] = set()
         """Settings of the user's that were used."""
+        self.defaults: set[str] = set()
+        """Flags that the framework sets by itself."""
         self.bags: set[Cause] = set()
         """Causes of texts that may hold any flag."""
         self.maybe: dict[str, frozenset[Cause]] = {}
@@ -210,6 +212,7 @@ class Arguments:
             name, equals, text = flag.partition("=")
             if not self.has(name) and plain(name) not in left_out:
                 self.add(name, [known_value(text, line)] if equals else [], line)
+                self.defaults.add(plain(name))
 
     def note_bags(self, absent: Mapping[str, bool]) -> None:
         """Record that every flag, and each setting marked absent, depends on texts that may hold any flag."""
