@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -84,24 +84,27 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
         known = [_first_words(each.options) for each in smaller]
         new = ((x for x in stage if not any(each < _first_words(x.options) for each in known)) for stage in stages)
         fitting = (_fitting(base, marks, gates, _distinct(stage)) for stage in new)
-        found = next(filter(None, (list(_best(each, limit, gates, is_open=is_open)) for each in fitting)), [])
+        found = next(filter(None, (_best(each, limit, gates, is_open=is_open) for each in fitting)), [])
         return sorted(found, key=lambda x: x.estimate.memory.device_bytes if tunes else -x.speed_ratio)
 
     singles = list(_single(start, marks))
     alone = best([singles], MOST_SHOWN)
     changes = alone or best(_stages(start, singles, marks), MOST_SHOWN)
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
-    wider = [] if case.question.has_groups or enough else _by_devices(list(_nodes(start)))
-    pairs: list[list[_Try]] = []
+    wider = [] if case.question.has_groups or enough else _wider(start, marks)
+    return (*changes, *best(wider, MOST_WIDER, changes))
 
-    def paired() -> Iterator[list[_Try]]:
-        for each in wider:
-            pairs.append(list(_further(each, 2, marks)))
-            yield pairs[-1]
 
-    # What passes on the fewest devices is told: more are tried where nothing does.
-    recomputed_pairs = (_further((x for x in each if "recompute" in x.axes), 3, marks) for each in pairs)
-    return (*changes, *best(chain(wider, paired(), recomputed_pairs), MOST_WIDER, changes))
+def _wider(start: _Try, marks: frozenset[Mark]) -> Iterator[Iterable[_Try]]:
+    """Yield sets of changes on the fewest devices first: more are tried where nothing passes."""
+    sizes = [list(each) for _, each in groupby(_nodes(start), key=lambda tried: tried.case.scenario.devices)]
+    yield from sizes
+    pairs = []
+    for each in sizes:
+        pairs.append(list(_further(each, 2, marks)))
+        yield pairs[-1]
+    for each in pairs:
+        yield _further((x for x in each if "recompute" in x.axes), 3, marks)
 
 
 def _first_words(options: Iterable[str]) -> set[str]:
@@ -113,10 +116,14 @@ def _stages(start: _Try, singles: list[_Try], marks: frozenset[Mark]) -> Iterato
     """Yield larger sets of changes on the same devices, each kind if nothing of those before passes."""
     pairs = list(_further(singles, 2, marks))
     yield pairs
-    yield _further((x for x in pairs if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"), 3, marks)
+    recomputed = (x for x in pairs if "recompute" in x.axes)
+    yield _further((x for x in recomputed if x.case.layout.recompute_method == "uniform"), 3, marks)
     case = start.case
     if absent_sizes(case.scenario, case.question):
-        yield from _deepening(list(_shorter(start)), 4, marks)
+        parts = (2, 4, 8) if {"seq_length", "lengths"}.isdisjoint(case.question.inputs) else ()
+        lengths = [case.scenario.seq_length // part for part in parts]
+        shorter = (_with(start, "length", f"--seq-length {each}", {}, {"seq_length": each}) for each in lengths)
+        yield from _deepening(list(chain.from_iterable(shorter)), 4, marks)
     elif case.question.recipe is None:
         yield from _deepening(list(_methods(start)), 2, marks)
 
@@ -129,20 +136,14 @@ def _deepening(candidates: list[_Try], most: int, marks: frozenset[Mark]) -> Ite
     yield candidates
 
 
-def _by_devices(candidates: Sequence[_Try]) -> list[list[_Try]]:
-    """Return the candidates by their number of devices, the fewest first."""
-    counts = sorted({candidate.case.scenario.devices for candidate in candidates})
-    return [[each for each in candidates if each.case.scenario.devices == count] for count in counts]
-
-
 def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
     """Yield every candidate with one more change."""
     for first in candidates:
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
-def _best(tries: _Tries, limit: int, gates: Gates, *, is_open: bool) -> Iterator[Change]:
-    """Yield the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
+def _best(tries: _Tries, limit: int, gates: Gates, *, is_open: bool) -> list[Change]:
+    """Return the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
     fastest: dict[frozenset[str], Change] = {}
     ordered = sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options))
     if is_open:  # of each kind the fastest, then the leanest
@@ -155,17 +156,11 @@ def _best(tries: _Tries, limit: int, gates: Gates, *, is_open: bool) -> Iterator
             break
         if candidate.axes in fastest:
             continue
-        judged = estimate_of(change.case) if is_open else change.estimate
+        case = change.case
+        judged = estimate_of(case) if is_open else with_intervals(case.scenario, [change.estimate])[0]
         if not is_open or passes(judged, gates):
             fastest[candidate.axes] = replace(change, estimate=judged)
-    if is_open:
-        yield from fastest.values()
-        return
-    estimates: dict[int, Estimate] = {}
-    for scenario in {change.case.scenario for change in fastest.values()}:
-        same = [change.estimate for change in fastest.values() if change.case.scenario == scenario]
-        estimates |= zip(map(id, same), with_intervals(scenario, same), strict=True)
-    yield from (replace(change, estimate=estimates[id(change.estimate)]) for change in fastest.values())
+    return list(fastest.values())
 
 
 def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
@@ -250,13 +245,6 @@ def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
         yield from _methods(start)
 
 
-def _shorter(start: _Try) -> Iterator[_Try]:
-    """Yield parts of a length that nobody said."""
-    if {"seq_length", "lengths"}.isdisjoint(start.case.question.inputs):
-        for shorter in (start.case.scenario.seq_length // part for part in (2, 4, 8)):
-            yield from _with(start, "length", f"--seq-length {shorter}", {}, {"seq_length": shorter})
-
-
 def _with(  # noqa: PLR0913  what an option may change
     start: _Try,
     axis: str | tuple[str, ...],
@@ -267,8 +255,8 @@ def _with(  # noqa: PLR0913  what an option may change
     switches: Mapping[str, str] | None = None,
 ) -> Iterator[_Try]:
     """Yield the candidate with one more option, unless that kind of change was made or cannot be priced."""
-    axes = {axis} if isinstance(axis, str) else set(axis)
-    if axes & start.axes:
+    axes, lacks = {axis} if isinstance(axis, str) else set(axis), absent_sizes(start.case.scenario, start.case.question)
+    if axes & start.axes or any(name in lacks and getattr(start.case.layout, name) == 1 for name in layout):
         return
     change = Question(
         inputs={name: Input(value, OPTION) for name, value in (inputs or {}).items()},
@@ -362,12 +350,10 @@ def _sizes(start: _Try) -> Iterator[_Try]:
     """Yield other tensor, context and pipeline parallel sizes on the same devices."""
     layout, scenario = start.case.layout, start.case.scenario
     node = min(hardware.devices_per_node for hardware in scenario.kinds_of_device)
-    absent = absent_sizes(scenario, start.case.question)
     for field, option in _SIZES:
         size = getattr(layout, field)
-        if size == 1 and field in absent:
-            continue
-        for other in _steps(size, layout.data_parallel * size):
+        above = (size * 2**n for n in range(1, _LARGEST_STEP) if 2**n <= layout.data_parallel)
+        for other in (*above, *divisors(size, size - 1)):
             replica = layout.devices // layout.data_parallel // size * other
             if scenario.devices % replica or (field == "tensor_parallel" and other > node):
                 continue
@@ -406,18 +392,10 @@ def _pipelines(
         yield from _with(start, (*axes, "chunks"), f"{option} --vpp 1", fields | {"virtual_stages": 1}, inputs)
 
 
-def _steps(size: int, limit: int) -> list[int]:
-    """Return a few doublings of a size up to a limit, and its divisors."""
-    above = [size * 2**n for n in range(1, _LARGEST_STEP) if size * 2**n <= limit]
-    return [*above, *divisors(size, size - 1)]
-
-
 def _experts(start: _Try) -> Iterator[_Try]:
     """Yield larger expert parallel sizes."""
     layout, model = start.case.layout, start.case.scenario.model
     ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
-    if layout.expert_parallel == 1 and "expert_parallel" in absent_sizes(start.case.scenario, start.case.question):
-        return
     for size in divisors(model.num_experts, model.num_experts) if model.is_moe else ():
         if size > layout.expert_parallel and ranks % (size * layout.expert_tensor_parallel) == 0:
             yield from _with(start, "experts", f"--ep {size}", {"expert_parallel": size})
@@ -437,7 +415,6 @@ def _nodes(start: _Try) -> Iterator[_Try]:
     """Yield twice as many devices and more, as more replicas or as a longer pipeline."""
     scenario, layout, question = start.case.scenario, start.case.layout, start.case.question
     per_node = (question.recipe and question.recipe.devices_per_node) or scenario.hardware.devices_per_node
-    absent = absent_sizes(scenario, question)
     counted = scenario.devices < per_node if question.recipe else "devices" in question.inputs
     present = scenario.devices if counted else max(scenario.devices // per_node, 1)
     for factor in (2, 4, 8, 16):
@@ -446,8 +423,7 @@ def _nodes(start: _Try) -> Iterator[_Try]:
         more, fields = _data_parallel(start, replicas)
         option, inputs = f"--{unit} {size}", {unit: size}
         yield from _with(start, "nodes", f"{option}{more}", fields, inputs)
-        if layout.pipeline_parallel > 1 or "pipeline_parallel" not in absent:
-            yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), option, inputs)
+        yield from _pipelines(start, layout.pipeline_parallel * factor, max(replicas // factor, 1), option, inputs)
 
 
 _WORTH_TELLING = 0.05  # least share of a device's need of a part that is a cause

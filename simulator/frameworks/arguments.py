@@ -214,13 +214,6 @@ class Arguments:
                 self.add(name, [known_value(text, line)] if equals else [], line)
                 self.defaults.add(plain(name))
 
-    def note_bags(self, absent: Mapping[str, bool]) -> None:
-        """Record that every flag, and each setting marked absent, depends on texts that may hold any flag."""
-        if not self.bags:
-            return
-        self.need(self.bags, ANY_FLAG, *(name for name, missing in absent.items() if missing))
-        self.remarks = [remark for remark in self.remarks if remark.place and remark.rule not in _BY_ABSENCE]
-
     # Reading.
 
     def entry(self, *names: str) -> Argument | None:
@@ -410,7 +403,8 @@ class Arguments:
             flag = self.table.get(name)
             if len(entries) < 2 or (flag is not None and flag.kind == "list" and flag.effect != "no_effect"):
                 continue
-            shown = ", then ".join(_shown(entry) for entry in entries)
+            texts = ((f"'{entry.text[:40]}'" if entry.values else "bare", entry.place.line) for entry in entries)
+            shown = ", then ".join(f"{text} on line {line}" for text, line in texts)
             if entries[-1].place.file != entries[-2].place.file:
                 message = f"{entries[-1].spelled} replaces what {entries[-2].place.file} gives: {shown}"
                 self.remarks.append(Remark("override", "note", message, entries[-1].place))
@@ -442,11 +436,6 @@ class Arguments:
         self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place, bound=bound))
 
 
-def _shown(entry: Argument) -> str:
-    value = f"'{entry.text[:40]}'" if entry.values else "bare"
-    return f"{value} on line {entry.place.line}"
-
-
 def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | None:
     """Return the 16-bit type that two switches choose; None, with a remark unless unknown, where they choose none."""
     if bf16 and fp16:
@@ -472,7 +461,9 @@ def finished(arguments: Arguments, recipe: Recipe) -> Recipe:
             arguments.note(entry.causes)
     shaped = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
     absent = {"model": not shaped, "seq_length": recipe.seq_length is None, "precision": not recipe.precision}
-    arguments.note_bags(absent)
+    if arguments.bags:  # every flag, and each absent setting, depends on texts that may hold any flag
+        arguments.need(arguments.bags, ANY_FLAG, *(name for name, missing in absent.items() if missing))
+        arguments.remarks = [each for each in arguments.remarks if each.place and each.rule not in _BY_ABSENCE]
     layout = None if arguments.incomplete & _LAYOUT_OPTIONS else recipe.layout
     if layout and arguments.devices and arguments.devices % layout.replica == 0:
         layout = dataclasses.replace(layout, data_parallel=arguments.devices // layout.replica)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -241,9 +242,7 @@ _FREE = "free choice of"
 _MOST_PAIRS = 5
 
 
-def _fastest(
-    changes: Iterable[tuple[str, Query]], judged: Callable[[Estimate], Estimate | None]
-) -> Iterator[Remedy]:
+def _fastest(changes: Iterable[tuple[str, Query]], judged: Callable[[Estimate], Estimate | None]) -> Iterator[Remedy]:
     for change, changed in changes:
         small = replace(changed.space, micro_batch_size=changed.space.micro_batch_size or (1,))
         for tried in (changed, replace(changed, space=small)):
@@ -287,8 +286,10 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
         yield f"--hardware {other}", replace(query, scenario=with_memory(query.scenario, other), question=named)
     if query.scenario.groups:
         return
-    if (shorter := _shorter(query)) is not None:
-        yield f"--seq-length {shorter.scenario.seq_length}", shorter
+    if {"seq_length", "lengths"}.isdisjoint(query.question.inputs):  # the longest part that fits
+        parts = (_with(query, seq_length=query.scenario.seq_length // part) for part in (2, 4, 8))
+        for shorter in islice(filter(fits_somewhere, parts), 1):
+            yield f"--seq-length {shorter.scenario.seq_length}", shorter
     if not lawful:
         yield from _lawful_sizes(query)
     elif (larger := _on_more_devices(query)) is not None:
@@ -305,14 +306,6 @@ def with_memory(scenario: Scenario, cluster: str) -> Scenario:
     ]
     groups = tuple(map(lambda group, kind: replace(group, hardware=kind), scenario.groups, kinds))
     return replace(scenario, hardware=kinds[0], groups=groups)
-
-
-def _shorter(query: Query) -> Query | None:
-    """Return the question with the longest part of a length that nobody said; None where it was, or nothing fits."""
-    if not {"seq_length", "lengths"}.isdisjoint(query.question.inputs):
-        return None
-    shorter = (_with(query, seq_length=query.scenario.seq_length // part) for part in (2, 4, 8))
-    return next(filter(fits_somewhere, shorter), None)
 
 
 def _with(query: Query, **inputs: Any) -> Query:
@@ -379,9 +372,7 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
     is_said |= question.recipe is not None
     if is_torch and is_said and not tunes:
         return
-    decided = {*question.options, *(decided_by(profile.stack) or ())}
-    if tunes and not (profile.cross_entropy_chunk_tokens or profile.loss_chunks or _CHUNKS in decided):
-        yield MethodChange(f"--option {_CHUNKS}=2048", switches={_CHUNKS: "2048"})
+    yield from _of_tuner(scenario, question) if tunes else ()
     # Where a framework has no offload of the whole state, both words mean the same.
     kinds: tuple[Offload, ...] = ("optimizer", "optimizer_tensorwise")
     named = OFFLOAD_STACK if is_torch and not is_said else None
@@ -393,8 +384,6 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
     full = scenario.lora_rank is None
     if full and offered and profile.optimizer == "adamw" and "optimizer" not in question.options:
         yield MethodChange("--optimizer adamw_8bit", switches={"optimizer": "adamw_8bit"})
-    if tunes and not full and not profile.quantised_base and "quantised_base" not in question.options:
-        yield MethodChange("--method qlora", switches={"quantised_base": "true"})
     if not full or scenario.model.hidden_size < _RANK:
         return
     if profile.name != METHOD_FRAMEWORK:
@@ -407,6 +396,15 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
     rank, brings = usual_rank(METHOD_FRAMEWORK, other or profile.stack), "" if other is None else f"--stack {other} "
     yield MethodChange(f"{brings}--method lora", lora_rank=rank, stack=other)
     yield MethodChange(f"{brings}--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, stack=other)
+
+
+def _of_tuner(scenario: Scenario, question: Question) -> Iterator[MethodChange]:
+    profile = scenario.framework
+    decided = {*question.options, *(decided_by(profile.stack) or ())}
+    if not (profile.cross_entropy_chunk_tokens or profile.loss_chunks or _CHUNKS in decided):
+        yield MethodChange(f"--option {_CHUNKS}=2048", switches={_CHUNKS: "2048"})
+    if scenario.lora_rank is not None and not profile.quantised_base and "quantised_base" not in question.options:
+        yield MethodChange("--method qlora", switches={"quantised_base": "true"})
 
 
 def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -> Query:

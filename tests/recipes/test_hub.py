@@ -206,7 +206,9 @@ def test_an_engine_that_accelerates_file_names_is_deepspeed_for_every_reader(
 ) -> None:
     (tmp_path / "acc.yaml").write_text(engine, encoding="utf-8")
     flags = TRL.replace(": ", " ").replace("\n", " --").strip(" -")
-    words = f"--model Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --max_length 2048 {flags[flags.index('--bf16') :]}"
+    words = (
+        f"--model Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --max_length 2048 {flags[flags.index('--bf16') :]}"
+    )
     launches = ("trl.yaml", TRL), ("swift.sh", f"accelerate launch --config_file acc.yaml swift/cli/sft.py {words}\n")
     for name, text in (*launches, ("run.sh", f"accelerate launch --config_file acc.yaml sft.py --{flags}\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -373,7 +375,7 @@ def test_a_file_of_open_instruct_is_started_as_its_launchers_do(tmp_path: Path) 
 
 @pytest.mark.parametrize("stage", ["9", "-1", "two"])
 def test_a_stage_out_of_range_is_named_with_its_line(stage: str, tmp_path: Path) -> None:
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {\n"stage": "%s"}}\n' % stage, encoding="utf-8")
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{\n"stage": "{stage}"}}}}\n', encoding="utf-8")
     (tmp_path / "acc.yaml").write_text(ENGINE.replace("stage: 3", f"stage: {stage}"), encoding="utf-8")
     flags = TRL.replace(": ", " ").replace("\n", " --").strip(" -")
     launch = f"accelerate launch --config_file acc.yaml sft.py --{flags}\n"
