@@ -25,7 +25,7 @@ from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.scenario.layout import default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import to_gib
-from simulator.records import Record, replace
+from simulator.records import NamedTuple, Record, replace
 from simulator.search.alternatives import absent_sizes, methods, remedies
 from simulator.search.build import estimate_layout, fitting_estimates, with_intervals
 from simulator.search.space import divisors
@@ -48,6 +48,8 @@ class Change(Record, kw_only=True):
     """Tokens per second and device, relative to the unchanged recipe as if it fit."""
     case: Case
     """The changed recipe as a question."""
+    axes: frozenset[str] = frozenset()
+    """Kinds of the changes."""
     patch: str = ""
     """Unified diff that makes the changes; empty unless requested and possible."""
 
@@ -57,15 +59,12 @@ class Change(Record, kw_only=True):
         return " ".join(self.options)
 
 
-class _Try(Record):
+class _Try(NamedTuple):
     """A candidate: the added options, and the recipe's question with them."""
 
     options: tuple[str, ...]
     case: Case
     axes: frozenset[str]
-
-
-_Tries = list[tuple[_Try, Change]]
 
 
 def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
@@ -142,24 +141,22 @@ def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
-def _best(tries: _Tries, limit: int, gates: Gates, *, is_open: bool) -> list[Change]:
+def _best(changes: Iterable[Change], limit: int, gates: Gates, *, is_open: bool) -> list[Change]:
     """Return the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
     fastest: dict[frozenset[str], Change] = {}
-    ordered = sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options))
+    ordered = sorted(changes, key=lambda change: (-change.speed_ratio, change.options))
     if is_open:  # of each kind the fastest, then the leanest
-        lean = sorted(ordered, key=lambda pair: pair[1].estimate.memory.device_bytes)
-        firsts = [{pair[0].axes: pair for pair in reversed(each)} for each in (ordered, lean)]
-        kinds = dict.fromkeys(pair[0].axes for pair in lean)
-        ordered = [each[axes] for axes in kinds for each in firsts][:_MOST_JUDGED]
-    for candidate, change in ordered:
+        lean = sorted(ordered, key=lambda change: change.estimate.memory.device_bytes)
+        firsts = [{change.axes: change for change in reversed(each)} for each in (ordered, lean)]
+        ordered = [each[axes] for axes in dict.fromkeys(x.axes for x in lean) for each in firsts][:_MOST_JUDGED]
+    for change in ordered:
         if len(fastest) == limit:
             break
-        if candidate.axes in fastest:
-            continue
-        case = change.case
-        judged = estimate_of(case) if is_open else with_intervals(case.scenario, [change.estimate])[0]
-        if not is_open or passes(judged, gates):
-            fastest[candidate.axes] = replace(change, estimate=judged)
+        if change.axes not in fastest:
+            scenario = change.case.scenario
+            judged = estimate_of(change.case) if is_open else with_intervals(scenario, [change.estimate])[0]
+            if not is_open or passes(judged, gates):
+                fastest[change.axes] = replace(change, estimate=judged)
     return list(fastest.values())
 
 
@@ -181,21 +178,16 @@ def _question(scenario: Scenario) -> tuple[object, ...]:
     return (scenario.framework, scenario.model, scenario.lora_rank, scenario.devices, *batch)
 
 
-def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
-    tries: _Tries = []
+def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> Iterator[Change]:
     reference = base.throughput.tokens_per_second_per_device
-    for candidate, bare in _within_memory(candidates):
-        case = candidate.case
+    for (options, case, axes), bare in _within_memory(candidates):
         if not bare.memory.fits or findings(case.launch(marks), ()):
             continue
         # Intervals are costly: without this gate only shown changes get them.
         estimate = bare if gates.min_fit_probability is None else with_intervals(case.scenario, [bare])[0]
-        if gates.broken(estimate):
-            continue
-        ratio = estimate.throughput.tokens_per_second_per_device / reference
-        change = Change(options=candidate.options, estimate=estimate, speed_ratio=ratio, case=case)
-        tries.append((candidate, change))
-    return tries
+        if not gates.broken(estimate):
+            ratio = estimate.throughput.tokens_per_second_per_device / reference
+            yield Change(options=options, estimate=estimate, speed_ratio=ratio, case=case, axes=axes)
 
 
 def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]]:
