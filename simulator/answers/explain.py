@@ -83,8 +83,8 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
         known = [_first_words(each.options) for each in smaller]
         new = ((x for x in stage if not any(each < _first_words(x.options) for each in known)) for stage in stages)
         fitting = (_fitting(base, marks, gates, _distinct(stage)) for stage in new)
-        found = next(filter(None, (_best(each, limit, gates, is_open=is_open) for each in fitting)), [])
-        return sorted(found, key=lambda x: x.estimate.memory.device_bytes if tunes else -x.speed_ratio)
+        passing = next(filter(None, (_best(each, limit, gates, is_open=is_open) for each in fitting)), [])
+        return sorted(passing, key=lambda x: x.estimate.memory.device_bytes if tunes else -x.speed_ratio)
 
     singles = list(_single(start, marks))
     alone = best([singles], MOST_SHOWN)
@@ -482,9 +482,9 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
 
     def judged(changed: Estimate) -> Estimate | None:
         """Return an estimate over whatever is open; None where it does not pass."""
-        asked = changed.question.with_layout(changed.layout).with_switches(changed.options, SEARCH)
-        whole = replace(estimate_of(priceable(case_of(asked))), options=changed.options)
-        return whole if passes(whole, gates) else None
+        whole = changed.question.with_layout(changed.layout).with_switches(changed.options, SEARCH)
+        result = replace(estimate_of(priceable(case_of(whole))), options=changed.options)
+        return result if passes(result, gates) else None
 
     for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0), judged=judged):
         options = remedy_options(remedy, question, has_experts=case.scenario.model.is_moe)
