@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from operator import attrgetter
 from typing import Final
 
 from simulator.answers.models import ContradictionError, model_of, needs_vocabulary, recipe_model
@@ -12,7 +13,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, RECOMPUTES, decided_by, framework, usual_profile
-from simulator.question.origin import Remark, Severity, Unknown, option_for
+from simulator.question.origin import Remark, Severity, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
@@ -85,8 +86,11 @@ def case_of(question: Question, like: Case | None = None) -> Case | Blocked:
     """
     if question.recipe is not None:
         return _recipe_case(question, question.recipe, like)
-    scenario = like.scenario if like is not None and _same_scenario(question, like.question) else scenario_of(question)
-    words = _words(question)
+    of_scenario, groups = attrgetter("inputs", "model_fields", "switches"), (question.layout, question.inputs)
+    same = like is not None and of_scenario(question) == of_scenario(like.question)
+    scenario = like.scenario if like is not None and same else scenario_of(question)
+    kinds = {stated.origin.kind for group in groups for stated in group.values()}  # who said it names it in errors
+    words = NAMES if "argument" in kinds else OPTIONS if kinds & {"option", "environment", "settings"} else KEYS
     stated = question.layout_values
     if not any(name.startswith("recompute") for name in stated):
         stated = {**RECOMPUTES.get(scenario.framework.stack, {}), **stated}
@@ -118,10 +122,6 @@ def scenario_of_run(case: Case) -> Scenario:
     if not scenario.framework.stack_assumed:
         return scenario
     return replace(scenario, framework=framework(scenario.framework.name, case.question.options))
-
-
-def _same_scenario(first: Question, second: Question) -> bool:
-    return (first.inputs, first.model_fields, first.switches) == (second.inputs, second.model_fields, second.switches)
 
 
 def priceable(case: Case | Blocked) -> Case:
@@ -236,12 +236,6 @@ def question_model(question: Question) -> ModelSpec:
     return changed
 
 
-def _words(question: Question) -> Wording:
-    """Return the names of a question's settings in errors, by who said it."""
-    kinds = {stated.origin.kind for group in (question.layout, question.inputs) for stated in group.values()}
-    return NAMES if "argument" in kinds else OPTIONS if kinds & {"option", "environment", "settings"} else KEYS
-
-
 def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case | Blocked:
     """Return the case of a recipe: a launch with the framework's own defaults."""
     if like is None:
@@ -323,10 +317,13 @@ def _missing(question: Question, recipe: Recipe, model: ModelSpec | None) -> Ite
         needing = [name for name in unknown.affects if not _settled(question, recipe, name)]
         if needing:
             open_settings |= set(needing)
-            yield _unknown_value(unknown, needing)
+            name = f"${unknown.name}" if unknown.name.isdigit() or unknown.name in ("@", "*") else unknown.name
+            names = ", ".join(setting.replace("_", " ") for setting in needing)
+            message = f"{name} is not known before the launch; it decides {names}"
+            yield Remark("unknown-value", "error", message, unknown.place, option_for(unknown.name))
     for name, absent, message, fix, known_by in _absences(question, recipe, model):
         if absent and not open_settings & known_by:
-            yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
+            yield Remark(f"unknown-{name}", "error", message, recipe.places.get(name), fix)
     if recipe.maker and "hardware" not in question.inputs:
         specs = [load_hardware(name) for name in recipe.device_choice]
         larger = [spec for spec in specs if spec.devices_per_node >= (recipe.devices_per_node or 1)]
@@ -346,13 +343,6 @@ def _other_devices(recipe: Recipe, spec: HardwareSpec) -> Iterator[Remark]:
         yield Remark("other-devices", severity, message, recipe.places.get("hardware"))
 
 
-def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
-    name = f"${unknown.name}" if unknown.name.isdigit() or unknown.name in ("@", "*") else unknown.name
-    names = ", ".join(setting.replace("_", " ") for setting in needing)
-    message = f"{name} is not known before the launch; it decides {names}"
-    return Remark("unknown-value", "error", message, unknown.place, option_for(unknown.name))
-
-
 _Absence = tuple[str, bool, str, str, frozenset[str]]
 
 
@@ -367,11 +357,13 @@ def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tu
     stated = question.stated("seq_length") or question.stated("lengths")
     length, precision = stated is None, question.stated("precision") is None
     usual = usual_precision(device_kinds(question.value("hardware"))) if precision else ""
+    of_type = (flag for flag in recipe.flags if flag.place == recipe.places.get("precision"))
+    kind = next((f"{flag.spelled} {flag.text[:40]}: is no type that is read" for flag in of_type), "")
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
         ("layout", recipe.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
         ("seq-length", length, f"{reason} how long a sequence is", "--seq-length N or --lengths FILE", _SEQUENCE),
-        ("precision", precision, f"{reason} its precision", f"--precision {usual}", _PRECISION),
+        ("precision", precision, kind or f"{reason} its precision", f"--precision {usual}", _PRECISION),
         ("global-batch-size", batch, f"{reason} how large a step is", "--global-batch-size N", _BATCH),
     )
 
@@ -449,9 +441,10 @@ _MOST_ASSUMED = 1024  # most nodes that are assumed where none are stated
 
 
 def _resized(question: Question, recipe: Recipe, like: Case) -> Cluster:
-    """Return the machines of a case with the present number of nodes."""
-    scenario, nodes = like.scenario, question.stated("nodes")
-    devices = scenario.devices
+    """Return the machines of a case with the present number of nodes or devices."""
+    scenario, nodes, devices = like.scenario, question.stated("nodes"), question.stated("devices")
+    if devices is None or devices == like.question.stated("devices"):
+        devices = scenario.devices
     if nodes is not None and nodes != like.question.stated("nodes"):
         devices = nodes * (recipe.devices_per_node or scenario.hardware.devices_per_node)
     return Cluster(

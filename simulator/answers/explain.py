@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
 
-from simulator.answers.cases import Case, case_of
+from simulator.answers.cases import Case, case_of, priceable
 from simulator.answers.gates import CheckOutcome, Gates
 from simulator.answers.lengths import largest
 from simulator.answers.memories import hardware_meant
@@ -25,8 +25,8 @@ from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.scenario.layout import default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import to_gib
-from simulator.records import Record, replace
-from simulator.search.alternatives import methods, remedies
+from simulator.records import NamedTuple, Record, replace
+from simulator.search.alternatives import absent_sizes, methods, remedies
 from simulator.search.build import estimate_layout, fitting_estimates, with_intervals
 from simulator.search.space import divisors
 from simulator.tabular import Tabular
@@ -48,6 +48,8 @@ class Change(Record, kw_only=True):
     """Tokens per second and device, relative to the unchanged recipe as if it fit."""
     case: Case
     """The changed recipe as a question."""
+    axes: frozenset[str] = frozenset()
+    """Kinds of the changes."""
     patch: str = ""
     """Unified diff that makes the changes; empty unless requested and possible."""
 
@@ -57,7 +59,7 @@ class Change(Record, kw_only=True):
         return " ".join(self.options)
 
 
-class _Try(Record):
+class _Try(NamedTuple):
     """A candidate: the added options, and the recipe's question with them."""
 
     options: tuple[str, ...]
@@ -65,50 +67,72 @@ class _Try(Record):
     axes: frozenset[str]
 
 
-_Tries = list[tuple[_Try, Change]]
-
-
 def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
     """Return the smallest sets of changes with which the recipe passes: on the same devices, then on more.
 
-    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them; without a
-    recipe, methods that need less (`search.alternatives.methods`) follow. Of each kind the fastest. More devices are
-    not tried where a single change suffices and memory is not what fails.
+    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them; then shorter
+    sequences of a tuner; without a recipe, methods that need less (`search.alternatives.methods`) follow. Of each kind
+    the fastest, in their order; a tuner's by what they save. More devices are not tried where a single change suffices
+    and memory is not what fails.
     """
-    start = _Try((), case, frozenset())
+    start, is_open = _Try((), case, frozenset()), base.open is not None or len(hardware_meant(case.question)) > 1
+    tunes = bool(absent_sizes(case.scenario, case.question))
 
-    def fitting(candidates: Iterable[_Try]) -> _Tries:
-        return _fitting(base, marks, gates, _distinct(candidates))
+    def best(stages: Iterable[Iterable[_Try]], limit: int, smaller: Sequence[Change] = ()) -> list[Change]:
+        """Return what passes in the first stage where something does, less than what `smaller` ones do."""
+        known = [_first_words(each.options) for each in smaller]
+        new = ((x for x in stage if not any(each < _first_words(x.options) for each in known)) for stage in stages)
+        fitting = (_fitting(base, marks, gates, _distinct(stage)) for stage in new)
+        passing = next(filter(None, (_best(each, limit, gates, is_open=is_open) for each in fitting)), [])
+        return sorted(passing, key=lambda x: x.estimate.memory.device_bytes if tunes else -x.speed_ratio)
 
     singles = list(_single(start, marks))
-    alone = fitting(singles)
-    changes = alone or fitting(_further(singles, 2, marks))
-    if not changes:
-        recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
-        changes = fitting(_further(_further(recomputed, 2, marks), 3, marks))
-    if not changes and case.question.recipe is None:
-        other = list(_methods(start))
-        changes = fitting(other) or fitting(_further(other, 2, marks))
+    alone = best([singles], MOST_SHOWN)
+    changes = alone or best(_stages(start, singles, marks), MOST_SHOWN)
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
-    wider = [] if case.question.has_groups or enough else list(_nodes(start))
-    pairs: list[list[_Try]] = []
-
-    def paired() -> Iterator[list[_Try]]:
-        for each in _by_devices(wider):
-            pairs.append(list(_further(each, 2, marks)))
-            yield pairs[-1]
-
-    # What passes on the fewest devices is told: more are tried where nothing does.
-    recomputed_pairs = (_further((x for x in each if "recompute" in x.axes), 3, marks) for each in pairs)
-    smallest = next(filter(None, map(fitting, chain(_by_devices(wider), paired(), recomputed_pairs))), [])
-    is_open = base.open is not None or len(hardware_meant(case.question)) > 1
-    return (*_best(changes, MOST_SHOWN, gates, is_open=is_open), *_best(smallest, MOST_WIDER, gates, is_open=is_open))
+    wider = [] if case.question.has_groups or enough else _wider(start, marks)
+    return (*changes, *best(wider, MOST_WIDER, changes))
 
 
-def _by_devices(candidates: Sequence[_Try]) -> list[list[_Try]]:
-    """Return the candidates by their number of devices, the fewest first."""
-    counts = sorted({candidate.case.scenario.devices for candidate in candidates})
-    return [[each for each in candidates if each.case.scenario.devices == count] for count in counts]
+def _wider(start: _Try, marks: frozenset[Mark]) -> Iterator[Iterable[_Try]]:
+    """Yield sets of changes on the fewest devices first: more are tried where nothing passes."""
+    sizes = [list(each) for _, each in groupby(_nodes(start), key=lambda tried: tried.case.scenario.devices)]
+    yield from sizes
+    pairs = []
+    for each in sizes:
+        pairs.append(list(_further(each, 2, marks)))
+        yield pairs[-1]
+    for each in pairs:
+        yield _further((x for x in each if "recompute" in x.axes), 3, marks)
+
+
+def _first_words(options: Iterable[str]) -> set[str]:
+    """Return each change without the options that follow from it."""
+    return {option.split(" --")[0] for option in options}
+
+
+def _stages(start: _Try, singles: list[_Try], marks: frozenset[Mark]) -> Iterator[Iterable[_Try]]:
+    """Yield larger sets of changes on the same devices, each kind if nothing of those before passes."""
+    pairs = list(_further(singles, 2, marks))
+    yield pairs
+    recomputed = (x for x in pairs if "recompute" in x.axes)
+    yield _further((x for x in recomputed if x.case.layout.recompute_method == "uniform"), 3, marks)
+    case = start.case
+    if absent_sizes(case.scenario, case.question):
+        parts = (2, 4, 8) if {"seq_length", "lengths"}.isdisjoint(case.question.inputs) else ()
+        lengths = [case.scenario.seq_length // part for part in parts]
+        shorter = (_with(start, "length", f"--seq-length {each}", {}, {"seq_length": each}) for each in lengths)
+        yield from _deepening(list(chain.from_iterable(shorter)), 4, marks)
+    elif case.question.recipe is None:
+        yield from _deepening(list(_methods(start)), 2, marks)
+
+
+def _deepening(candidates: list[_Try], most: int, marks: frozenset[Mark]) -> Iterator[list[_Try]]:
+    """Yield the candidates, then those with one more change each, up to `most` changes."""
+    for changes in range(2, most + 1):
+        yield candidates
+        candidates = _distinct(_further(candidates, changes, marks))
+    yield candidates
 
 
 def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
@@ -117,26 +141,23 @@ def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
-def _best(tries: _Tries, limit: int, gates: Gates, *, is_open: bool) -> Iterator[Change]:
-    """Yield the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
+def _best(changes: Iterable[Change], limit: int, gates: Gates, *, is_open: bool) -> list[Change]:
+    """Return the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
     fastest: dict[frozenset[str], Change] = {}
-    ordered = sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options))
-    for candidate, change in ordered[:_MOST_JUDGED] if is_open else ordered:
+    ordered = sorted(changes, key=lambda change: (-change.speed_ratio, change.options))
+    if is_open:  # of each kind the fastest, then the leanest
+        lean = sorted(ordered, key=lambda change: change.estimate.memory.device_bytes)
+        firsts = [{change.axes: change for change in reversed(each)} for each in (ordered, lean)]
+        ordered = [each[axes] for axes in dict.fromkeys(x.axes for x in lean) for each in firsts][:_MOST_JUDGED]
+    for change in ordered:
         if len(fastest) == limit:
             break
-        if candidate.axes in fastest:
-            continue
-        judged = estimate_of(change.case) if is_open else change.estimate
-        if not is_open or passes(judged, gates):
-            fastest[candidate.axes] = replace(change, estimate=judged)
-    if is_open:
-        yield from fastest.values()
-        return
-    estimates: dict[int, Estimate] = {}
-    for scenario in {change.case.scenario for change in fastest.values()}:
-        same = [change.estimate for change in fastest.values() if change.case.scenario == scenario]
-        estimates |= zip(map(id, same), with_intervals(scenario, same), strict=True)
-    yield from (replace(change, estimate=estimates[id(change.estimate)]) for change in fastest.values())
+        if change.axes not in fastest:
+            scenario = change.case.scenario
+            judged = estimate_of(change.case) if is_open else with_intervals(scenario, [change.estimate])[0]
+            if not is_open or passes(judged, gates):
+                fastest[change.axes] = replace(change, estimate=judged)
+    return list(fastest.values())
 
 
 def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
@@ -153,24 +174,20 @@ def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
 
 def _question(scenario: Scenario) -> tuple[object, ...]:
     """Return what a change of a scenario may change."""
-    return (scenario.framework, scenario.model, scenario.lora_rank, scenario.devices, scenario.global_batch_size)
+    batch = scenario.global_batch_size, scenario.seq_length
+    return (scenario.framework, scenario.model, scenario.lora_rank, scenario.devices, *batch)
 
 
-def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
-    tries: _Tries = []
+def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> Iterator[Change]:
     reference = base.throughput.tokens_per_second_per_device
-    for candidate, bare in _within_memory(candidates):
-        case = candidate.case
+    for (options, case, axes), bare in _within_memory(candidates):
         if not bare.memory.fits or findings(case.launch(marks), ()):
             continue
         # Intervals are costly: without this gate only shown changes get them.
         estimate = bare if gates.min_fit_probability is None else with_intervals(case.scenario, [bare])[0]
-        if gates.broken(estimate):
-            continue
-        ratio = estimate.throughput.tokens_per_second_per_device / reference
-        change = Change(options=candidate.options, estimate=estimate, speed_ratio=ratio, case=case)
-        tries.append((candidate, change))
-    return tries
+        if not gates.broken(estimate):
+            ratio = estimate.throughput.tokens_per_second_per_device / reference
+            yield Change(options=options, estimate=estimate, speed_ratio=ratio, case=case, axes=axes)
 
 
 def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]]:
@@ -203,15 +220,21 @@ def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
         yield from _with(start, "allocator", "--option expandable_segments=true", {}, switches=switch)
     yield from _recompute(start)
     yield from _offload(start, marks)
-    size = start.case.layout.micro_batch_size
+    size, question, batch = start.case.layout.micro_batch_size, start.case.question, scenario.global_batch_size
     for smaller in reversed(divisors(size, size - 1)):
-        yield from _with(start, "micro_batch", f"--micro-batch-size {smaller}", {"micro_batch_size": smaller})
+        option, fields = f"--micro-batch-size {smaller}", {"micro_batch_size": smaller}
+        yield from _with(start, "micro_batch", option, fields)
+        if question.recipe is not None and question.stated("global_batch_size") is None:  # with more accumulation
+            more = f"{option} --global-batch-size {batch}"
+            yield from _with(start, "micro_batch", more, fields, {"global_batch_size": batch})
     yield from _sizes(start)
     yield from _experts(start)
     for stage in (1, 2, 3):
         if stage != start.case.layout.zero_stage:
             yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
     yield from _chunks(start)
+    if absent_sizes(scenario, start.case.question):
+        yield from _methods(start)
 
 
 def _with(  # noqa: PLR0913  what an option may change
@@ -224,8 +247,8 @@ def _with(  # noqa: PLR0913  what an option may change
     switches: Mapping[str, str] | None = None,
 ) -> Iterator[_Try]:
     """Yield the candidate with one more option, unless that kind of change was made or cannot be priced."""
-    axes = {axis} if isinstance(axis, str) else set(axis)
-    if axes & start.axes:
+    axes, lacks = {axis} if isinstance(axis, str) else set(axis), absent_sizes(start.case.scenario, start.case.question)
+    if axes & start.axes or any(name in lacks and getattr(start.case.layout, name) == 1 for name in layout):
         return
     change = Question(
         inputs={name: Input(value, OPTION) for name, value in (inputs or {}).items()},
@@ -308,7 +331,8 @@ def _methods(start: _Try) -> Iterator[_Try]:
             continue
         layout = {} if method.offload is None else {"offload": method.offload}
         adapters = brings | ({} if method.lora_rank is None else {"lora_rank": method.lora_rank})
-        yield from _with(start, method.option, method.option, layout, adapters, switches=method.switches)
+        axes = (method.option, "method" if method.offload is None and "--option" not in method.option else "offload")
+        yield from _with(start, axes, method.option, layout, adapters, switches=method.switches)
 
 
 _SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_parallel", "--pp"))
@@ -320,7 +344,8 @@ def _sizes(start: _Try) -> Iterator[_Try]:
     node = min(hardware.devices_per_node for hardware in scenario.kinds_of_device)
     for field, option in _SIZES:
         size = getattr(layout, field)
-        for other in _steps(size, layout.data_parallel * size):
+        above = (size * 2**n for n in range(1, _LARGEST_STEP) if 2**n <= layout.data_parallel)
+        for other in (*above, *divisors(size, size - 1)):
             replica = layout.devices // layout.data_parallel // size * other
             if scenario.devices % replica or (field == "tensor_parallel" and other > node):
                 continue
@@ -359,12 +384,6 @@ def _pipelines(
         yield from _with(start, (*axes, "chunks"), f"{option} --vpp 1", fields | {"virtual_stages": 1}, inputs)
 
 
-def _steps(size: int, limit: int) -> list[int]:
-    """Return a few doublings of a size up to a limit, and its divisors."""
-    above = [size * 2**n for n in range(1, _LARGEST_STEP) if size * 2**n <= limit]
-    return [*above, *divisors(size, size - 1)]
-
-
 def _experts(start: _Try) -> Iterator[_Try]:
     """Yield larger expert parallel sizes."""
     layout, model = start.case.layout, start.case.scenario.model
@@ -388,7 +407,7 @@ def _nodes(start: _Try) -> Iterator[_Try]:
     """Yield twice as many devices and more, as more replicas or as a longer pipeline."""
     scenario, layout, question = start.case.scenario, start.case.layout, start.case.question
     per_node = (question.recipe and question.recipe.devices_per_node) or scenario.hardware.devices_per_node
-    counted = question.recipe is None and "devices" in question.inputs
+    counted = scenario.devices < per_node if question.recipe else "devices" in question.inputs
     present = scenario.devices if counted else max(scenario.devices // per_node, 1)
     for factor in (2, 4, 8, 16):
         unit, size = "devices" if counted else "nodes", present * factor
@@ -459,9 +478,15 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
     if not case.question.layout_is_searched:
         yield from changes_for(case, estimate, frozenset(), gates)
         return
-    question = case.question.without(SEARCH)
-    speed = estimate.throughput.tokens_per_second_per_device
-    for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0)):
+    question, speed = case.question.without(SEARCH), estimate.throughput.tokens_per_second_per_device
+
+    def judged(changed: Estimate) -> Estimate | None:
+        """Return an estimate over whatever is open; None where it does not pass."""
+        whole = changed.question.with_layout(changed.layout).with_switches(changed.options, SEARCH)
+        result = replace(estimate_of(priceable(case_of(whole))), options=changed.options)
+        return result if passes(result, gates) else None
+
+    for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0), judged=judged):
         options = remedy_options(remedy, question, has_experts=case.scenario.model.is_moe)
         ratio = remedy.estimate.throughput.tokens_per_second_per_device / speed
         yield Change(options=options, estimate=remedy.estimate, speed_ratio=ratio, case=case)

@@ -34,10 +34,10 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[str],
     answers = deferred(lambda: tuple(OtherMemory(each, judged(each).verdict, judged(each).memory) for each in others))
     estimate = replace(estimate, other_memories=answers)
     word = _fitting_word(question, estimate)
-    for other in others if word in ("fits", "does not fit") else ():
+    for other in others if word else ():
         sizes, mine = ([load_hardware(name).usable_memory_bytes for name in names_in(each)] for each in (other, taken))
         less, more = map(lt, sizes, mine), map(gt, sizes, mine)
-        if not any(less if word == "fits" else more):
+        if not any({"fits": less, "does not fit": more}.get(word, (True,))):
             continue  # such a memory turns no verdict
         with_other = judged(other)
         if (answer := _fitting_word(question, with_other)) not in (word, ""):
@@ -47,7 +47,8 @@ def over_memories(question: Question, estimate: Estimate, judge: Callable[[str],
                 f"on {other} it {answer} ({second})"
             )
             known = replace(estimate.provenance, cautions=(caution, *estimate.provenance.cautions))
-            return replace(estimate, verdict="depends", provenance=known, other_memory=other)
+            turns = word != "may fit" or question.recipe is not None  # else what is open decides on this one
+            return replace(estimate, verdict="depends", provenance=known, other_memory=other if turns else "")
     return estimate
 
 

@@ -70,11 +70,15 @@ def _shared_options(estimate: Estimate) -> list[str]:
     """Return the options that all layouts of an answer share."""
     question = estimate.question
     hardware = hardware_meant(question)[0] or estimate.hardware
+    lengths: dict[str, object] = {"seq_length": estimate.seq_length}
+    if estimate.lengths is not None:
+        stated = {name: question.stated(name) for name in ("batching", "cutoff", "survive")}
+        lengths = {"lengths": estimate.lengths.source} | stated
     inputs = {
         "model": question.stated("model") or estimate.model,
         "hardware": hardware,
         "devices": estimate.devices if ":" not in hardware else None,
-        **_lengths(estimate),
+        **lengths,
         "global_batch_size": estimate.global_batch_size,
         "precision": estimate.precision,
         "framework": estimate.framework,
@@ -84,14 +88,6 @@ def _shared_options(estimate: Estimate) -> list[str]:
     }
     options = ((f"--{name.replace('_', '-')}", str(value)) for name, value in inputs.items() if value is not None)
     return ["simulate", "estimate", *(word for pair in options for word in pair)]
-
-
-def _lengths(estimate: Estimate) -> dict[str, object]:
-    """Return the length of all sequences, or what the question says of lengths that differ."""
-    if estimate.lengths is None:
-        return {"seq_length": estimate.seq_length}
-    stated = {name: estimate.question.stated(name) for name in ("batching", "cutoff", "survive")}
-    return {"lengths": estimate.lengths.source} | stated
 
 
 def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:
@@ -110,7 +106,7 @@ def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:
             case "zero_stage":
                 plain = None
             case "expert_tensor_parallel":
-                plain = None if has_experts else 1
+                plain = None if has_experts and layout.tensor_parallel > 1 else 1
             case "recompute_method" | "recompute_layers" if layout.recompute_method == "list":
                 continue
         if value == plain or _BELONGS_TO.get(field.name, layout.recompute) != layout.recompute:

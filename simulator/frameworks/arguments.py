@@ -159,6 +159,8 @@ class Arguments:
         """Keys of another file, which identifies the program that is started."""
         self.used: set[str] = set()
         """Settings of the user's that were used."""
+        self.defaults: set[str] = set()
+        """Flags that the framework sets by itself."""
         self.bags: set[Cause] = set()
         """Causes of texts that may hold any flag."""
         self.maybe: dict[str, frozenset[Cause]] = {}
@@ -210,13 +212,7 @@ class Arguments:
             name, equals, text = flag.partition("=")
             if not self.has(name) and plain(name) not in left_out:
                 self.add(name, [known_value(text, line)] if equals else [], line)
-
-    def note_bags(self, absent: Mapping[str, bool]) -> None:
-        """Record that every flag, and each setting marked absent, depends on texts that may hold any flag."""
-        if not self.bags:
-            return
-        self.need(self.bags, ANY_FLAG, *(name for name, missing in absent.items() if missing))
-        self.remarks = [remark for remark in self.remarks if remark.place and remark.rule not in _BY_ABSENCE]
+                self.defaults.add(plain(name))
 
     # Reading.
 
@@ -378,11 +374,12 @@ class Arguments:
         place = Place(key.file or self.file, max(key.line, 1))
         self.remarks.append(Remark(rule, severity, message, place, bound=bound))
 
-    def note_unset(self, names: Iterable[str]) -> None:
-        """Remark the environment variables that are assumed to be unset."""
-        shown = ", ".join(f"${name}" for name in sorted(names)[:_MOST_SHOWN])
-        if shown:
-            self.remark_line("assumed-unset", "note", f"taken as not set: {shown}", 1, fix="--set NAME=VALUE")
+    def note_unset(self, places: Mapping[str, tuple[str, int]]) -> None:
+        """Remark the environment variables that are assumed to be unset, where the first of them stands."""
+        shown = ", ".join(f"${name}" for name in sorted(places)[:_MOST_SHOWN])
+        for file, line in sorted(places.values())[:1]:
+            message = f"taken as not set: {shown}"
+            self.remark_line("assumed-unset", "note", message, line, file=file, fix="--set NAME=VALUE")
 
     def in_file(self, run: Recipe, dialect: str, **changes: Any) -> Recipe:
         """Return the run of a configuration file, in the file's format, with the machines that it states."""
@@ -406,7 +403,8 @@ class Arguments:
             flag = self.table.get(name)
             if len(entries) < 2 or (flag is not None and flag.kind == "list" and flag.effect != "no_effect"):
                 continue
-            shown = ", then ".join(_shown(entry) for entry in entries)
+            texts = ((f"'{entry.text[:40]}'" if entry.values else "bare", entry.place.line) for entry in entries)
+            shown = ", then ".join(f"{text} on line {line}" for text, line in texts)
             if entries[-1].place.file != entries[-2].place.file:
                 message = f"{entries[-1].spelled} replaces what {entries[-2].place.file} gives: {shown}"
                 self.remarks.append(Remark("override", "note", message, entries[-1].place))
@@ -438,11 +436,6 @@ class Arguments:
         self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place, bound=bound))
 
 
-def _shown(entry: Argument) -> str:
-    value = f"'{entry.text[:40]}'" if entry.values else "bare"
-    return f"{value} on line {entry.place.line}"
-
-
 def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | None:
     """Return the 16-bit type that two switches choose; None, with a remark unless unknown, where they choose none."""
     if bf16 and fp16:
@@ -468,7 +461,9 @@ def finished(arguments: Arguments, recipe: Recipe) -> Recipe:
             arguments.note(entry.causes)
     shaped = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
     absent = {"model": not shaped, "seq_length": recipe.seq_length is None, "precision": not recipe.precision}
-    arguments.note_bags(absent)
+    if arguments.bags:  # every flag, and each absent setting, depends on texts that may hold any flag
+        arguments.need(arguments.bags, ANY_FLAG, *(name for name, missing in absent.items() if missing))
+        arguments.remarks = [each for each in arguments.remarks if each.place and each.rule not in _BY_ABSENCE]
     layout = None if arguments.incomplete & _LAYOUT_OPTIONS else recipe.layout
     if layout and arguments.devices and arguments.devices % layout.replica == 0:
         layout = dataclasses.replace(layout, data_parallel=arguments.devices // layout.replica)

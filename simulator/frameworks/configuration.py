@@ -32,31 +32,32 @@ class Variables:
         self._settings = settings
         self.used: set[str] = set()
         """Settings that were used."""
-        self.assumed_unset: set[str] = set()
-        """Variables whose default was used."""
+        self.assumed_unset: dict[str, tuple[str, int]] = {}
+        """File and line of variables whose default was used."""
 
     def keys(self, keys: Iterable[Key]) -> list[Key]:
         """Return the keys with variables replaced in their values; a value that only the run knows is a hole."""
-        return [dataclasses.replace(key, values=tuple(map(self._filled, key.values))) for key in keys]
+        return [dataclasses.replace(key, values=tuple(self._filled(x, key.file) for x in key.values)) for key in keys]
 
-    def _filled(self, value: PlainValue) -> PlainValue:
+    def _filled(self, value: PlainValue, file: str) -> PlainValue:
         if not value.known or "$" not in value.text:
             return value
         text, line, position = value.text, value.line, 0
         parts: list[PlainValue] = []
         for match in _VARIABLE.finditer(text):
             parts.append(known_value(text[position : match.start()], line))
-            parts.append(self._variable(match[1] or match[3], match[2], match[0], line))
+            parts.append(self._variable(match[1] or match[3], match[2], match[0], (file, line)))
             position = match.end()
         return joined([*parts, known_value(text[position:], line)])
 
-    def _variable(self, name: str, default: str | None, shown: str, line: int) -> PlainValue:
+    def _variable(self, name: str, default: str | None, shown: str, place: tuple[str, int]) -> PlainValue:
+        line = place[1]
         if name in self._settings:
             self.used.add(name)
             return known_value(self._settings[name], line)
         if default is None:
             return unknown_value(shown, line, [Cause(line, name)])
-        self.assumed_unset.add(name)
+        self.assumed_unset.setdefault(name, place)
         return known_value(default.strip("'\""), line)
 
 
@@ -105,8 +106,8 @@ class Interpolation:
         """Values resolved so far, by key."""
         self.referred: set[str] = set()
         """Keys that another key refers to."""
-        self.assumed_unset: set[str] = set()
-        """Environment variables whose default was used."""
+        self.assumed_unset: dict[str, tuple[str, int]] = {}
+        """File and line of environment variables whose default was used."""
 
     def keys(self) -> list[Key]:
         """Return the keys with references replaced; a value that only the run knows is a hole."""
@@ -155,7 +156,8 @@ class Interpolation:
         if resolver in ("oc.env", "env"):
             setting = self._asked(words[0], 0)
             if setting is None and len(words) > 1:
-                self.assumed_unset.add(words[0])
+                key = self._keys[".".join(path)]
+                self.assumed_unset.setdefault(words[0], (key.file, key.line))
                 return words[1].strip("'\"")
             return setting.text if setting else None
         if resolver == "oc.decode":

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
 import re
@@ -40,6 +41,8 @@ _LONG_NUMBER: Final = re.compile(r"(?<![\w-])[\w-]{4097}", re.ASCII)
 _KEY_TEXT: Final = re.compile(r"""(?<![\w.-])([\w.-]++)["']?+\s*+(?=[:=\]]|$)""")
 """Characters of a key, followed by what marks them as one."""
 _KEY_BEFORE: Final = frozenset("{,[\"' \t")
+_OF_NAMES: Final = re.compile(r"target|modules|parameters")
+"""Keys that hold lists of a model's parts."""
 _LINE_WORK: Final = 5  # units of work per character of the search for keys
 
 
@@ -169,8 +172,8 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     Values that only the run knows are holes.
     """
     text, holes = _marked(content, quotes=name.lower().endswith(".json"))
-    json = name.lower().endswith(".json")
-    document = parse_json(where, text) if json else parse_yaml(where, text, loose=True)
+    is_json = name.lower().endswith(".json")
+    document = parse_json(where, text) if is_json else parse_yaml(where, text, loose=True)
     if not isinstance(document, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
     keys = []
@@ -207,6 +210,9 @@ def _keys(
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, list) and all(isinstance(part, str) for part in item) for item in items):
             items = [f"[{', '.join(item)}]" for item in items]
+        if _OF_NAMES.search(keys[-1]):  # what is no name in a list of some is for the reader to refuse
+            wrong = (dict, list) if value is None else (dict, list, type(None))
+            items = [json.dumps(item or {}, default=str) if isinstance(item, wrong) else item for item in items]
         if not all(isinstance(item, str | int | float | bool) for item in items) and (value is not None or not empty):
             continue
         leaves.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))

@@ -28,8 +28,10 @@ def note_samples(arguments: Arguments, name: str) -> None:
     """Remark that batches are padded only to their longest sample, so that full batches are an upper bound."""
     entry = arguments.entry(name)
     shown = entry.spelled.lstrip("-") if entry is not None else name
-    message = f"{shown} bounds the samples: a batch is as long as its longest one, and full ones are priced"
-    arguments.remark("activations-bound", "warning", message, name, bound="length")
+    usual = entry is not None and entry.name in arguments.defaults
+    said = f"{shown}, {entry.text} by default," if entry is not None and usual else shown
+    message = f"{said} bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    arguments.remark("activations-bound", "warning", message, *(() if usual else (name,)), bound="length")
 
 
 def with_longest_sample(arguments: Arguments, run: Recipe, names: Collection[str]) -> Recipe:

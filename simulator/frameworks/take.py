@@ -121,7 +121,7 @@ def _plain_type(annotation: Any) -> type:
 def _range(meaning: Meaning) -> tuple[int, int]:
     """Return the smallest and the largest count of a target."""
     if meaning.kind == "layout":
-        return BY_NAME[meaning.name].low, _LARGEST_DEGREE
+        return BY_NAME[meaning.name].low, min(BY_NAME[meaning.name].high, _LARGEST_DEGREE)
     if meaning.kind == "option":
         about = _SWITCHES[meaning.name].metadata
         return about["low"], about["high"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from simulator.question.frameworks.stacks import (
     DEFAULT,
     METHOD_FRAMEWORK,
     OFFLOAD_STACK,
+    decided_by,
     lacking,
     set_by_stacks,
     suggested,
@@ -215,37 +217,68 @@ def reasons(query: Query, searched: SearchResult) -> Iterator[Violation]:
             yield Violation(rule.id, rule.message(query.scenario, layout), rule.fix(query.scenario, layout))
 
 
-def remedies(query: Query, *, lawful: bool = True) -> Iterator[Remedy]:
-    """Yield the single changes that make something fit, each with its fastest layout.
+def remedies(
+    query: Query, *, lawful: bool = True, judged: Callable[[Estimate], Estimate | None] = lambda estimate: estimate
+) -> Iterator[Remedy]:
+    """Yield the single changes that make something fit, each with its fastest layout; for a tuner else pairs.
 
-    Where no layout of the question is `lawful`, fewer nodes and a larger batch are tried in place of more devices.
+    Where no layout of the question is `lawful`, fewer nodes and a larger batch are tried in place of more devices. Of
+    layouts for which `judged` returns None smaller micro batches are tried.
     """
-    for change, changed in _changes(query, lawful=lawful):
-        best = fastest_of(changed)
-        if best is not None:
-            yield Remedy(change, estimates_of([best])[0])
+    singles = list(_fastest(_changes(query, lawful=lawful), judged))
+    if not singles and absent_sizes(query.scenario, query.question):
+        changes = ((each.option, each.of(query)) for each in methods(query.scenario, query.question, ()))
+        pairs = {
+            frozenset((first, second)): (f"{first}{' and ' * second.startswith(_FREE) or ' '}{second}", changed)
+            for first, other in changes
+            for second, changed in _changes(other)
+        }
+        fitting = _fastest(pairs.values(), judged)
+        singles = sorted(fitting, key=lambda remedy: remedy.estimate.memory.device_bytes)[:_MOST_PAIRS]
+    yield from singles
+
+
+_FREE = "free choice of"
+_MOST_PAIRS = 5
+
+
+def _fastest(changes: Iterable[tuple[str, Query]], judged: Callable[[Estimate], Estimate | None]) -> Iterator[Remedy]:
+    for change, changed in changes:
+        small = replace(changed.space, micro_batch_size=changed.space.micro_batch_size or (1,))
+        for tried in (changed, replace(changed, space=small)):
+            best = fastest_of(tried)
+            if best is not None and (estimate := judged(estimates_of([best])[0])) is not None:
+                yield Remedy(change, estimate)
+                break
 
 
 def launchable(query: Query) -> Query:
     """Return the question with sizes of 1, if it names none, that launches of its stack cannot have."""
-    sizes: dict[str, Any] = {name: getattr(query.space, name) or (1,) for name in _absent(query.scenario)}
+    absent = absent_sizes(query.scenario, query.question)
+    sizes: dict[str, Any] = {name: getattr(query.space, name) or (1,) for name in absent}
     return replace(query, space=replace(query.space, **sizes))
 
 
-def _absent(scenario: Scenario) -> frozenset[str]:
-    """Return the sizes that launches lack: of what trains adapters or has 8-bit optimizers, where no stack is named."""
-    profile = scenario.framework
-    tunes = scenario.lora_rank is not None or profile.optimizer != profile.limits.optimizers[0]
+_WITH_SIZES = ("torchtitan", "automodel", "primus", "nanotron")  # what reads torch's files that have parallel sizes
+
+
+def absent_sizes(scenario: Scenario, question: Question) -> frozenset[str]:
+    """Return the sizes that launches lack: of a trainer's file or a method of tuning, where no stack is named."""
+    profile, recipe = scenario.framework, question.recipe
+    tunes = scenario.lora_rank is not None or "lora_rank" in question.inputs
+    tunes = tunes or profile.optimizer != profile.limits.optimizers[0]
+    if recipe is not None:
+        tunes = recipe.dialect.partition("-")[0] not in _WITH_SIZES
     tunes = tunes and profile.stack == DEFAULT and profile.name == METHOD_FRAMEWORK
     return frozenset(lacking(ADAPTER_STACK if tunes else profile.stack))
 
 
 def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
-    space, absent = query.space, _absent(query.scenario) - set(query.question.layout)
+    space, absent = query.space, absent_sizes(query.scenario, query.question) - set(query.question.layout)
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default and axis.name not in absent:
             free: dict[str, Any] = {axis.name: axis.default}
-            yield f"free choice of {axis.name}", replace(query, space=replace(space, **free))
+            yield f"{_FREE} {axis.name}", replace(query, space=replace(space, **free))
     for method in methods(query.scenario, query.question, space.offload or ()):
         yield method.option, method.of(query)
     for other in clusters_meant(str(query.question.stated("hardware") or ""))[1:]:
@@ -253,8 +286,10 @@ def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]
         yield f"--hardware {other}", replace(query, scenario=with_memory(query.scenario, other), question=named)
     if query.scenario.groups:
         return
-    if (shorter := _shorter(query)) is not None:
-        yield f"--seq-length {shorter.scenario.seq_length}", shorter
+    if {"seq_length", "lengths"}.isdisjoint(query.question.inputs):  # the longest part that fits
+        parts = (_with(query, seq_length=query.scenario.seq_length // part) for part in (2, 4, 8))
+        for shorter in islice(filter(fits_somewhere, parts), 1):
+            yield f"--seq-length {shorter.scenario.seq_length}", shorter
     if not lawful:
         yield from _lawful_sizes(query)
     elif (larger := _on_more_devices(query)) is not None:
@@ -271,14 +306,6 @@ def with_memory(scenario: Scenario, cluster: str) -> Scenario:
     ]
     groups = tuple(map(lambda group, kind: replace(group, hardware=kind), scenario.groups, kinds))
     return replace(scenario, hardware=kinds[0], groups=groups)
-
-
-def _shorter(query: Query) -> Query | None:
-    """Return the question with the longest part of a length that nobody said; None where it was, or nothing fits."""
-    if not {"seq_length", "lengths"}.isdisjoint(query.question.inputs):
-        return None
-    shorter = (_with(query, seq_length=query.scenario.seq_length // part) for part in (2, 4, 8))
-    return next(filter(fits_somewhere, shorter), None)
 
 
 def _with(query: Query, **inputs: Any) -> Query:
@@ -307,6 +334,7 @@ def _lawful_sizes(query: Query) -> Iterator[tuple[str, Query]]:
 
 
 _RANK = 16  # rank of the adapters that are proposed
+_CHUNKS = "cross_entropy_chunk_tokens"  # as Liger's fused loss
 
 
 class MethodChange(NamedTuple):
@@ -339,10 +367,12 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
     Where nobody said a framework or a switch of it, adapters may be trained by the stack that a method brings. A stack
     of torch whose launches have every parallel size trains all weights, as it is.
     """
-    profile = scenario.framework
+    profile, tunes = scenario.framework, bool(absent_sizes(scenario, question))
     is_torch, is_said = profile.name == METHOD_FRAMEWORK, profile.stack != DEFAULT and not profile.stack_assumed
-    if is_torch and is_said and not lacking(profile.stack):
+    is_said |= question.recipe is not None
+    if is_torch and is_said and not tunes:
         return
+    yield from _of_tuner(scenario, question) if tunes else ()
     # Where a framework has no offload of the whole state, both words mean the same.
     kinds: tuple[Offload, ...] = ("optimizer", "optimizer_tensorwise")
     named = OFFLOAD_STACK if is_torch and not is_said else None
@@ -351,9 +381,10 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
         if offload not in offloads and (not is_torch or (named or profile.stack) == OFFLOAD_STACK):
             yield MethodChange(f"{brings}--offload {offload}", offload, stack=named)
     offered = "adamw_8bit" in profile.limits.optimizers
-    if offered and profile.optimizer == "adamw" and "optimizer" not in question.options:
+    full = scenario.lora_rank is None
+    if full and offered and profile.optimizer == "adamw" and "optimizer" not in question.options:
         yield MethodChange("--optimizer adamw_8bit", switches={"optimizer": "adamw_8bit"})
-    if scenario.lora_rank is not None or scenario.model.hidden_size < _RANK:
+    if not full or scenario.model.hidden_size < _RANK:
         return
     if profile.name != METHOD_FRAMEWORK:
         if profile.limits.trains_adapters:
@@ -365,6 +396,15 @@ def methods(scenario: Scenario, question: Question, offloads: Collection[str]) -
     rank, brings = usual_rank(METHOD_FRAMEWORK, other or profile.stack), "" if other is None else f"--stack {other} "
     yield MethodChange(f"{brings}--method lora", lora_rank=rank, stack=other)
     yield MethodChange(f"{brings}--method qlora", switches={"quantised_base": "true"}, lora_rank=rank, stack=other)
+
+
+def _of_tuner(scenario: Scenario, question: Question) -> Iterator[MethodChange]:
+    profile = scenario.framework
+    decided = {*question.options, *(decided_by(profile.stack) or ())}
+    if not (profile.cross_entropy_chunk_tokens or profile.loss_chunks or _CHUNKS in decided):
+        yield MethodChange(f"--option {_CHUNKS}=2048", switches={_CHUNKS: "2048"})
+    if scenario.lora_rank is not None and not profile.quantised_base and "quantised_base" not in question.options:
+        yield MethodChange("--method qlora", switches={"quantised_base": "true"})
 
 
 def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -> Query:
@@ -386,11 +426,12 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
 def _on_more_devices(query: Query) -> Query | None:
     """Return the question on the fewest further devices of the node, else whole nodes; None if nothing fits there.
 
-    Up to 64 times as many nodes are tried.
+    Up to 64 times as many nodes are tried, 8 times for a tuner.
     """
     per_node, devices = query.scenario.hardware.devices_per_node, query.scenario.devices
     nodes = devices // per_node
-    most = min(max(nodes, 1) * 64, MOST_DEVICES // per_node)
+    larger = 8 if absent_sizes(query.scenario, query.question) else 64
+    most = min(max(nodes, 1) * larger, MOST_DEVICES // per_node)
 
     def fitting(sized: Query) -> Query | None:
         return sized if fits_somewhere(sized) else None

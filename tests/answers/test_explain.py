@@ -71,11 +71,10 @@ def test_a_layout_that_nobody_said_has_the_remedies_of_a_ranking() -> None:
     asked: dict[str, Any] = {"model": "llama3.2-3b", "hardware": "rtx-4090", "devices": 1, "seq_length": 4096}
     remedies = simulator.rank(**asked).remedies
     changes = simulator.explain(**asked).changes
-    assert [change.options[0] for change in changes] == [remedy.change for remedy in remedies]
     names = [change.options[0].split()[-2] for change in changes]
     assert names.index("--method") < names.index("--devices")
-    for change, remedy in zip(changes, remedies, strict=True):
-        assert change.estimate == remedy.estimate
+    assert {change.options[0] for change in changes} < {remedy.change for remedy in remedies}  # some only may fit
+    assert all(change.estimate.verdict == "fits" for change in changes)
     words = " ".join(changes[-1].options).split()
     again = estimated("--model", "llama3.2-3b", "--hardware", "rtx-4090", "--seq-length", "4096", *words)
     assert again["memory"]["device_mib"] == pytest.approx(changes[-1].estimate.memory.device_bytes / 2**20, rel=1e-6)

@@ -215,3 +215,24 @@ def test_changes_that_are_proposed_fit_whatever_the_memory() -> None:
     assert {change.estimate.verdict for change in explained.changes} == {"fits"}
     small = simulator.estimate(hardware="a100-sxm-40g", **question).memory.capacity_bytes
     assert all(change.estimate.memory.device_bytes < small for change in explained.changes)
+
+
+def test_another_memory_is_named_where_what_is_open_decides_on_the_one_that_is_taken() -> None:
+    question: dict[str, Any] = {"model": "qwen3-14b", "method": "qlora", "devices": 1, "stack": "unsloth"}
+    small, large, open_ = (
+        simulator.estimate(hardware=name, **question) for name in ("v100-sxm-16g", "v100-sxm-32g", "v100")
+    )
+    assert (small.verdict, large.verdict, open_.verdict) == ("depends", "fits", "depends")
+    assert "v100-sxm-16g is taken, where it may fit" in open_.provenance.cautions[0]
+    assert "on v100-sxm-32g it fits" in open_.provenance.cautions[0]
+    assert open_.other_memory == ""  # a switch decides first
+
+
+def test_a_check_names_another_memory_where_a_range_reaches_the_one_that_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    said = {}
+    for name in ("v100-16g", "v100"):
+        file.write_text(RECIPE.format(device=name).replace("--num-layers 32", "--num-layers 14"))
+        (said[name],) = simulator.check(file).results
+    assert [checked.outcome for checked in said.values()] == ["cannot_tell", "depends"]
+    assert "on v100-sxm-32g it fits" in said["v100"].reasons[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.gates import Gates
-from simulator.errors import NoRecipeError, UndecidedError, UnsupportedError
+from simulator.errors import InputError, NoRecipeError, UndecidedError, UnsupportedError
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
@@ -198,6 +198,25 @@ def test_accelerate_starts_a_script_with_a_file(tmp_path: Path) -> None:
     assert (recipe.layout.zero_stage, recipe.options["master_weights"]) == (3, "true")
 
 
+@pytest.mark.parametrize(
+    ("engine", "stage"), [(ENGINE, 3), (ENGINE.replace("zero_stage: 3, ", ""), 2), (ENGINE.replace("3", "1"), 1)]
+)
+def test_an_engine_that_accelerates_file_names_is_deepspeed_for_every_reader(
+    engine: str, stage: int, tmp_path: Path
+) -> None:
+    (tmp_path / "acc.yaml").write_text(engine, encoding="utf-8")
+    flags = TRL.replace(": ", " ").replace("\n", " --").strip(" -")
+    words = (
+        f"--model Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --max_length 2048 {flags[flags.index('--bf16') :]}"
+    )
+    launches = ("trl.yaml", TRL), ("swift.sh", f"accelerate launch --config_file acc.yaml swift/cli/sft.py {words}\n")
+    for name, text in (*launches, ("run.sh", f"accelerate launch --config_file acc.yaml sft.py --{flags}\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        recipe = read_recipe(tmp_path / name, {"config_file": "acc.yaml"} if name == "trl.yaml" else {})[0]
+        assert recipe.layout is not None
+        assert (recipe.layout.zero_stage, recipe.options["master_weights"]) == (stage, "true"), name
+
+
 def test_what_accelerate_does_not_say_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "acc.yaml").write_text(FSDP.replace("SHARDS", "OTHER_SHARD"), encoding="utf-8")
     (tmp_path / "sft.yaml").write_text(TRL, encoding="utf-8")
@@ -352,3 +371,41 @@ def test_a_file_of_open_instruct_is_started_as_its_launchers_do(tmp_path: Path) 
     assert (recipe.dialect, recipe.model, recipe.layout.zero_stage) == ("open-instruct-yaml", "llama3-8b", 3)
     assert rules(recipe) == {"example-arguments", "activations-bound"}
     assert outcome(tmp_path) == "fits"
+
+
+@pytest.mark.parametrize("stage", ["9", "-1", "two"])
+def test_a_stage_out_of_range_is_named_with_its_line(stage: str, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{\n"stage": "{stage}"}}}}\n', encoding="utf-8")
+    (tmp_path / "acc.yaml").write_text(ENGINE.replace("stage: 3", f"stage: {stage}"), encoding="utf-8")
+    flags = TRL.replace(": ", " ").replace("\n", " --").strip(" -")
+    launch = f"accelerate launch --config_file acc.yaml sft.py --{flags}\n"
+    for name, text, at in (("trl.yaml", f"{TRL}deepspeed: ds.json\n", "ds.json:2"), ("x.sh", launch, "acc.yaml:5")):
+        problem = rf"{at}: zero_optimization.stage: '{stage}' given; must be a whole number from 0 to 3"
+        with pytest.raises(InputError, match=problem):
+            read(tmp_path, text, name)
+
+
+def test_a_type_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "tune.yaml"
+    file.write_text(TUNE.replace("dtype: bf16", "dtype: half"), encoding="utf-8")
+    (checked,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates())
+    assert any("dtype half: is no type that is read" in reason for reason in checked.reasons)
+
+
+def test_a_variable_taken_as_unset_stands_where_it_is_used(tmp_path: Path) -> None:
+    (remark,) = (
+        each
+        for each in read(tmp_path, TUNE.replace("batch_size: 2", "batch_size: ${oc.env:SIZE,2}"), "x.yaml").remarks
+        if each.rule == "assumed-unset"
+    )
+    assert remark.place is not None
+    assert remark.place.line == 1 + TUNE[: TUNE.index("batch_size")].count("\n")
+
+
+@pytest.mark.parametrize(
+    "cycle", ["a: ${b}\nb: ${a}\n", "a: ${a}\n", "a: ${b}${b}\nb: 1${a}\n", "a: ${oc.env:X,${b}}\nb: ${a}\n"]
+)
+def test_references_in_a_circle_are_unknown(cycle: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, TUNE.replace("batch_size: 2", "batch_size: ${a}") + cycle, "x.yaml")
+    assert recipe.layout is None
+    assert any("micro_batch_size" in unknown.affects for unknown in recipe.unknowns)

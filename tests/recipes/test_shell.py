@@ -127,7 +127,9 @@ def test_what_stands_behind_a_required_variable_is_read_with_it_open() -> None:
     first, second = only(script).arguments
     assert not first.known
     assert second.text == "1"
-    assert [remark.rule for remark in script.remarks] == ["required-variable"]
+    assert [(remark.rule, remark.place and remark.place.line) for remark in script.remarks] == [
+        ("required-variable", 2)
+    ]
     with pytest.raises(UndecidedError, match="N is not set"):
         read("N=\n: ${N:?is missing}; unset N; echo ${N?}\ntorchrun t.py $N 1")
 

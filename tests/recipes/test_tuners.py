@@ -444,3 +444,22 @@ def test_the_program_of_swift_under_other_launchers(launcher: str, machines: tup
     assert (recipe.nodes, recipe.devices_per_node) == machines
     by_accelerate = launcher.startswith("accelerate")
     assert (recipe.layout.zero_stage, recipe.layout.recompute) == ((3, "full") if by_accelerate else (0, "none"))
+
+
+_TUNED = {
+    "additional_target": PREDICT.replace("do_predict", "bf16") + "per_device_train_batch_size: 1\n",
+    "lora_modules_to_save": "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\nmicro_batch_size: 1\n"
+    "gradient_accumulation_steps: 1\noptimizer: adamw_torch\nadapter: lora\nlora_r: 8\nbf16: true\n",
+    "modules_to_save": "model_name_or_path: meta-llama/Llama-3.1-8B\nbf16: true\nper_device_train_batch_size: 1\n"
+    "max_length: 2048\nuse_peft: true\nlora_r: 8\n",
+}
+
+
+@pytest.mark.parametrize("value", ["[embed_tokens, {a: b}]", "[{embed_tokens: 1}]", "[[{a: b}]]", "[null, lm_head]"])
+@pytest.mark.parametrize("name", _TUNED)
+def test_a_list_of_modules_with_what_is_no_name_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.yaml", f"{_TUNED[name]}{name}: {value}\n")
+    refused = [remark for remark in recipe.remarks if "modules beside adapters are not read" in remark.message]
+    assert [(each.severity, each.place and each.place.line) for each in refused] == [
+        ("error", _TUNED[name].count("\n") + 1)
+    ]

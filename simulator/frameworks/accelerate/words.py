@@ -98,6 +98,8 @@ def take_accelerate(arguments: Arguments, launch: LaunchCommand | None) -> None:
     if engine:
         for name, own in [pair for pair in _ENGINE.items() if not arguments.has(pair[1])]:
             _hand_over(arguments, words, name, own)
+        stage = ("zero_optimization.stage=2",)  # 6cb6eb8, utils/dataclasses.py, without a configuration of its own
+        arguments.add_defaults(() if arguments.has("deepspeed") else stage, launch.line)
     elif shards:
         _take_fsdp(arguments, words)
     elif _FILE not in launch.options and kind == "" and not (arguments.has("deepspeed") or arguments.has("fsdp")):

@@ -27,10 +27,10 @@ have no owner, and a name without `ds_` and with `z` for `zero`."""
 
 
 def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
-    """Add the keys of the DeepSpeed configuration that the flags name; whether they name one."""
+    """Add the keys of the DeepSpeed configuration that the flags name; whether they name one, or its keys are there."""
     entry = arguments.entry("deepspeed_config", "deepspeed")
     if entry is None:
-        return False
+        return any(name.startswith("zero_optimization.") for name in arguments.entries)
     name = entry.text
     written = None if launch is None else launch.written(name)
     if not name or (entry.causes and written is None):

@@ -88,8 +88,7 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     arguments.add_defaults(_DEFAULTS, 1)
     if (workers := arguments.integer("devices", "ray_num_workers") or 0) > 1:  # each has a device under Ray
         arguments.devices = workers
-    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
-    deepspeed = add_deepspeed(arguments, launch) or nested
+    deepspeed = add_deepspeed(arguments, launch)
     if launch is None and not deepspeed:
         note_unsharded(arguments)
     if not arguments.any_switch("packing", "packing", "neat_packing"):

@@ -218,9 +218,9 @@ def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: boo
     text = arguments.text("saved_modules", *named) or ""
     modules = re.findall(r"[\w-]+(?![\w.-])", text)
     names = [name for name in modules if name.lower() not in ("none", "null")]
-    if rank is not None and not modules and arguments.has(*named) and text not in ("", "[]"):
+    if rank is not None and ("{" in text or not modules) and arguments.has(*named) and text not in ("", "[]"):
         arguments.not_modelled(f"{text[:40]}: modules beside adapters are not read", *named)
-    if rank is None or not names:
+    if rank is None or not names or "{" in text:
         arguments.forget("saved_modules")
         return {}
     if other := next((name for name in names if name not in _ENDS), None):

@@ -97,8 +97,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     deepspeed = chat or add_deepspeed(arguments, launch)
     if _is_command(launch):
         _add_defaults(arguments)
-    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
-    return _with_purpose(arguments, title, deepspeed=deepspeed or nested, padded=padded)
+    return _with_purpose(arguments, title, deepspeed=deepspeed, padded=padded)
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:

@@ -475,7 +475,7 @@ def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
     yield from script.remarks
     if script.assumed_unset:
         names = sorted(script.assumed_unset)
-        place = Place(file, max(script.assumed_unset[names[0]], 1))
+        place = Place(file, max(min(script.assumed_unset.values()), 1))
         message = "taken as not set: " + ", ".join(f"${name}" for name in names[:12])
         yield Remark("assumed-unset", "note", message, place, "--set NAME=VALUE")
     for line, causes in sorted(script.exits.items()):

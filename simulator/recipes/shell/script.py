@@ -687,23 +687,23 @@ def read_script(
     for name, value in (("the script", text), *settings.items(), *environment.items()):
         if HOLES.search(value):
             raise InputError(f"{file}: private-use characters in {name[:40]}")
-    required: frozenset[str] = frozenset()
+    required: dict[str, int] = {}  # the line that ends the script by name
     while True:
         machine = _machine(text, file, settings, environment, open_file)
-        machine.required = required
+        machine.required = frozenset(required)
         try:
             launches = _followed(machine, text)
         except UndecidedError:
-            if not frozenset(machine.ended_without) - required:
+            if not machine.ended_without - required.keys():
                 raise
             launches, machine.state.flow = [], "exit"
-        missing = frozenset(machine.ended_without) - required
+        missing = machine.ended_without - required.keys()
         if launches or not missing or machine.state.flow != "exit":
             break
-        required |= missing
-    for name in sorted(required):
+        required |= dict.fromkeys(missing, machine.state.exit_line)
+    for name, line in sorted(required.items()):
         remark = f"the script ends where {name[:60]} is not set: taken as set"
-        machine.remark("required-variable", "note", remark, 1, f"--set {name}=VALUE")
+        machine.remark("required-variable", "note", remark, line, f"--set {name}=VALUE")
     return Script(
         launches=tuple(launches),
         assumed_unset=machine.assumed_unset,

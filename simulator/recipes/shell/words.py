@@ -340,6 +340,7 @@ class Words:
             self._machine.assumed_unset.pop(name, None)
         elif missing:
             self._machine.ended_without.add(name)
+            self._machine.state.exit_line = line
             raise UndecidedError(
                 f"{self._machine.file}:{line}: the script stops here: {name} is not set; --set {name}=VALUE"
             )
