@@ -86,11 +86,7 @@ one that is part full in each of forward pass, backward pass and optimizer step.
 
 
 def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageArray]:
-    """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20).
-
-    Tensors of a pass that other streams send or receive leave their blocks late, so that each further model chunk of a
-    rank takes new ones.
-    """
+    """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20)."""
     scenario, block = pricing.scenario, pricing.block
     values, profile = scenario.coefficients.memory, scenario.framework
     on_last = pricing.contents.held[:, None] == block.pipeline_parallel - 1
