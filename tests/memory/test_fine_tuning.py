@@ -361,7 +361,7 @@ def test_the_longest_sequence_and_the_largest_batch(method: Any, hardware: str, 
 
 BF16 = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 TRACED: Any = [
-    # Model, method, recompute, micro batches, rank, options; peak of tensors in GiB: transformers 5.24.0 and peft 0.21.2
+    # Model, method, recompute, micro batches, rank, options; peak of tensors in GiB: transformers 5.24.0, peft 0.21.2
     # at full size on torch 2.13's fake tensors, 2,048 tokens a sequence, autocast, the model's output gone before the
     # backward pass and gradients after the step, as in trainer.py; moments of AdamW, no temporaries (`fused`).
     ("llama3.1-8b", "lora", "full", 1, 16, {}, 18.90),
@@ -399,6 +399,17 @@ def test_what_one_layer_of_the_library_saves(kind: str) -> None:
     )
     traced = {"qwen3-8b": 444.58, "gemma-3-1b": 219.12}
     assert (three - two) / MIB == pytest.approx(traced[kind], rel=0.01)
+
+
+@MEMORY_ALONE
+@pytest.mark.parametrize(("method", "recompute", "traced"), [("lora", "full", 4133.4), ("lora", "none", 8432.5)])
+def test_an_adapter_behind_the_network_casts_the_product(method: Any, recompute: Any, traced: float) -> None:
+    """The same trace of 4,096 tokens and six of Mistral's layers, whose 256 words make no loss to speak of."""
+    small = {**CODER, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 6, "vocab_size": 256}
+    small |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    sizes: Any = {"seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 1, "recompute": recompute}
+    sizes |= {"model": small, "method": method, "stack": "transformers", "hardware": "h100-sxm-80g", "devices": 1}
+    assert simulator.estimate(**sizes).memory.allocated_bytes / MIB == pytest.approx(traced, rel=0.01)
 
 
 @MEMORY_ALONE

@@ -117,10 +117,7 @@ EAGER_CONTEXT_BYTES = 1573.0 * MIB
 
 
 def _context_bytes(scenario: Scenario) -> float:
-    """Return the bytes of context and kernels; at least those of all libraries if modules are loaded eagerly (M17).
-
-    A process alone on its device has PyTorch's context; libraries of a job on several take as much again at most.
-    """
+    """Return the bytes of context and kernels; at least those of all libraries if modules are loaded eagerly (M17)."""
     context, alone = scenario.coefficients.memory.context_bytes, scenario.hardware.context_memory
     if scenario.framework.eager_modules:
         context = np.maximum(context, EAGER_CONTEXT_BYTES)
@@ -170,9 +167,7 @@ def _in_ring(pricing: Pricing) -> Mask:
 def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> OutsideAllocator:
     """Return the parts where a collective library documents its buffer per group (M22).
 
-    NVIDIA's registered buffers for overlapped collectives are absent. Fragmentation is the share that grows with
-    tensors alone: its other terms were measured on NVIDIA devices only. A context-parallel ring holds two blocks of
-    keys and values, `2 x 2 x 2 k T / t`, and a partial result in fp32.
+    Fragmentation is the share that grows with tensors alone: other terms were measured on NVIDIA devices only.
     """
     scenario, block = pricing.scenario, pricing.block
     values, profile, model = scenario.coefficients.memory, scenario.framework, scenario.model

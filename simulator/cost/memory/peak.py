@@ -306,11 +306,15 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
+    # An adapter behind the product casts it to fp32 and back (peft 0.21, tuners/lora/layer.py, `_cast_input_dtype`).
+    profile = scenario.framework
+    casts = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
         made = [operation.temporary for operation in layer_operations(conditions, kind)]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
-        widest.append(inner + score_bytes(pricing, kind))
+        copied = casts and not kind.routed
+        widest.append(inner * (1.5 if copied else 1.0) + whole * (3.0 if copied else 0.0) + score_bytes(pricing, kind))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
