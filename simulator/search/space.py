@@ -424,14 +424,17 @@ def _sharing(pricing: Pricing, choices: Sequence[Choices], split: Index, index: 
         pricing = replace(pricing, sizes=Alike(pricing.take(first), kind))
     if any(len(axis.values) > 1 for axis in choices if _ABOUT_STATE & set(axis.names)):
         passing = _coded(choices, split, index, lambda axis: not _ABOUT_STATE & set(axis.names))
-        _, first, kind = numbered(2 * passing + pricing.offloads("activations"))
+        stage = np.digitize(pricing.block.zero_stage, (1, 3)) * (
+            pricing.scenario.widened_rest or pricing.scenario.framework.plain_module
+        )
+        _, first, kind = numbered(6 * passing + 2 * stage + pricing.offloads("activations"))
         if 2 * len(first) <= len(kind):
             pricing = replace(pricing, passes=Alike(pricing.take(first), kind))
     return pricing
 
 
 _ABOUT_STATE = frozenset({"zero_stage", "offload"})
-"""Axes on which no pass depends, but for offloaded activations."""
+"""Axes on which no pass depends, but for offloaded activations and fp32 streams by stage (`layer_input_bytes`)."""
 
 
 def _is_work(axis: Choices) -> bool:

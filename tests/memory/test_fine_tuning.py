@@ -359,6 +359,84 @@ def test_the_longest_sequence_and_the_largest_batch(method: Any, hardware: str, 
     assert chance(longest // 4, 4) >= 0.95 > chance(longest // 4, 5)
 
 
+BF16 = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+TRACED: Any = [
+    # Model, method, recompute, micro batches, rank, options; peak of tensors in GiB: transformers 5.24.0, peft 0.21.2
+    # at full size on torch 2.13's fake tensors, 2,048 tokens a sequence, autocast, the model's output gone before the
+    # backward pass and gradients after the step, as in trainer.py; moments of AdamW, no temporaries (`fused`).
+    ("llama3.1-8b", "lora", "full", 1, 16, {}, 18.90),
+    ("mistral-7b-v0.3", "full", "full", 1, None, {}, 108.04),
+    ("llama3.2-1b", "full", "none", 1, None, {}, 23.34),
+    ("llama3.2-1b", "full", "full", 1, None, BF16, 10.19),
+    ("llama3.2-3b", "full", "none", 2, None, {}, 66.16),
+    ("gemma-3-1b", "lora", "none", 1, 8, {}, 13.00),
+    ("gemma-3-1b", "full", "full", 1, None, {}, 18.31),
+    ("phi-4", "qlora", "full", 1, 16, {}, 16.45),
+]
+
+
+@MEMORY_ALONE
+@pytest.mark.parametrize(("model", "method", "recompute", "steps", "rank", "options", "traced"), TRACED)
+def test_tensors_of_the_library_s_own_layers(  # noqa: PLR0917  the columns of a table
+    model: str, method: Any, recompute: Any, steps: int, rank: int | None, options: dict[str, str], traced: float
+) -> None:
+    sizes: Any = {"seq_length": 2048, "micro_batch_size": 1, "global_batch_size": steps, "recompute": recompute}
+    sizes |= {"model": model, "method": method, "lora_rank": rank, "options": options}
+    found = simulator.estimate(**sizes, stack="transformers", hardware="h100-sxm-80g", devices=1)
+    assert found.memory.allocated_bytes / GIB == pytest.approx(traced, rel=0.02)
+
+
+@MEMORY_ALONE
+@pytest.mark.parametrize("kind", ["qwen3-8b", "gemma-3-1b"])
+def test_what_one_layer_of_the_library_saves(kind: str) -> None:
+    """The same trace, of 16-bit weights: norms of queries and keys keep what others do; one head is not copied."""
+    options = BF16 | ({"composed_norm_bytes": "8"} if kind.startswith("gemma") else {})
+    sizes: Any = {"seq_length": 2048, "micro_batch_size": 1, "global_batch_size": 1, "recompute": "none"}
+    sizes |= {"hardware": "h200-sxm-141g", "devices": 1, "stack": "transformers", "method": "full", "options": options}
+    two, three = (
+        simulator.estimate(model=kind, **sizes, num_layers=layers).memory.parts_bytes["activations"]
+        for layers in (2, 3)
+    )
+    traced = {"qwen3-8b": 444.58, "gemma-3-1b": 219.12}
+    assert (three - two) / MIB == pytest.approx(traced[kind], rel=0.01)
+
+
+@MEMORY_ALONE
+@pytest.mark.parametrize(("method", "recompute", "traced"), [("lora", "full", 4133.4), ("lora", "none", 8432.5)])
+def test_an_adapter_behind_the_network_casts_the_product(method: Any, recompute: Any, traced: float) -> None:
+    """The same trace of 4,096 tokens and six of Mistral's layers, whose 256 words make no loss to speak of."""
+    small = {**CODER, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 6, "vocab_size": 256}
+    small |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    sizes: Any = {"seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 1, "recompute": recompute}
+    sizes |= {"model": small, "method": method, "stack": "transformers", "hardware": "h100-sxm-80g", "devices": 1}
+    assert simulator.estimate(**sizes).memory.allocated_bytes / MIB == pytest.approx(traced, rel=0.01)
+
+
+@MEMORY_ALONE
+def test_a_plain_module_on_several_cards_keeps_its_buckets() -> None:
+    """torch 2.13, nn/parallel/distributed.py: `gradient_as_bucket_view` is off; FSDP reduces from no such copy."""
+    run: Any = {"model": "llama3.2-1b", "hardware": "l40s", "stack": "transformers", "method": "full"}
+    run |= {"seq_length": 512, "micro_batch_size": 1, "recompute": "full"}
+
+    def held(devices: int, stage: int) -> float:
+        found = simulator.estimate(**run, devices=devices, zero_stage=stage, global_batch_size=devices)
+        return float(found.memory.allocated_bytes)
+
+    weights = 1_235_814_400
+    assert held(4, 0) - held(1, 0) == pytest.approx(4 * weights, rel=0.01)
+    assert held(4, 3) < 16 * weights / 4 + 3 * GIB
+
+
+@MEMORY_ALONE
+def test_a_sharded_base_of_4_bits_has_no_wide_stream() -> None:
+    """Nothing widened its table (TRL 0.25, `prepare_peft_model`): inputs of 16 bits, an output layer without a cast."""
+    run: Any = {"model": "llama3.1-70b", "hardware": "rtx-a6000", "devices": 2, "method": "qlora", "recompute": "full"}
+    run |= {"stack": "transformers", "seq_length": 2048, "micro_batch_size": 1, "global_batch_size": 2}
+    parts = [simulator.estimate(**run, zero_stage=stage).memory.parts_bytes for stage in (0, 3)]
+    assert [each["activations"] for each in parts] == [80 * 2048 * 8192 * width for width in (4, 2)]
+    assert parts[0]["logits"] - parts[1]["logits"] == pytest.approx(2 * 128256 * 8192)
+
+
 def test_who_has_one_card_can_take_what_is_proposed() -> None:
     """Adapters come before more cards, and the figure of a proposal is that of the question which asks for it."""
     card: Any = {"model": "qwen3-8b", "hardware": "rtx-4090", "devices": 1, "seq_length": 2048, "global_batch_size": 16}

@@ -163,11 +163,17 @@ def test_libraries_say_what_stands_beside_adapters(
     assert chosen == (expected or ())
 
 
-def test_buckets_of_copies_stand_beside_their_gradients(tmp_path: Path) -> None:
-    """DistributedDataParallel's, of the gradients' type: Llama 3's two tables in fp32."""
-    (tmp_path / "run.yaml").write_text(FACTORY + "additional_target: embed_tokens,lm_head\n", encoding="utf-8")
-    (recipe,) = read_recipe(tmp_path / "run.yaml")
-    assert recipe.unpriced_bytes == 2 * 4 * 128256 * 4096
+@pytest.mark.usefixtures("bare", "closed_switches")
+def test_buckets_of_copies_stand_beside_their_gradients() -> None:
+    """DistributedDataParallel's, of the gradients' type: two tables in fp32, and adapters."""
+    held = [
+        priced("both", devices=devices, global_batch_size=devices, options={"plain_module": word})
+        for devices, word in ((4, "false"), (4, "true"), (1, "true"))
+    ]
+    bytes_of = [each.memory.stages[0].state_bytes for each in held]
+    assert bytes_of[1] - bytes_of[0] == pytest.approx(state(held[0])[1])
+    assert state(held[0])[1] > 2 * 2 * MISTRAL
+    assert bytes_of[2] < bytes_of[1]
 
 
 def test_other_modules_beside_adapters_make_no_verdict(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.memory.state import (
     device_parameters,
     kept_gathers_bytes,
-    lasting_bucket,
+    lasting_buckets,
     linear_by_class,
     optimizer_on_device,
     shard,
@@ -310,7 +310,8 @@ def test_live_parameters(options: dict[str, str], live: float, reduced: float) -
     layer = state(without, zero_stage=2)["gathered"]
     # ZeRO 3 keeps a bucket through the whole step, and copies it in the passes; two where a lower stage overlaps.
     assert state(asked_for, zero_stage=3)["gathered"] == pytest.approx(2 * live + layer + 2 * reduced)
-    lasting = [float(lasting_bucket(Pricing(asked_for, block(asked_for, zero_stage=stage)))[0]) for stage in (3, 2)]
+    pricings = [Pricing(asked_for, block(asked_for, zero_stage=stage)) for stage in (3, 2)]
+    lasting = [float(lasting_buckets(pricing).ravel()[0]) for pricing in pricings]
     assert lasting == [2 * reduced, 0]
     assert state(asked_for, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * reduced)
     overlapped = scenario_with(**ENGINE | options | {"reduction_buffers": "2"})

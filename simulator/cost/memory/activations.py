@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, of_passes, of_sizes, of_work, recomputed_inside
-from simulator.cost.dtypes import FP32, element_bytes
-from simulator.cost.operations.blocks import inputs
+from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
+from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
+from simulator.cost.operations.blocks import inputs, norm_copies
 from simulator.cost.operations.layer import layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
@@ -35,7 +35,7 @@ from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRAD
 from simulator.cost.stages import over_layers
 from simulator.question.arrays import NDArray, equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.scenario.block import Array, KindArray, StageArray
+from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 from simulator.records import Bare, NamedTuple
@@ -44,16 +44,45 @@ _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 """Tensors of an operation that leave the device."""
 
 
-@of_work
+@derived
 def layer_input_bytes(pricing: Pricing) -> Array:
     """Return the bytes of residual streams at a layer boundary, `2 T h` each, shape (n,): what full recompute saves.
 
-    A table that peft stored in fp32 makes them fp32.
+    A table in fp32 that nothing casts makes them fp32: one that peft stored so, or autocast's.
     """
     scenario = pricing.scenario
-    wide = scenario.widened_rest or (scenario.widened_modules and scenario.trains("embedding"))
-    width = FP32 if wide else element_bytes(scenario)
-    return width * scenario.model.stream_width * extent(pricing, "sequence")
+    wide = scenario.widened_modules and scenario.trains("embedding")
+    width = np.where(wide | widened_rest(pricing) | autocasts(pricing), FP32, element_bytes(scenario))
+    streams: Array = width * scenario.model.stream_width * extent(pricing, "sequence")
+    return streams
+
+
+def widened_rest(pricing: Pricing) -> Mask:
+    """Return where a 4-bit base's tables and norms are stored in fp32: not where ZeRO 3 shards them (M2)."""
+    return pricing.scenario.widened_rest & (pricing.block.zero_stage < 3)
+
+
+def autocasts(pricing: Pricing) -> Mask:
+    """Return where fp32 weights that nothing wraps are cast product by product (M36)."""
+    scenario = pricing.scenario
+    stored = parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
+    plain = scenario.framework.plain_module and scenario.lora_rank is None and stored
+    return plain & (pricing.block.zero_stage < 1)
+
+
+@of_work
+def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes that a layer saves more under autocast, shape (n,) (M36).
+
+    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own.
+    """
+    conditions, hidden = conditions_of(pricing.scenario), float(pricing.scenario.model.hidden_size)
+    further = 0.0
+    for operation in layer_operations(conditions, kind):
+        readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
+        further += HALF * max(len(readers) - 1, 0) * (not conditions.framework.fused_projections)
+        further += max(2.0 * FP32 - norm_copies(conditions), 0.0) * (operation.group == "norm")
+    return further * hidden * extent(pricing, "sequence")
 
 
 @of_work
@@ -74,7 +103,8 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
-    return result
+    cast = autocasts(pricing)
+    return result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
 
 
 @of_work

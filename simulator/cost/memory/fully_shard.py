@@ -25,6 +25,7 @@ from simulator.cost.dtypes import (
     parameter_dtype,
 )
 from simulator.cost.memory.activations import (
+    autocasts,
     in_flight,
     layer_bytes,
     layer_input_bytes,
@@ -202,8 +203,9 @@ class _Policy(NamedTuple):
 def _policy(pricing: Pricing) -> _Policy:
     scenario, block = pricing.scenario, pricing.block
     element, alone, pipelined = element_bytes(scenario), block.replicas == 1.0, block.pipeline_parallel > 1
-    # fp32 without replicas needs neither casts nor sharding: the weights are used as they are.
-    wrapped = ~(alone & (scenario.precision == "fp32"))
+    # fp32 without replicas needs neither casts nor sharding: the weights are used as they are. Autocast wraps nothing.
+    cast = autocasts(pricing)
+    wrapped = ~(alone & (scenario.precision == "fp32")) & ~cast
     reshards = wrapped & (block.zero_stage >= 3)
     reduces = wrapped & (not pipelined)
     each = (block.zero_stage >= 2) | (micro_batches(pricing) == 1.0)
@@ -214,7 +216,7 @@ def _policy(pricing: Pricing) -> _Policy:
         wrapped=wrapped,
         reduces_each=reduces & each,
         ranks=np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0),
-        copied=np.where(wrapped & ~reshards, element, 0.0),
+        copied=np.where((wrapped & ~reshards) | cast, element, 0.0),
         used=np.where(reshards, element, 0.0),
         ahead=np.where(reshards & ~alone, element, 0.0),
         stays=np.where(reshards & pipelined, element, 0.0),
@@ -240,6 +242,8 @@ class _Units(NamedTuple):
     next_layer: Array
     """Of these, those that come from other ranks, ahead of their use: not experts that one rank alone holds."""
     gathered_all: KindArray
+    cast_again: KindArray
+    """Parameters that autocast casts for a forward pass and, their layers done again, not for the backward pass."""
     accumulated: KindArray
     """Bytes of unsharded gradients."""
     shards: KindArray
@@ -269,6 +273,10 @@ def _units(pricing: Pricing) -> _Units:
     # Offloaded shards come in one tensor at a time and are gathered, reduced gradients leave (PyTorch 2.13, fsdp/
     # _fully_shard/_fsdp_param.py, `all_gather_inputs`; `foreach_reduce`); below ZeRO 3 nothing is offloaded.
     on_device = np.where(scenario.framework.offload_parameters & (block.zero_stage >= 3), 0.0, 1.0)
+    cast, again = autocasts(pricing), recompute_plan(pricing).on_rank
+    cast_again = cast * sum(
+        count * local_count(pricing, piece) for count, piece in zip(again, totals.layers, strict=True)
+    )
     return _Units(
         layer=layer,
         table=table,
@@ -278,7 +286,8 @@ def _units(pricing: Pricing) -> _Units:
         layer_shard=on_device * largest(local_shard(pricing, piece) for piece in totals.layers),
         gathered_layer=gathered,
         next_layer=gathered - np.where(shard_degrees(pricing).routed > 1.0, 0.0, (1.0 - half) * experts),
-        gathered_all=whole - half * linear,
+        gathered_all=whole - half * linear - cast * table - cast_again,
+        cast_again=cast_again,
         accumulated=FP32 * (whole - table + table_gradient),
         shards=shards,
         table_shard=on_device * table / np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0),
@@ -426,7 +435,7 @@ def _begin(step: _Step) -> list[_Event]:
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
             logits=loss_bytes(pricing),
-            forward=np.maximum(forward, 0.0),
+            forward=np.maximum(forward + fsdp.copied * units.cast_again, 0.0),
         ),
         at_loss,
         _Free({"forward"}),

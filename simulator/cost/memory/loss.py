@@ -6,6 +6,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work
 from simulator.cost.dtypes import FP32, HALF, element_bytes
+from simulator.cost.memory.activations import widened_rest
 from simulator.cost.operations.blocks import output_layer
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import micro_batches, tokens_per_device, total
@@ -15,13 +16,7 @@ from simulator.question.scenario.scenario import Scenario
 
 @of_work
 def loss_bytes(pricing: Pricing) -> Array:
-    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13).
-
-    They are the 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they
-    and their gradient take 8 bytes, an unfused log-softmax 4 more. A chunked loss holds one chunk's logits, the hidden
-    gradient and an fp32 gradient of the output weight. Without `vocabulary_parallel_loss` every rank holds the logits
-    of the whole vocabulary.
-    """
+    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13)."""
     scenario, block = pricing.scenario, pricing.block
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(pricing)
@@ -51,10 +46,7 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
 def head_gradient_bytes(pricing: Pricing) -> Array:
     """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
 
-    They are the logits' gradient; the input's gradient, beside the gathered input with sequence parallelism; and a
-    tensor of the weight's size: its gradient, or the unused placeholder where the product adds to accumulated gradients
-    (`LinearWithGradAccumulationAndAsyncCommunication`, megatron-core 0.14, tensor_parallel/layers.py). Frozen weights
-    have none, and those that a pipeline defers have none yet.
+    Frozen weights have none of its own (M13), and those that a pipeline defers have none yet.
     """
     scenario, model = pricing.scenario, pricing.scenario.model
     if scenario.framework.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
@@ -70,11 +62,7 @@ def head_gradient_bytes(pricing: Pricing) -> Array:
 
 
 def deferred_head_bytes(pricing: Pricing) -> Array:
-    """Return the bytes that deferred head gradients hold on the last pipeline rank, `m (2 T h / t + 2 T V / t)`.
-
-    Shape (n,). Each of m deferred micro batches holds the output layer's input, split over the sequence with sequence
-    parallelism, and its output gradient (`LinearWithGradAccumulationAndAsyncCommunication` of megatron-core 0.15).
-    """
+    """Return the bytes of deferred head gradients on the last pipeline rank, `m (2 T h / t + 2 T V / t)` (M13)."""
     scenario, block = pricing.scenario, pricing.block
     most = np.where(block.pipeline_parallel > 1.0, float(scenario.framework.deferred_head_gradients), 0.0)
     parts = np.where(block.sequence_parallel, block.tensor_parallel, 1.0)
@@ -99,9 +87,21 @@ def bytes_per_logit(scenario: Scenario) -> float:
         return float(profile.fused_loss_bytes_per_logit or profile.loss_bytes_per_logit) + capped
     if profile.loss_chunks:
         return (HALF if profile.compiled else FP32) + (2.0 * HALF + FP32) / profile.loss_chunks + capped
-    # An output layer that peft stored in fp32 makes logits of 4 bytes, not 2.
-    widened = FP32 - HALF if scenario.widened_rest else 0.0
-    return float(profile.loss_bytes_per_logit) + capped + widened
+    return float(profile.loss_bytes_per_logit) + capped
+
+
+def widened_head_bytes(pricing: Pricing) -> Array:
+    """Return the bytes at the loss of an output layer that peft stored in fp32, shape (n,) (M13).
+
+    It makes logits of 4 bytes, not 2; autocast, logits of 2 and a copy of the weight.
+    """
+    profile, model = pricing.scenario.framework, pricing.scenario.model
+    chunked = profile.fused_cross_entropy or profile.loss_chunks or profile.cross_entropy_chunk_tokens
+    if not pricing.scenario.widened_rest or (chunked and not profile.plain_module):
+        return np.zeros(len(pricing))
+    table = model.vocab_size * model.hidden_size / pricing.block.tensor_parallel
+    more = table if profile.plain_module else logits_per_micro_batch(pricing)
+    return np.where(widened_rest(pricing), HALF * more, 0.0)
 
 
 @of_work

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
-from simulator.cost.memory.state import lasting_bucket
+from simulator.cost.memory.state import lasting_buckets
 from simulator.cost.operations.blocks import into_products
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of, summed
@@ -114,10 +114,10 @@ def _stream_bytes(scenario: Scenario) -> float:
 def retained_bytes(pricing: Pricing) -> KindArray:
     """Return the bytes of masks, bias tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n).
 
-    DeepSpeed's buffer of reduced gradients is among them at ZeRO 3.
+    So are buffers that gradients are reduced from in every step.
     """
     others = _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
-    return others + _dummy_gradients(pricing) + lasting_bucket(pricing)
+    return others + _dummy_gradients(pricing) + lasting_buckets(pricing)
 
 
 def _masks(pricing: Pricing) -> KindArray:

@@ -86,11 +86,7 @@ one that is part full in each of forward pass, backward pass and optimizer step.
 
 
 def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageArray]:
-    """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20).
-
-    Tensors of a pass that other streams send or receive leave their blocks late, so that each further model chunk of a
-    rank takes new ones.
-    """
+    """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20)."""
     scenario, block = pricing.scenario, pricing.block
     values, profile = scenario.coefficients.memory, scenario.framework
     on_last = pricing.contents.held[:, None] == block.pipeline_parallel - 1
@@ -121,10 +117,7 @@ EAGER_CONTEXT_BYTES = 1573.0 * MIB
 
 
 def _context_bytes(scenario: Scenario) -> float:
-    """Return the bytes of context and kernels; at least those of all libraries if modules are loaded eagerly (M17).
-
-    A process alone on its device has PyTorch's context; libraries of a job on several take as much again at most.
-    """
+    """Return the bytes of context and kernels; at least those of all libraries if modules are loaded eagerly (M17)."""
     context, alone = scenario.coefficients.memory.context_bytes, scenario.hardware.context_memory
     if scenario.framework.eager_modules:
         context = np.maximum(context, EAGER_CONTEXT_BYTES)
@@ -174,9 +167,7 @@ def _in_ring(pricing: Pricing) -> Mask:
 def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> OutsideAllocator:
     """Return the parts where a collective library documents its buffer per group (M22).
 
-    NVIDIA's registered buffers for overlapped collectives are absent. Fragmentation is the share that grows with
-    tensors alone: its other terms were measured on NVIDIA devices only. A context-parallel ring holds two blocks of
-    keys and values, `2 x 2 x 2 k T / t`, and a partial result in fp32.
+    Fragmentation is the share that grows with tensors alone: other terms were measured on NVIDIA devices only.
     """
     scenario, block = pricing.scenario, pricing.block
     values, profile, model = scenario.coefficients.memory, scenario.framework, scenario.model

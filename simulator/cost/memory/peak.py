@@ -25,6 +25,7 @@ from simulator.cost.memory.loss import (
     head_gradient_bytes,
     head_input_bytes,
     loss_bytes,
+    widened_head_bytes,
 )
 from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retained_bytes, table_sums, workspace_bytes
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
@@ -223,7 +224,7 @@ def _other_bytes(pricing: Pricing) -> _OtherBytes:
     loss, own = loss_bytes(pricing), np.minimum(losses, 1.0)
     saved = loss * FP32 / max(bytes_per_logit(scenario), FP32)
     at_head = (losses - heads) * saved + heads * head_gradient_bytes(pricing)
-    losses_held = np.maximum((losses - own) * saved + own * loss, at_head)
+    losses_held = np.maximum((losses - own) * saved + own * (loss + widened_head_bytes(pricing)), at_head)
     table = steady + embedding_gradient + scenario.framework.step_in_backward * state.step_temporary
     at_step = state.step_temporary + state.widened
     return _OtherBytes(resident, in_step, steady + deferred, losses_held, loss_temporary, table, at_step)
@@ -232,11 +233,7 @@ def _other_bytes(pricing: Pricing) -> _OtherBytes:
 def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     """Return what is alive when weights are built; empty where it is no more than a step's state (M30).
 
-    With `builds_whole_layers` a rank builds the weights of its tensor and pipeline parallel part before ZeRO 3 cuts
-    them; built in fp32 they stay with the pool, and ZeRO 2 copies the 16-bit ones. With `buffers_weights` buffers of
-    weights and gradients stand beside the weights that move into them; frozen ones stay, and 8-bit ones share the
-    gradients' buffer. With `loads_unquantised` a base of 4 bits is read whole in 16 before it is quantised; with
-    `quantising_bytes` a weight is quantised as a whole, the largest beside all others at worst.
+    Frozen weights do not move into buffers, and 8-bit ones share the gradients'.
     """
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
     elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
@@ -267,13 +264,7 @@ class GradientsAbsent(Bare):
 
 
 def gradients_absent(pricing: Pricing) -> GradientsAbsent:
-    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them.
-
-    Released gradients come back during the first backward pass, while it frees one micro batch's activations. A rank
-    with more micro batches than it holds at once peaks again later, with all gradients. On other ranks the first
-    backward pass decides: it begins with all activations and no gradients, and ends with one micro batch fewer and all
-    gradients.
-    """
+    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them."""
     if pricing.scenario.framework.step_in_backward:
         gone = pricing.contents.on_ranks(training_state(pricing).gradients)
         return GradientsAbsent(loss=gone, embedding=gone)
@@ -311,17 +302,19 @@ def buffer_bytes(pricing: Pricing) -> Array:
 def layer_gradient_bytes(pricing: Pricing) -> Array:
     """Return the gradients alive inside one layer's backward pass, shape (n,) (M12).
 
-    The widest moment of a feed-forward block holds the gradient of gate and up and the incoming one, `2 T h`; the
-    product is freed before its gradient is made. Sequence parallelism adds the gathered input, `2 T h`. Attention needs
-    less in every shipped model, except for saved scores.
+    Attention needs less than the network in every shipped model, except for saved scores.
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
+    # An adapter behind the product casts it to fp32 and back (peft 0.21, tuners/lora/layer.py, `_cast_input_dtype`).
+    profile = scenario.framework
+    casts = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
         made = [operation.temporary for operation in layer_operations(conditions, kind)]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
-        widest.append(inner + score_bytes(pricing, kind))
+        copied = casts and not kind.routed
+        widest.append(inner * (1.5 if copied else 1.0) + whole * (3.0 if copied else 0.0) + score_bytes(pricing, kind))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
 

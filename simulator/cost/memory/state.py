@@ -21,7 +21,7 @@ from simulator.cost.dtypes import (
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
-from simulator.cost.memory.activations import recompute_plan
+from simulator.cost.memory.activations import recompute_plan, widened_rest
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
@@ -339,12 +339,7 @@ class TrainingState(NamedTuple):
 
 @of_sizes
 def training_state(pricing: Pricing) -> TrainingState:
-    """Return the bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2).
-
-    ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters (Rajbhandari
-    et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to the 16-bit weights, or replaces them
-    with `fp8_param_gather` (measured: without it fp8 runs take more memory than bf16 ones).
-    """
+    """Return the bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2)."""
     scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     weights = device_parameters(pricing)
     lora = scenario.lora_rank is not None
@@ -529,13 +524,7 @@ def step_numbers(scenario: Scenario) -> float:
 
 
 def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
-    """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28).
-
-    The averaged gradients of a flat partition (ZeRO 3: of a sub group) are copied together and cast to fp32, without
-    ZeRO cast one by one and then copied; below ZeRO 3 their norms are taken in fp64, and their parts are then freed;
-    the optimizer's temporaries are as long as the partition. With the state on the host none of it is on the device
-    (DeepSpeed v0.19.6, runtime/zero/stage_1_and_2.py and stage3.py, fp16/fused_optimizer.py, `step`).
-    """
+    """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28)."""
     scenario, stage = pricing.scenario, pricing.block.zero_stage
     whole, each = stage < 3, gradient_bytes(scenario)
     worked = np.where(whole, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
@@ -580,8 +569,7 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
 def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
     """Return the bytes of frozen weights: linear ones in 4 bits with a scale per 64 (Dettmers et al. 2023).
 
-    Routed experts that are one parameter of a layer are no linear layer to bitsandbytes 0.49 (its issue 1849). Nothing
-    widens the rest of a base that ZeRO 3 shards (TRL 0.25, trainer/utils.py, `prepare_peft_model`: is_sharded_qlora).
+    Routed experts that are one parameter of a layer are no linear layer to bitsandbytes 0.49 (its issue 1849).
     """
     scenario = pricing.scenario
     quantised = linear_by_class(pricing)
@@ -589,7 +577,7 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
         quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
     linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
-    width = np.where(scenario.widened_rest & (pricing.block.zero_stage < 3), FP32, HALF)
+    width = np.where(widened_rest(pricing), FP32, HALF)
     return np.asarray(linear * _quantised_bytes(scenario) + rest * width)
 
 
@@ -611,12 +599,7 @@ def _routers(pricing: Pricing) -> ByClass:
 
 
 def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
-    """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast`.
-
-    Parameters stored in the compute type are unsharded below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on,
-    with `fully_shard` from ZeRO 1 on; below ZeRO 3 an unsharded 16-bit copy is alive too (autocast's cast weights, or
-    the gathered copy). fp32 training casts nothing, so only that gathered copy remains.
-    """
+    """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast` (M2)."""
     scenario, block = pricing.scenario, pricing.block
     if not cast:
         return shard(pricing, value, 3) * element_bytes(scenario)
@@ -666,11 +649,10 @@ def cached_bytes(scenario: Scenario) -> float:
 
 
 def _gathered(pricing: Pricing) -> KindArray:
-    """Return the bytes of the whole layers that ZeRO 2 and 3 gather.
+    """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24).
 
-    ZeRO 3 gathers two layers' weights (one used, one prefetched), of a base in 4 bits as it is stored (torchao 0598012,
-    dtypes/nf4tensor.py, `_INNER_TENSOR_NAMES_FOR_SHARDING`); ZeRO 2 and 3 hold one layer's unsharded gradients. A
-    framework with a limit of live parameters gathers up to that limit, and has a gradient buffer.
+    A base in 4 bits is gathered as it is stored (torchao 0598012, dtypes/nf4tensor.py,
+    `_INNER_TENSOR_NAMES_FOR_SHARDING`).
     """
     scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
@@ -701,24 +683,23 @@ def _bucket_bytes(scenario: Scenario) -> float:
     return element_bytes(scenario) * (float(profile.reduction_parameters) or float(scenario.model.hidden_size) ** 2)
 
 
-def lasting_bucket(pricing: Pricing) -> Array:
-    """Return the bytes of the buffer that ZeRO 3 keeps from its start on, through every step, shape (n,) (M24).
+def lasting_buckets(pricing: Pricing) -> KindArray:
+    """Return the bytes of buffers that gradients are reduced from in every step, shape (kinds, n) (M24, M36).
 
     ZeRO 1 and 2 make theirs when a backward pass begins and free them when it ends (DeepSpeed v0.19.6, runtime/zero/
     stage3.py, `_setup_for_real_optimizer`; stage_1_and_2.py, `setup_buckets`, `_release_ipg_buffers`).
+    DistributedDataParallel keeps a bucket for every gradient (torch 2.13, nn/parallel/distributed.py,
+    `gradient_as_bucket_view`, off).
     """
     scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     reduces = (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
     engine = bool(profile.live_parameters or profile.step_parameters)
-    return np.where(reduces & engine, _bucket_bytes(scenario), 0.0)
+    copied = profile.plain_module & (block.zero_stage < 1) & (block.replicas > 1.0)
+    return np.where(copied, training_state(pricing).gradients, np.where(reduces & engine, _bucket_bytes(scenario), 0.0))
 
 
 def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
-    """Return the bytes that DeepSpeed's ZeRO 3 holds gathered when forward turns to backward, shape (kinds, n) (M24).
-
-    Of those used again within `reuse_parameters`, each passed twice, half stay; `prefetch_parameters` more are fetched,
-    up to `live_parameters` in all (DeepSpeed v0.19.5, runtime/zero/partitioned_param_coordinator.py).
-    """
+    """Return the bytes that DeepSpeed's ZeRO 3 holds gathered as forward turns to backward, shape (kinds, n) (M24)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
     parts, square = device_parameters(pricing), float(scenario.model.hidden_size) ** 2
     used = np.maximum(layer, end_table(pricing))

@@ -6,7 +6,7 @@ from typing import Final, Literal, assert_never
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
-from simulator.cost.operations.blocks import cast, norm_bytes, separate_products, tensor_collective, vector
+from simulator.cost.operations.blocks import cast, norm_bytes, norm_copies, separate_products, tensor_collective, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
@@ -217,14 +217,15 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     own = 0.0 if _values_from_keys(conditions, mixer) else value
-    expanded = query if profile.repeat_kv else key
+    repeats = profile.repeat_kv and heads.shared > 1  # one head is expanded without a copy
+    expanded = query if repeats else key
     output: tuple[Saved, ...] = ()
-    viewed = not profile.repeat_kv or not model.rotary or model.qk_norm or model.attention_gate == "element"
+    viewed = not repeats or not model.rotary or model.qk_norm or model.attention_gate == "element"
     if profile.keep_qkv_output and viewed:
         gated = float(heads.output_width) if model.attention_gate == "element" else 0.0
         output = (Saved("qkv_output", element * (query + gated + key + own), shared_spread(mixer, "projection")),)
-    if profile.repeat_kv or not profile.keep_qkv_output or model.value_norm:
-        repeated = float(heads.output_width) if profile.repeat_kv else value
+    if repeats or not profile.keep_qkv_output or model.value_norm:
+        repeated = float(heads.output_width) if repeats else value
         output = (*output, Saved("value", element * repeated, shared_spread(mixer, "key_value")))
     copies, summed = separate_products(conditions, "attention", 3)
     joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
@@ -249,7 +250,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         projection,
         *((_head_norms(conditions, mixer),) if model.qk_norm else ()),
         *_positions(conditions, mixer, rotated),
-        context_exchange(conditions, mixer, expanded + (query if profile.repeat_kv else value)),
+        context_exchange(conditions, mixer, expanded + (query if repeats else value)),
         *(indexer(conditions) if TRAITS[mixer].context == "chosen" else ()),
         core_attention(conditions, mixer),
         *output_gate(conditions, mixer),
@@ -299,7 +300,7 @@ def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
     if not conditions.framework.keep_qkv_output:
         value = heads.value_width if normed > 1 and not _values_from_keys(conditions, mixer) else 0
         width = float(heads.query_width + heads.key_width + value)
-        saved.append(Saved("qk_norm_input", element_bytes(conditions) * width, "tensor"))
+        saved.append(Saved("qk_norm_input", norm_copies(conditions) * width, "tensor"))
     weights = {
         "head": (vector("q_norm", heads.size), vector("k_norm", heads.size)),
         "projection": (vector("q_norm", heads.query_width, "column"), vector("k_norm", heads.key_width, "column")),

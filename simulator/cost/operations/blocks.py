@@ -33,14 +33,14 @@ def norm(conditions: Conditions, name: str, weight: str) -> Operation:
     group and gathered again in backward (Korthikanti et al. 2022, section 4.2.2). A composed norm casts to fp32 and
     back, squares, averages and multiplies twice: 36 bytes.
     """
-    model, element = conditions.model, element_bytes(conditions)
+    model = conditions.model
     hidden, centred = float(model.hidden_size), model.norm != "rms_norm"
     return Operation(
         name=name,
         group="norm",
         weights=norm_weights(conditions, weight, model.hidden_size),
         saved=(
-            Saved(f"{name}_input", (element if _fused(conditions) else _composed(conditions)) * hidden, "sequence"),
+            Saved(f"{name}_input", norm_copies(conditions) * hidden, "sequence"),
             Saved(f"{name}_statistics", (2.0 if centred else 1.0) * FP32, "sequence"),
             linear_input(conditions, f"{name}_output"),
         ),
@@ -60,11 +60,13 @@ def _fused(conditions: Conditions) -> bool:
     return conditions.model.norm != "rms_norm" or profile.fused_rms_norm or profile.compiled
 
 
-def _composed(conditions: Conditions) -> float:
-    """Return the bytes per feature that a composed norm saves; in fp32 training every copy is fp32.
+def norm_copies(conditions: Conditions) -> float:
+    """Return the bytes per feature that a norm saves of its input; in fp32 training every copy is fp32.
 
-    A frozen scale needs no copy of what it multiplies: one fp32 copy is left.
+    A frozen scale needs no copy of what it multiplies: one fp32 copy is left of a composed norm.
     """
+    if _fused(conditions):
+        return element_bytes(conditions)
     if conditions.lora_rank is not None:
         return FP32
     saved = float(conditions.framework.composed_norm_bytes)

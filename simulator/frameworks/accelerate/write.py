@@ -70,7 +70,7 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
         if optimizer not in _OPTIMIZERS:
             raise UnsupportedError(f"--optimizer {optimizer}: the trainer has no word for it")
         yield "optim", _OPTIMIZERS[optimizer].format(optimizer)
-    elif _is_half(scenario.framework) and not scenario.framework.foreach_optimizer:
+    elif not scenario.framework.foreach_optimizer and not scenario.framework.master_weights:
         yield "optim", "adamw_torch_fused"
     if scenario.framework.quantised_base:
         yield "load_in_4bit", "true"
@@ -126,7 +126,7 @@ def _sharding(profile: FrameworkProfile, layout: Layout, *, adapters: bool) -> I
             raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")
         return
     usual = tuple(getattr(PROFILES["torch"], name) for name in _TYPES)
-    if types != usual and not _is_half(profile) and (not adapters or types != ("bf16", *usual[1:])):
+    if types[:3] != usual[:3] and not _is_half(profile) and (not adapters or types[:3] != ("bf16", *usual[1:3])):
         message = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
         raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
     if layout.offload != "none":

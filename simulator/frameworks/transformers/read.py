@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precision
 from simulator.frameworks.configuration import configuration
@@ -62,7 +61,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
-    options |= _eager(part(targets, "option"), rank) | part(targets, "option")
+    options |= _eager(part(targets, "option"), rank, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
@@ -97,7 +96,6 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         lora_rank=rank,
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
-        unpriced_bytes=0.0 if deepspeed or layout.zero_stage else _buckets(model, options, rank),
         experts_open=True,
     )
 
@@ -111,27 +109,17 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _buckets(model: str | None, options: Mapping[str, str], rank: int | None) -> float:
-    """Return the bytes of DistributedDataParallel's buckets beside gradients (torch 2.9, `gradient_as_bucket_view`)."""
-    word = "parameter_dtype" if rank is None else "saved_modules_dtype"
-    width, ends = 2 if options.get(word) in ("bf16", "fp16") else 4, {"none": 0, "both": 2}
-    if model is None or (rank is not None and "saved_modules" not in options):
-        return 0.0
-    spec = models.load_model(model)
-    table = spec.vocab_size * spec.hidden_size
-    trained = total_parameters(spec) if rank is None else ends.get(options["saved_modules"], 1) * table
-    return float(width * trained)
-
-
-def _eager(options: Mapping[str, str], rank: int | None) -> dict[str, str]:
+def _eager(options: Mapping[str, str], rank: int | None, *, deepspeed: bool) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
     Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
     peft casts each adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`), and bitsandbytes keeps
-    embeddings' moments in 32 bits (transformers 4.57.1, trainer.py, `create_optimizer`).
+    embeddings' moments in 32 bits (transformers 4.57.1, trainer.py, `create_optimizer`). The Trainer drops
+    gradients after its step (`model.zero_grad()`); without an engine accelerate wraps autocast and DDP alone.
     """
     expands = not options.get("attention_kernel", "sdpa").startswith("flash")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
+    eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
         return eager | {"adapter_copies": "true"}
     return eager | ({"wide_table_moments": "true"} if options.get("optimizer", "").endswith("8bit") else {})

@@ -288,6 +288,7 @@ class FrameworkProfile(Switches, kw_only=True):
     kept_boundaries: bool = switch(default=False)
     kept_dispatches: float = switch(default=0.0, high=64.0)
     fully_shard: bool = switch(default=False)
+    plain_module: bool = switch(default=False, moves=("memory",))
     fp8_weight_cache: bool = switch(default=True)
     fp8_recipe: str = switch(default="delayed", choices=(*FP8_RECIPES,), concerns="fp8")
     fp4_recipe: str = switch(default="nvfp4", choices=(*FP4_RECIPES,), concerns="fp8")
