@@ -14,15 +14,11 @@ from simulator.question.vocabulary import NARROW, ContextExchange
 _SLIDING: Final = ("sliding", "reused_sliding")  # mixers over a window with the heads of sliding layers
 
 
-def shared_spread(mixer: Mixer, tensor: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
+def shared_spread(
+    mixer: Mixer, tensor: Literal["key_value", "key_value_context", "projection", "gathered", "ring"]
+) -> Spread:
     """Return the spread of a tensor with the key-value heads of a mixer."""
-    forms: dict[str, Spread] = {
-        "key_value": "sliding_key_value",
-        "projection": "sliding_projection",
-        "gathered": "sliding_gathered",
-        "ring": "sliding_ring",
-    }
-    return forms[tensor] if mixer in _SLIDING else tensor
+    return as_type("Spread", f"sliding_{tensor}") if mixer in _SLIDING else tensor
 
 
 def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:
@@ -95,7 +91,7 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
         return ()
     heads, element = conditions.model.heads(mixer), element_bytes(conditions)
     shared = float(heads.key_width + heads.value_width)
-    spread: Spread = "sliding_key_value_context" if mixer in _SLIDING else "key_value_context"
+    spread = shared_spread(mixer, "key_value_context")
     if kind == "all_gather":
         return (Amount(2.0 * element * shared, spread),)
     passed = (3.0 * FP32 + element) * shared + FP32 * heads.query_width

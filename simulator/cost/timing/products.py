@@ -181,7 +181,7 @@ def shared_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
 
 def head_parameters(scenario: Scenario) -> float:
     """Return the parameters of the output layer's product."""
-    return weight_totals(output_layer(conditions_of(scenario)), matmul_only=True).all
+    return weight_totals(output_layer(conditions_of(scenario)), "products").all
 
 
 def prediction_projection(scenario: Scenario) -> float:
