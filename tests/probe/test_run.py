@@ -110,7 +110,7 @@ def test_the_fit_finds_what_the_launches_show(whole: tuple[Probed, FormulaEngine
     done, engine = whole
     assert done.fitted is not None
     assert done.fitted.fits["time"].scatter < 0.01
-    off = [abs(one.before_seconds / (one.measured_seconds or 0.0) - 1.0) for one in done.compared]
+    off = [abs(one.planned.step_seconds / (one.measured_seconds or 0.0) - 1.0) for one in done.compared]
     assert max(off) > 0.15
     after = done.fitted.coefficients(done.prepared.base)
     # Layouts and shapes that were not launched.

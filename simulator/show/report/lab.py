@@ -275,7 +275,7 @@ def _comparison(compared: Sequence[Compared], shown: Presentation) -> str:
     headers = ["#", "launch", "measured ms", "before ms", "error %", "fitted ms", "error %", "pins down"]
     rows = []
     for number, launch in enumerate(compared, start=1):
-        measured, before, after = launch.measured_seconds, launch.before_seconds, launch.after_seconds
+        measured, before, after = launch.measured_seconds, launch.planned.step_seconds, launch.after_seconds
         cells = [_or_empty(measured, milliseconds), milliseconds(before), _error(before, measured)]
         cells += [_or_empty(after, milliseconds), _error(after, measured), _pins(launch.planned.pins)]
         rows.append([str(number), launch.planned.candidate.title, *cells])
