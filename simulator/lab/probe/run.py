@@ -509,10 +509,9 @@ class Compared(Record, kw_only=True):
     """Step time by the fit; None without a fit."""
 
 
-class Probed(Record, kw_only=True):
+class Probed(Prepared, kw_only=True):
     """Result of a probe."""
 
-    prepared: Prepared
     campaign: Campaign
     fitted: OwnFit | None
     """Fit; None where all launches failed."""
@@ -545,7 +544,7 @@ def launch_all(
         write_file(stored, calibration_text(fitted.calibration()))
     after = fitted.coefficients(ready.base) if fitted is not None and fitted.stored("time") else None
     return Probed(
-        prepared=ready,
+        **vars(ready),
         campaign=campaign,
         fitted=fitted,
         compared=tuple(_compared(ready, campaign, after)),

@@ -29,6 +29,7 @@ from simulator.lab.trainer.process import failure_in
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.names import shipped_name
 from simulator.records import Record, field
 
@@ -210,7 +211,7 @@ def launched_row(pick: Pick, outcome: RunOutcome, error: str = "", **figures: An
             pick.layout,
             model=pick.model,
             options=pick.options,
-            num_layers=cut_layers(pick.scenario, pick.model),
+            num_layers=cut_layers(load_model(pick.model), pick.scenario.model.num_hidden_layers),
         ),
     }
     return MeasuredRow(**columns | figures, outcome=outcome, error=error)

@@ -210,7 +210,7 @@ def _lengths(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Count the samples by length, and say how far the characters may be from tokens."""
     from simulator.answers.lengths import measured_lengths
 
-    measured = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
-    streams.write(measured.histogram, values["output"])
-    for line in measured.remarks:
+    histogram, remarks = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
+    streams.write(histogram, values["output"])
+    for line in remarks:
         streams.note(line, quiet=streams.verbosity_of(ctx) < 0)
