@@ -146,17 +146,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     ranked = rank(question)
     if not ranked.estimates:
         raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
-    planner = partial(
-        Planner,
-        engine=engine,
-        pick=pick,
-        record=record,
-        top=values["top"],
-        repeats=values["repeat"],
-        limit_seconds=float(values["time_limit"]),
-        resume=values["resume"],
-        retry_failed=values["retry_failed"],
-    )
+    planner = partial(Planner, engine=engine, pick=pick, record=record)
     plan = _planned(ctx, values, planner, ranked.estimates)
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
@@ -190,7 +180,14 @@ def _planned(
     work, quiet = _work_folder(values), verbosity_of(ctx) < 0
     folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
     try:
-        plan = planner(folder=folder).plan(estimates)
+        plan = planner(
+            folder=folder,
+            top=values["top"],
+            repeats=values["repeat"],
+            limit_seconds=float(values["time_limit"]),
+            resume=values["resume"],
+            retry_failed=values["retry_failed"],
+        ).plan(estimates)
     finally:
         with suppress(OSError):
             folder.rmdir()
