@@ -31,7 +31,7 @@ from benchmarks.accuracy.thumb import check
 from benchmarks.machine import say
 from simulator.errors import InputError
 from simulator.evidence.calibration.apply import applied
-from simulator.show.report.presentation import Section, sections_text
+from simulator.show.report.presentation import Presentation, Section
 
 
 def _targets(found: Judgement) -> Iterator[Section]:
@@ -92,12 +92,13 @@ def main() -> None:
     parser.add_argument("--against", metavar="REVISION", help="only what became better and worse since, by source")
     parser.add_argument("--json", action="store_true", help="targets and judged rows as JSON")
     asked = parser.parse_args()
+    shown = Presentation(style="markdown" if asked.markdown else "table")
     for name in asked.report:
         if name not in REPORTS:
             parser.error(f"{name}: no such report; there are {', '.join(REPORTS)}")
     if asked.plain or asked.kinds:
         sections = plain_sections(plain_rows()) if asked.plain else (kinds_section(),)
-        say(sections_text(sections, "markdown" if asked.markdown else "table"))
+        say(shown.sections(sections))
         return
     found = judgement()
     if asked.json:
@@ -106,7 +107,7 @@ def main() -> None:
         return
     if asked.against is not None:
         try:
-            say(sections_text(against(found, asked.against), "markdown" if asked.markdown else "table"))
+            say(shown.sections(against(found, asked.against)))
         except InputError as error:
             parser.error(str(error))
         return
@@ -115,7 +116,7 @@ def main() -> None:
         if not found.rows:
             parser.error(f"--source {asked.source}: no such source")
     for name in asked.report or (("class", "rows") if asked.source else ("targets", "coverage", "class")):
-        say(sections_text(REPORTS[name](found), "markdown" if asked.markdown else "table"))
+        say(shown.sections(REPORTS[name](found)))
 
 
 if __name__ == "__main__":

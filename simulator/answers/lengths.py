@@ -18,7 +18,7 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.lengths import Lengths
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import require_regular
-from simulator.records import NamedTuple, replace
+from simulator.records import replace
 from simulator.search.build import estimate_layout
 
 
@@ -59,17 +59,12 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return bisect_left(range(1, most + 1), x=True, key=lambda number: not fits(number))
 
 
-class MeasuredLengths(NamedTuple):
-    """Lengths of the samples of a data set, by their characters."""
+def measured_lengths(file: str, field: str, characters_per_token: float) -> tuple[str, tuple[str, ...]]:
+    """Return the lengths of the texts in a field of every line of a file, by their characters, and remarks.
 
-    histogram: str
-    """Lines of length and count, ascending, under a head."""
-    remarks: tuple[str, ...]
-    """What they are, and how far they may be from tokens."""
-
-
-def measured_lengths(file: str, field: str, characters_per_token: float) -> MeasuredLengths:
-    """Return the lengths of the texts in a field of every line of a file. Raises InputError, with the line."""
+    Lengths are lines of length and count, ascending, under a head; remarks say what they are, and how far they may be
+    from tokens. Raises InputError, with the line.
+    """
     counts: Counter[int] = Counter()
     kinds: Counter[str] = Counter()
     for number, line in _lines(file):
@@ -86,7 +81,7 @@ def measured_lengths(file: str, field: str, characters_per_token: float) -> Meas
     lengths = Lengths.read(counts)
     points = ", ".join(f"p{share} {replace(lengths, survive=share / 100.0).fullest(1):,}" for share in (50, 90, 99))
     error = f"of characters / {characters_per_token:g}: ± {100 * off:.0f} %;"
-    return MeasuredLengths(
+    return (
         "length,count\n" + "".join(f"{length},{count}\n" for length, count in sorted(counts.items())),
         (
             f"{samples:,} samples: mean {lengths.segments(1).mean:,.0f}, {points}, longest {lengths.longest:,} tokens",

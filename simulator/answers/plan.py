@@ -15,6 +15,7 @@ from simulator.answers.run import SECONDS_PER_HOUR, TrainingRun, estimate_comman
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError, check_kind
+from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.origin import ARGUMENT, Origin
 from simulator.question.question import Question
 from simulator.question.scenario.inputs import check_count
@@ -179,8 +180,6 @@ def _nodes_of(name: str, size: str) -> int:
 
 
 LimitAnswer = Literal["yes", "maybe", "no"]
-NORMAL_95 = 1.6448536269514722
-"""95th percentile of the standard normal distribution: the upper end of a 90 % interval."""
 _SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
 """Columns of a row that hold the layout."""
 _ORDER: tuple[LimitAnswer, ...] = ("yes", "maybe", "no")
@@ -549,9 +548,9 @@ def limit_check(figure: float | None, interval: Interval | None, limit: float) -
         return LimitCheck("maybe", None)
     if interval is None or interval.high <= interval.low:
         return LimitCheck("yes" if figure <= limit else "no", None)
-    deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_95)
+    deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_90)
     middle = math.log(interval.low * interval.high) / 2.0
-    probability = 0.5 * math.erfc(-(math.log(limit) - middle) / deviation / math.sqrt(2.0))
+    probability = normal_below((math.log(limit) - middle) / deviation)
     if interval.high <= limit:
         return LimitCheck("yes", probability)
     return LimitCheck("no" if interval.low > limit else "maybe", probability)

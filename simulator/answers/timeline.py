@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from simulator.cost.pricing.estimate import ChunkTime, Estimate
 from simulator.cost.schedule.schedule import HELD, PASSES, EventRun, PipelineWork, run
@@ -16,13 +16,6 @@ AFTER = ("data_parallel", "optimizer", "offload")
 """Parts of a step after its passes, in order."""
 
 
-class Slice(Record, kw_only=True):
-    """Work of a rank after its passes."""
-
-    name: str
-    seconds: float
-
-
 class Timeline(Record, kw_only=True):
     """The passes of one step over time."""
 
@@ -30,13 +23,13 @@ class Timeline(Record, kw_only=True):
     passes: EventRun
     send_seconds: float
     """Seconds from the end of a pass to the pass on another rank that waits for it."""
-    after: tuple[Slice, ...]
-    """Work of every rank after its passes, in order."""
+    after_seconds: Mapping[str, float]
+    """Seconds of every rank's work after its passes, by part, in order."""
 
     @property
     def seconds(self) -> float:
         """Seconds from the first pass to the end of the step."""
-        return self.passes.makespan_seconds + sum(pass_.seconds for pass_ in self.after)
+        return self.passes.makespan_seconds + sum(self.after_seconds.values())
 
     @property
     def difference(self) -> float:
@@ -90,7 +83,7 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     )
     pace = max(stage.forward_seconds + stage.backward_seconds for stage in speed.stages)
     known = count * pace + sum(parts[name] for name in ("bubble", "pipeline_sends", *AFTER))
-    after = [Slice(name=name, seconds=parts[name]) for name in AFTER if parts[name]]
+    after = {name: parts[name] for name in AFTER if parts[name]}
     if speed.step_seconds > known:
-        after.append(Slice(name="overhead", seconds=speed.step_seconds - known))
-    return Timeline(estimate=estimate, passes=run(schedule, pipeline), send_seconds=send, after=tuple(after))
+        after["overhead"] = speed.step_seconds - known
+    return Timeline(estimate=estimate, passes=run(schedule, pipeline), send_seconds=send, after_seconds=after)

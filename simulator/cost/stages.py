@@ -14,7 +14,7 @@ from simulator.question.scenario.layout import PipelineShape, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.vocabulary import ScheduleName
-from simulator.records import Bare, NamedTuple
+from simulator.records import Bare
 
 LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (layer kinds, rank kinds, 1)."""
@@ -139,7 +139,7 @@ def stage_contents(scenario: Scenario, block: LayoutBlock, *, fullest: bool = Fa
     """Return the contents of every pipeline rank of a block's layouts; `fullest` as in `Pricing`."""
     virtual_stages = 1 if chunks_alike(scenario, block) else block.first_virtual_stages
     width = scenario.devices // block.pipeline_parallel
-    cut = _Cut(
+    return _contents(
         model=scenario.model,
         stage_layers=block.stage_layers,
         chunk_layers=block.chunk_layers,
@@ -153,7 +153,6 @@ def stage_contents(scenario: Scenario, block: LayoutBlock, *, fullest: bool = Fa
         else (0,) * block.pipeline_parallel,
         fullest=fullest,
     )
-    return _contents(cut)
 
 
 def chunks_alike(scenario: Scenario, block: LayoutBlock) -> bool:
@@ -190,21 +189,6 @@ def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, 
             assert_never(shape)
 
 
-class _Cut(NamedTuple):
-    """Everything that decides the contents of a pipeline."""
-
-    model: ModelSpec
-    stage_layers: tuple[int, ...]
-    chunk_layers: tuple[int, ...]
-    virtual_stages: int
-    schedule: ScheduleName
-    shape: PipelineShape
-    recompute_list: tuple[int, ...]
-    prediction: int
-    groups: tuple[int, ...]
-    fullest: bool
-
-
 @lru_cache(maxsize=256)
 def _layer_codes(model: ModelSpec) -> tuple[int, ...]:
     codes = {kind: code for code, kind in enumerate(model.layer_kinds)}
@@ -212,27 +196,39 @@ def _layer_codes(model: ModelSpec) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def _contents(cut: _Cut) -> StageContents:
-    kinds = cut.model.layer_kinds
-    codes = _layer_codes(cut.model)
-    chunks = model_chunks(cut.stage_layers, cut.virtual_stages, cut.chunk_layers, cut.schedule)
-    first_ranks, last_ranks = _ends(cut.shape, len(chunks) - 1)
+def _contents(  # noqa: PLR0913  everything that decides the contents of a pipeline
+    *,
+    model: ModelSpec,
+    stage_layers: tuple[int, ...],
+    chunk_layers: tuple[int, ...],
+    virtual_stages: int,
+    schedule: ScheduleName,
+    shape: PipelineShape,
+    recompute_list: tuple[int, ...],
+    prediction: int,
+    groups: tuple[int, ...],
+    fullest: bool,
+) -> StageContents:
+    kinds = model.layer_kinds
+    codes = _layer_codes(model)
+    chunks = model_chunks(stage_layers, virtual_stages, chunk_layers, schedule)
+    first_ranks, last_ranks = _ends(shape, len(chunks) - 1)
     ranks = []
     for rank, of_rank in enumerate(chunks):
         held = tuple(
             (
                 codes[start : start + count],
                 # The rules refuse a cut with layers beyond the model's.
-                tuple(sorted(codes[x] for x in cut.recompute_list if start <= x < min(start + count, len(codes)))),
+                tuple(sorted(codes[x] for x in recompute_list if start <= x < min(start + count, len(codes)))),
             )
             for start, count in of_rank
         )
-        ranks.append((held, rank in first_ranks, rank in last_ranks, cut.groups[rank]))
+        ranks.append((held, rank in first_ranks, rank in last_ranks, groups[rank]))
     distinct = list(dict.fromkeys(ranks))
     kind = np.array([distinct.index(rank) for rank in ranks], dtype=np.intp)
     # Prediction modules follow the last layers: their chunk equals no other.
     contents = [*enumerate(zip(*(held for held, *_ in distinct), strict=True))]
-    identities = [(chunk, bool(cut.prediction) and index == len(contents) - 1) for index, chunk in contents]
+    identities = [(chunk, bool(prediction) and index == len(contents) - 1) for index, chunk in contents]
     distinct_chunks = list(dict.fromkeys(identities))
     longest = max((len(sequence) for chunk, _ in distinct_chunks for sequence, _ in chunk), default=0)
     leading = np.zeros((len(distinct_chunks), len(kinds), len(distinct), longest + 1))
@@ -247,16 +243,16 @@ def _contents(cut: _Cut) -> StageContents:
     return StageContents(
         layer_kinds=kinds,
         kind=kind,
-        held=np.unique(kind, return_index=True)[1] if cut.fullest else np.arange(len(ranks)),
+        held=np.unique(kind, return_index=True)[1] if fullest else np.arange(len(ranks)),
         ranks=np.bincount(kind).astype(np.float64)[:, None],
         group=np.array([group for *_, group in distinct], dtype=np.intp),
         chunk=np.array([distinct_chunks.index(identity) for identity in identities], dtype=np.intp),
         leading=leading,
         listed=listed,
-        prediction_index=kinds.index(cut.model.prediction_kind),
+        prediction_index=kinds.index(model.prediction_kind),
         embeddings=np.array([[float(first)] for _, first, _, _ in distinct]),
         heads=heads,
-        prediction_layers=heads * cut.prediction,
+        prediction_layers=heads * prediction,
     )
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from simulator.lab.trace.tracing import TraceComparison
     from simulator.recipes.check.verdict import Checks
     from simulator.search.space import Ranking
-    from simulator.show.report import presentation as tables
     from simulator.show.report.lab import Validation
     from simulator.show.report.listing import SpecListing
     from simulator.show.report.presentation import Presentation, Section, Style
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
         ranking,
     )
 else:
-    pages, tables = Lazy("show.pages.answers"), Lazy("show.report.presentation")
+    pages = Lazy("show.pages.answers")
     as_json, json_answers, json_lab = (Lazy(f"show.report.{name}") for name in ("as_json", "json_answers", "json_lab"))
     calibration, check, compare = (Lazy(f"show.report.{name}") for name in ("calibration", "check", "compare"))
     estimate, lab, listing = (Lazy(f"show.report.{name}") for name in ("estimate", "lab", "listing"))
@@ -110,7 +109,7 @@ def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
 
 def _sections(part: Callable[[], Callable[[Any], Iterable[Section]]]) -> AnswerWriter[Any]:
     """Return what writes the sections of a report as tables."""
-    return lambda: lambda value, shown: tables.sections_text(part()(value), shown.style, shown.line)
+    return lambda: lambda value, shown: shown.sections(part()(value))
 
 
 _ESTIMATES: Final[Mapping[str, AnswerWriter[Estimate | Ranking]]] = {

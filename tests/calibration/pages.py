@@ -23,7 +23,7 @@ from benchmarks.accuracy.targets import own_lines, target_lines
 from simulator.evidence.calibration.own import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
 from simulator.show.report.calibration import TITLES
-from simulator.show.report.presentation import Section, grid
+from simulator.show.report.presentation import Presentation, Section
 from tests.docs import walk
 from tests.docs.readme import accuracy_line
 from tests.specs.test_public_configs import FOLDER as CONFIGURATIONS
@@ -117,9 +117,8 @@ def _targets(found: Judgement) -> str:
 
 
 def _table(section: Section) -> str:
-    return f"**{section.title}**\n\n" + grid(
-        section.headers, section.rows, "markdown", text_columns=section.text_columns
-    )
+    table = Presentation(style="markdown").grid(section.headers, section.rows, section.text_columns)
+    return f"**{section.title}**\n\n{table}"
 
 
 def quoted(page: str, name: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.answers.gates import FIRM
-from simulator.show.report.presentation import grid
+from simulator.show.report.presentation import Presentation
 from tests.check.bare import no_advice
 from tests.cli.running import run
 
@@ -85,7 +85,8 @@ def range_table(rows: Iterable[Expectation]) -> str:
             cells.append([family, str(every), str(left), f"{100 * left / every:.0f}"])
     total, left = (sum(int(row[column]) for row in cells) for column in (1, 2))
     cells.append(["all", str(total), str(left), f"{100 * left / total:.0f}"])
-    return grid(("family", "launches judged", "range reaches the capacity", "%"), cells, "markdown", text_columns=(0,))
+    headers = ("family", "launches judged", "range reaches the capacity", "%")
+    return Presentation(style="markdown").grid(headers, cells)
 
 
 def count_lines(rows: Iterable[Expectation]) -> Iterator[str]:

@@ -110,12 +110,12 @@ def test_the_fit_finds_what_the_launches_show(whole: tuple[Probed, FormulaEngine
     done, engine = whole
     assert done.fitted is not None
     assert done.fitted.fits["time"].scatter < 0.01
-    off = [abs(one.before_seconds / (one.measured_seconds or 0.0) - 1.0) for one in done.compared]
+    off = [abs(one.planned.step_seconds / (one.measured_seconds or 0.0) - 1.0) for one in done.compared]
     assert max(off) > 0.15
-    after = done.fitted.coefficients(done.prepared.base)
+    after = done.fitted.coefficients(done.base)
     # Layouts and shapes that were not launched.
     for question in ({"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"zero_stage": 3}, {"recompute": "full"}):
-        scenario = replace(done.prepared.design.launches[0].candidate.scenario, global_batch_size=8, seq_length=384)
+        scenario = replace(done.design.launches[0].candidate.scenario, global_batch_size=8, seq_length=384)
         layout = complete_layout(scenario, **{"zero_stage": 1} | question)
         figures = [
             estimate_layout(replace(scenario, coefficients=values), layout).throughput.step_seconds
@@ -133,12 +133,12 @@ def test_what_no_launch_decides_is_said_and_stays_at_its_prior(whole: tuple[Prob
     assert done.fitted is not None
     fitted = dict(zip(done.fitted.fits["time"].names, done.fitted.fits["time"].values, strict=True))
     for name in ("context_exposed", "ring_bytes_per_query_element", "expert_exposed", "link_efficiency"):
-        assert fitted[name] == pytest.approx(getattr(done.prepared.base.time, name), rel=1e-6)
+        assert fitted[name] == pytest.approx(getattr(done.base.time, name), rel=1e-6)
 
 
 def test_the_files_serve_an_estimate(whole: tuple[Probed, FormulaEngine]) -> None:
     done, _ = whole
-    asked = done.prepared.request
+    asked = done.request
     assert done.calibration_file == asked.folder / "cpu.yaml"
     stored = read_calibration(done.calibration_file)
     assert (stored.family, stored.tables) == ("cpu", ("rows",))
@@ -149,14 +149,14 @@ def test_the_files_serve_an_estimate(whole: tuple[Probed, FormulaEngine]) -> Non
     row = rows[0]
     estimate = api.estimate(
         model=row.model,
-        hardware=str(done.prepared.spec_file),
+        hardware=str(done.spec_file),
         devices=2,
         num_layers=row.num_layers,
         framework="torch",
         seq_length=row.seq_length,
         global_batch_size=row.global_batch_size,
         calibration=str(done.calibration_file),
-        layout=done.prepared.design.launches[0].candidate.layout,
+        layout=done.design.launches[0].candidate.layout,
     )
     assert estimate.provenance.status == "measured"
     assert estimate.throughput.step_seconds == pytest.approx(row.step_seconds, rel=0.03)
@@ -194,8 +194,8 @@ def test_launches_that_scatter_a_little_are_all_used(tmp_path: Path) -> None:
     done, engine = probed(tmp_path, scatter=0.05, launches=14)
     assert done.fitted is not None
     assert done.fitted.fits["time"].left_out == ()
-    after = done.fitted.coefficients(done.prepared.base)
-    for planned in done.prepared.design.launches:
+    after = done.fitted.coefficients(done.base)
+    for planned in done.design.launches:
         candidate = planned.candidate
         fitted, true = (
             estimate_layout(replace(candidate.scenario, coefficients=values), candidate.layout).throughput.step_seconds

@@ -3,7 +3,7 @@
 import pytest
 import tabulate
 
-from simulator.show.report.presentation import Column, fitting, grid, narrow_line
+from simulator.show.report.presentation import Column, Presentation, fitting, narrow_line
 
 HEADERS = ["#", "re-\ncomp.", "fit\n%", "what is assumed"]
 ROWS = [
@@ -21,16 +21,17 @@ def test_a_table_on_a_terminal_is_as_tabulate_writes_it(
     monkeypatch.setattr(tabulate, "MIN_PADDING", 0)
     sides = ["left" if column in left else "right" for column in range(4)]
     wanted = tabulate.tabulate(rows, headers=HEADERS, tablefmt="simple", disable_numparse=True, colalign=sides)
-    assert grid(HEADERS, rows, "table", text_columns=left) == wanted
+    assert Presentation().grid(HEADERS, rows, left) == wanted
 
 
 def test_a_table_of_a_page_is_as_narrow_as_its_cells_and_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     before = tabulate.MIN_PADDING
-    assert grid(["#"], [["1"]], "markdown").splitlines()[::2] == ["| # |", "| 1 |"]
+    page = Presentation(style="markdown")
+    assert page.grid(["#"], [["1"]], ()).splitlines()[::2] == ["| # |", "| 1 |"]
     assert tabulate.MIN_PADDING == before > 0
     monkeypatch.setattr(tabulate, "tabulate", None)
     with pytest.raises(TypeError):
-        grid(["#"], [["1"]], "markdown")
+        page.grid(["#"], [["1"]], ())
     assert before == tabulate.MIN_PADDING
 
 

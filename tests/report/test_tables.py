@@ -9,7 +9,7 @@ import pytest
 from simulator.cost.pricing.estimate import Interval
 from simulator.question.units import GIB
 from simulator.show.report.estimate import estimate_table
-from simulator.show.report.presentation import Presentation, Section, Style, sections_text
+from simulator.show.report.presentation import Presentation, Section, Style
 from simulator.show.report.ranking import ranking_table
 from simulator.show.report.text import probability_text
 from tests.cli.running import run
@@ -300,8 +300,8 @@ def test_a_section_keeps_to_the_width() -> None:
     rows = [["a", "1" * 9, "2" * 9, "3" * 9, "some words " * 6]]
     section = Section("Title", ("A sentence that is longer than the width.",), headers, rows, (0, 4), ("about",))
     for spare, gone in (({}, "second, third"), ({"first": 9}, "first, third")):
-        text = sections_text([replace(section, spare=spare)], "table", 40)
+        text = Presentation(width=40).sections([replace(section, spare=spare)])
         assert max(map(len, text.splitlines())) <= 40
         assert f"Too narrow for: {gone}." in text
-    assert "3" * 9 in sections_text([section], "table", None)
-    assert "3" * 9 in sections_text([section], "markdown", 40)
+    assert "3" * 9 in PLAIN.sections([section])
+    assert "3" * 9 in Presentation(style="markdown", width=40).sections([section])

@@ -21,7 +21,6 @@ from simulator.lab.runner.campaign import (
     LayoutComparison,
     Planner,
     RowsFile,
-    Wanted,
     run,
     run_folder,
     shared_folder,
@@ -36,7 +35,7 @@ ENGINE = FakeEngine()
 
 def plan(folder: Path, **wanted: Any) -> LaunchPlan:
     record = RowsFile(folder / "own.csv")
-    planner = Planner(engine=ENGINE, pick=pick(), folder=folder / "run", record=record, wanted=Wanted(**wanted))
+    planner = Planner(engine=ENGINE, pick=pick(), folder=folder / "run", record=record, **wanted)
     return planner.plan(ranked())
 
 

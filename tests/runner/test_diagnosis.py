@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from simulator.lab.runner.engine import TAIL_LINES, Diagnosis, diagnosis, tail_of
+from simulator.lab.runner.engine import TAIL_LINES, LaunchOutcome, diagnosis, tail_of
 from simulator.lab.runner.processes import Ended
 
 TORCHRUN = "[default0]:Traceback (most recent call last):"
 
 
-def diagnosed(folder: Path, text: str, code: int | None = 1, *, timed_out: bool = False) -> Diagnosis:
+def diagnosed(folder: Path, text: str, code: int | None = 1, *, timed_out: bool = False) -> LaunchOutcome:
     log = folder / "log.txt"
     log.write_text(text, encoding="utf-8")
     return diagnosis(Ended(exit_code=code, log=log, timed_out=timed_out))

@@ -9,7 +9,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Collective, conditions_of
 from simulator.cost.operations.sums import total_parameters
-from simulator.cost.schedule.orders import DualPipeV, Interleaved, OneForwardOneBackward
+from simulator.cost.schedule.orders import DualPipeV, OneForwardOneBackward
 from simulator.cost.timing.collectives import RankGroup, neighbour_seconds
 from simulator.cost.timing.layers import collective_seconds, ring_seconds
 from simulator.question.scenario.scenario import Scenario
@@ -64,10 +64,10 @@ def test_a_ring_of_two_sends_once_and_one_of_four_three_times() -> None:
 def test_a_whole_warm_up_needs_several_chunks(ranks: int, micro_batches: int, combined: bool) -> None:
     """As many micro batches as ranks run all forward passes first only where a rank has several chunks."""
     for rank in range(ranks):
-        one = Interleaved(combined, whole_warm_up=True).order(rank, ranks, 1, micro_batches)
+        one = OneForwardOneBackward(combined, whole_warm_up=True).order(rank, ranks, 1, micro_batches)
         assert one == OneForwardOneBackward(combined).order(rank, ranks, 1, micro_batches)
     if micro_batches % ranks == 0:
-        several = Interleaved(combined, whole_warm_up=True).order(0, ranks, 2, micro_batches)
+        several = OneForwardOneBackward(combined, whole_warm_up=True).order(0, ranks, 2, micro_batches)
         assert [step.kind for step in several] == ["forward"] * 2 * micro_batches + ["backward"] * 2 * micro_batches
 
 

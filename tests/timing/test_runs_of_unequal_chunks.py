@@ -9,7 +9,7 @@ import pytest
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import activations_in_flight
 from simulator.cost.pricing.price import price, size, timed
-from simulator.cost.schedule.orders import Interleaved, ZeroBubbleV
+from simulator.cost.schedule.orders import OneForwardOneBackward, ZeroBubbleV
 from simulator.cost.schedule.schedule import PipelineWork, Schedule
 from simulator.cost.stages import stage_contents
 from simulator.cost.timing.step import ChunkSeconds, StageWork, run_fill_seconds
@@ -49,7 +49,7 @@ GROWING = [[1.0, 2.0], [3.0, 1.0], [3.0, 1.0]]
 """Interleaved, every cycle waits three seconds more than the one before."""
 
 
-@pytest.mark.parametrize("schedule", [Interleaved(), ZeroBubbleV()])
+@pytest.mark.parametrize("schedule", [OneForwardOneBackward(), ZeroBubbleV()])
 @pytest.mark.parametrize("step", [LIGHT, HEAVY])
 @pytest.mark.parametrize("cycles", [1, 2, 3])
 def test_a_few_cycles_are_run_as_they_are(schedule: Schedule, step: list[list[float]], cycles: int) -> None:
@@ -57,7 +57,7 @@ def test_a_few_cycles_are_run_as_they_are(schedule: Schedule, step: list[list[fl
     assert found == pytest.approx(by_events(schedule, step, cycles * RANKS), abs=1e-9)
 
 
-@pytest.mark.parametrize("schedule", [Interleaved(), ZeroBubbleV()])
+@pytest.mark.parametrize("schedule", [OneForwardOneBackward(), ZeroBubbleV()])
 @pytest.mark.parametrize("step", [LIGHT, HEAVY, GROWING])
 def test_further_cycles_take_what_the_third_took(schedule: Schedule, step: list[list[float]]) -> None:
     """Each adds the growth of idle time from the second to the third, and never takes any away."""
@@ -68,7 +68,8 @@ def test_further_cycles_take_what_the_third_took(schedule: Schedule, step: list[
 
 
 def test_some_steps_wait_in_every_cycle() -> None:
-    assert [by_events(Interleaved(), GROWING, cycles * RANKS) for cycles in (2, 3, 4, 5)] == [16.0, 19.0, 22.0, 25.0]
+    growing = [by_events(OneForwardOneBackward(), GROWING, cycles * RANKS) for cycles in (2, 3, 4, 5)]
+    assert growing == [16.0, 19.0, 22.0, 25.0]
 
 
 def test_micro_batches_that_fill_no_cycle_are_counted_up() -> None:
@@ -83,8 +84,8 @@ def test_micro_batches_that_fill_no_cycle_are_counted_up() -> None:
 def test_steps_of_one_pace_are_told_apart() -> None:
     """Equal in what the slowest rank works, in the number of micro batches, or in all: each as by itself."""
     orders = [(LIGHT, 6), (HEAVY, 6), (LIGHT, 12), (LIGHT, 6), (HEAVY, 3), (LIGHT, 3)]
-    together = waits(Interleaved(), steps(*(step for step, _ in orders)), *(count for _, count in orders))
-    assert together == [waits(Interleaved(), steps(step), count)[0] for step, count in orders]
+    together = waits(OneForwardOneBackward(), steps(*(step for step, _ in orders)), *(count for _, count in orders))
+    assert together == [waits(OneForwardOneBackward(), steps(step), count)[0] for step, count in orders]
     assert together[0] != together[1]
 
 

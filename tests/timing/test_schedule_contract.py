@@ -11,7 +11,6 @@ from simulator.cost.pricing.price import price
 from simulator.cost.schedule.orders import (
     DualPipe,
     DualPipeV,
-    Interleaved,
     OneForwardOneBackward,
     ZeroBubbleH1,
     ZeroBubbleV,
@@ -29,7 +28,7 @@ TURNS: list[list[int]] = [[0, 4], [1, 5], [2, 6], [3, 7]]
     ("schedule", "chunks", "least", "sends", "places"),
     [
         (OneForwardOneBackward(), 1, 1, 2, [[0], [1], [2], [3]]),
-        (Interleaved(), 2, 1, 4, TURNS),
+        (OneForwardOneBackward(), 2, 1, 4, TURNS),
         (ZeroBubbleH1(), 2, 1, 4, TURNS),
         (ZeroBubbleV(), 2, 1, 4, ROUND_TRIP),
         # Both ends are busy with twice as many micro batches as ranks.

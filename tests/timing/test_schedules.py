@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.schedule import schedule as of_schedule
-from simulator.cost.schedule.orders import Interleaved, OneForwardOneBackward
-from simulator.cost.schedule.schedule import PipelineWork, Schedule, kinds_of_pass, makespan_seconds, run
+from simulator.cost.schedule.orders import OneForwardOneBackward
+from simulator.cost.schedule.schedule import PipelineWork, kinds_of_pass, makespan_seconds, run
 from simulator.question.scenario.block import Array
 from tests.timing import pipeline_run
 
@@ -18,15 +18,11 @@ SHAPES = [
 ]
 
 
-def schedule(chunks: int, *, whole: bool = False) -> Schedule:
-    return Interleaved(whole_warm_up=whole) if chunks > 1 else OneForwardOneBackward()
-
-
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
 def test_the_order_is_that_of_the_independent_run(ranks: int, chunks: int, micro_batches: int, *, whole: bool) -> None:
     for rank in range(ranks):
-        found = schedule(chunks, whole=whole).order(rank, ranks, chunks, micro_batches)
+        found = OneForwardOneBackward(whole_warm_up=whole).order(rank, ranks, chunks, micro_batches)
         words = [(one.kind[0].upper(), one.micro_batch, one.chunk) for one in found]
         assert words == pipeline_run.order(rank, ranks, micro_batches, chunks, whole=whole)
 
@@ -39,7 +35,9 @@ def test_the_event_run_is_that_of_the_independent_run(
     random = np.random.default_rng(ranks * 100 + chunks * 10 + micro_batches)
     forward, backward = random.uniform(0.5, 2.0, ranks), random.uniform(0.5, 4.0, ranks)
     forward_by_chunk, backward_by_chunk = ([[x / chunks] * chunks for x in one] for one in (forward, backward))
-    found = run(schedule(chunks, whole=whole), PipelineWork(forward_by_chunk, backward_by_chunk, micro_batches))
+    found = run(
+        OneForwardOneBackward(whole_warm_up=whole), PipelineWork(forward_by_chunk, backward_by_chunk, micro_batches)
+    )
     expected = pipeline_run.run(list(forward), list(backward), micro_batches, chunks, whole=whole)
     assert found.makespan_seconds == pytest.approx(expected.makespan, rel=1e-12)
     assert [found.most_alive(rank) for rank in range(ranks)] == expected.live
@@ -51,7 +49,7 @@ def test_the_event_run_is_that_of_the_independent_run(
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(("ranks", "chunks", "micro_batches"), SHAPES)
 def test_each_chunk_in_flight_is_that_of_the_run(ranks: int, chunks: int, micro_batches: int, *, whole: bool) -> None:
-    chosen = schedule(chunks, whole=whole)
+    chosen = OneForwardOneBackward(whole_warm_up=whole)
     flight = chosen.in_flight(ranks, chunks, np.array([float(micro_batches)]))
     for rank in range(ranks):
         alive = [0] * chunks
@@ -77,9 +75,9 @@ def test_sends_delay_the_run() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 4), (4, 3), (4, 9)])
-def test_interleaving_of_one_chunk_is_the_plain_schedule(ranks: int, micro_batches: int, *, together: bool) -> None:
+def test_a_whole_warm_up_of_one_chunk_is_the_plain_schedule(ranks: int, micro_batches: int, *, together: bool) -> None:
     """A block may have layouts of one and of several chunks, and has one schedule."""
-    plain, several = OneForwardOneBackward(together), Interleaved(together, whole_warm_up=True)
+    plain, several = OneForwardOneBackward(together), OneForwardOneBackward(together, whole_warm_up=True)
     count = np.array([float(micro_batches)])
     assert several.in_flight(ranks, 1, count).tolist() == plain.in_flight(ranks, 1, count).tolist()
     for rank in range(ranks):

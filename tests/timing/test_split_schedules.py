@@ -13,7 +13,6 @@ from simulator.cost.pricing.price import price
 from simulator.cost.schedule.orders import (
     DualPipe,
     DualPipeV,
-    Interleaved,
     OneForwardOneBackward,
     ZeroBubbleH1,
     ZeroBubbleV,
@@ -29,7 +28,7 @@ from tests.scenario.cases import complete_layout, scenario_of, small_dense, smal
 
 SCHEDULES: list[tuple[Schedule, int]] = [
     (OneForwardOneBackward(combined=True), 1),
-    (Interleaved(combined=True), 2),
+    (OneForwardOneBackward(combined=True), 2),
     (ZeroBubbleH1(), 1),
     (ZeroBubbleH1(), 2),
     (ZeroBubbleV(), 2),
@@ -141,7 +140,7 @@ def test_published_bubbles_of_equal_stages(ranks: int, seconds: tuple[float, flo
     assert bubble(ZeroBubbleH1(), 2, 2 * count) == pytest.approx(expected, rel=1e-9)
     # One forward pass more ahead costs combined passes nothing: that of Narayanan et al. 2021.
     plain = (ranks - 1) * (forward + backward)
-    assert bubble(Interleaved(combined=True), 2, 2 * count) == pytest.approx(plain, rel=1e-9)
+    assert bubble(OneForwardOneBackward(combined=True), 2, 2 * count) == pytest.approx(plain, rel=1e-9)
     assert bubble(OneForwardOneBackward(combined=True), 1, count) >= plain
     # deepseek-ai/DualPipe's table: exact where F = B - W = W, else the run stays below it by 2 % of a step at most.
     whole = forward + 2 * backward - 3 * weights
@@ -168,19 +167,19 @@ def test_a_zero_bubble_has_none_between_a_ranks_first_and_last_pass() -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("cycles", [2, 3, 6])
 def test_what_is_held_is_that_of_the_run(ranks: int, cycles: int) -> None:
-    held = {
-        OneForwardOneBackward(combined=True): (1, [ranks - rank for rank in range(ranks)]),
-        Interleaved(combined=True): (2, [2 * (ranks - rank - 1) + ranks + 1 for rank in range(ranks)]),
-        ZeroBubbleH1(): (1, [ranks] * ranks),
-        ZeroBubbleV(): (2, [2 * ranks] * ranks),
-        DualPipeV(): (2, [min(2 * ranks + 1, 2 * cycles * ranks)] * ranks),
-        DualPipe(): (2, [ranks + 1] * ranks),
-    }
-    for schedule, (chunks, expected) in held.items():
+    held: list[tuple[Schedule, int, list[int]]] = [
+        (OneForwardOneBackward(combined=True), 1, [ranks - rank for rank in range(ranks)]),
+        (OneForwardOneBackward(combined=True), 2, [2 * (ranks - rank - 1) + ranks + 1 for rank in range(ranks)]),
+        (ZeroBubbleH1(), 1, [ranks] * ranks),
+        (ZeroBubbleV(), 2, [2 * ranks] * ranks),
+        (DualPipeV(), 2, [min(2 * ranks + 1, 2 * cycles * ranks)] * ranks),
+        (DualPipe(), 2, [ranks + 1] * ranks),
+    ]
+    for schedule, chunks, expected in held:
         found = equal(schedule, chunks, ranks, cycles * ranks, (1.0, 2.0, 1.0))
         counted = schedule.in_flight(ranks, chunks, np.array([float(cycles * ranks)]))[:, 0]
         # Of two passes under each other, of which the run counts both, one frees what the other keeps.
-        both = isinstance(schedule, OneForwardOneBackward | Interleaved)
+        both = isinstance(schedule, OneForwardOneBackward)
         assert list(counted) == [found.most_alive(rank) - both for rank in range(ranks)] == expected
 
 

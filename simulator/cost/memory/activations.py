@@ -38,7 +38,7 @@ from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
-from simulator.records import Bare, NamedTuple
+from simulator.records import Bare
 
 _Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
 """Tensors of an operation that leave the device."""
@@ -440,14 +440,14 @@ def most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
     held = np.empty((len(contents.held), len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
-        places = [_Place(rank, ranks, int(count) * ranks) for rank in contents.held.tolist()]
+        places = [(rank, ranks, int(count) * ranks) for rank in contents.held.tolist()]
         moments = [_alive(schedule, place, chunks, chunk) for place in places]
         first, alike = of_count, np.arange(len(of_count))
         if sum(map(len, moments)) > _FEW_MOMENTS:
             first, alike = equal_columns(by_chunk[..., of_count].reshape(-1, len(of_count)))
             first = of_count[first]
-        for at, (place, alive) in enumerate(zip(places, moments, strict=True)):
-            saved = by_chunk[:, contents.kind[place.rank], first]
+        for at, alive in enumerate(moments):
+            saved = by_chunk[:, contents.held_kind[at], first]
             now = alive[:, 0, None] * saved[0]
             for number, size in zip(alive.T[1:], saved[1:], strict=True):
                 now += number[:, None] * size
@@ -459,20 +459,14 @@ _FEW_MOMENTS: Final = 12
 """Moments of all ranks that are summed for every layout in less time than equal layouts are found."""
 
 
-class _Place(NamedTuple):
-    """A rank of a pipeline, the pipeline's ranks, and the rank's micro batches."""
-
-    rank: int
-    ranks: int
-    micro_batches: int
-
-
 @lru_cache(maxsize=4096)
-def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: int | None) -> NDArray[np.float64]:
+def _alive(
+    schedule: Schedule, place: tuple[int, int, int], chunks: tuple[int, ...], before: int | None
+) -> NDArray[np.float64]:
     """Return the passes of each distinct chunk in flight on a rank, at every moment that no other dominates.
 
-    `chunks` maps each model chunk to a distinct one; shape (moments, distinct chunks). With `before`, only moments
-    before a backward pass of that chunk count.
+    `place` is the rank, the pipeline's ranks and the micro batches; `chunks` maps each model chunk to a distinct one;
+    shape (moments, distinct chunks). With `before`, only moments before a backward pass of that chunk count.
     """
     rank, ranks, micro_batches = place
     kind, _, chunk = schedule.turns(rank, ranks, len(chunks), micro_batches).T

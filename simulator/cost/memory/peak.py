@@ -179,13 +179,13 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     overlapped = held + overlapped_bytes(pricing)
     # At the embedding's gradient the first rank has freed the micro batch (the chunk of it) whose backward pass ends.
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
-    gathers, absent = kept_gathers_bytes(pricing), gradients_absent(pricing)
+    gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
     backward = other.steady + activations.recompute_working_set + layer_gradient_bytes(pricing) + gathers
     state_held = state.parameters, state.gradients, other.resident
     return (
-        Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, absent.backward),
-        Moment("loss", *state_held, held, 0.0, other.losses, other.at_loss + gathers, absent.loss),
-        Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + gathers, absent.embedding),
+        Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
+        Moment("loss", *state_held, held, 0.0, other.losses, other.at_loss + gathers, at_loss),
+        Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + gathers, at_table),
         Moment("optimizer step", *state_held[:2], other.in_step, 0.0, 0.0, 0.0, other.at_step),
     )
 
@@ -255,27 +255,21 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     return (Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0),)
 
 
-class GradientsAbsent(Bare):
-    """Gradients not allocated when activations peak, shape (pipeline_parallel, n) or 0."""
+def _gradients_absent(pricing: Pricing) -> tuple[StageArray | float, StageArray | float, StageArray | float]:
+    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them.
 
-    backward: StageArray | float = 0.0
-    loss: StageArray | float = 0.0
-    embedding: StageArray | float = 0.0
-
-
-def gradients_absent(pricing: Pricing) -> GradientsAbsent:
-    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them."""
+    They are those of the backward pass, the loss and the embedding's gradient, each of shape (pipeline_parallel, n).
+    """
     if pricing.scenario.framework.step_in_backward:
         gone = pricing.contents.on_ranks(training_state(pricing).gradients)
-        return GradientsAbsent(loss=gone, embedding=gone)
+        return 0.0, gone, gone
     if not pricing.scenario.framework.release_grads:
-        return GradientsAbsent()
+        return 0.0, 0.0, 0.0
     comes_again = micro_batches(pricing) > in_flight(pricing)
     of_kinds = training_state(pricing).gradients, stage_activations(pricing).one_micro_batch
     gradients, freed = (pricing.contents.on_ranks(each) for each in of_kinds)
-    return GradientsAbsent(
-        backward=np.where(comes_again, 0.0, np.minimum(gradients, freed)), loss=np.where(comes_again, 0.0, gradients)
-    )
+    backward = np.where(comes_again, 0.0, np.minimum(gradients, freed))
+    return backward, np.where(comes_again, 0.0, gradients), 0.0
 
 
 def buffer_bytes(pricing: Pricing) -> Array:

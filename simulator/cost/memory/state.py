@@ -26,11 +26,10 @@ from simulator.cost.operations.blocks import embedding, inputs, output_layer, pr
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
 from simulator.cost.operations.sums import (
+    CountedWeights,
     WeightTotals,
     adapters_of,
-    class_totals,
     classed,
-    side_totals,
     tensor_class,
     weight_totals,
     weights_of,
@@ -41,7 +40,7 @@ from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
-from simulator.question.specs.optimizers import OPTIMIZERS, TENSOR_CLASSES, TensorClass
+from simulator.question.specs.optimizers import OPTIMIZERS, TENSOR_CLASSES
 from simulator.question.vocabulary import NARROW
 from simulator.records import Bare, NamedTuple
 
@@ -61,8 +60,8 @@ class ModelTotals(Bare):
     """A multi-token prediction module without its layer."""
 
 
-Counted = TensorClass | Literal["parameters", "trained", "adapters", "sides"]
-"""What to count: parameters, all or trained, of a tensor class or of LoRA adapters; rows and columns of matrices."""
+Counted = CountedWeights | Literal["trained", "adapters"]
+"""What to count: of weights, or parameters that are trained or of LoRA adapters."""
 
 
 def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTotals:
@@ -73,15 +72,7 @@ def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTo
 @lru_cache(maxsize=64)
 def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        match counted:
-            case "parameters":
-                return weight_totals(operations)
-            case "adapters":
-                return adapters_of(conditions, operations)
-            case "sides":
-                return side_totals(operations)
-            case _:
-                return class_totals(operations, counted)
+        return adapters_of(conditions, operations) if counted == "adapters" else weight_totals(operations, counted)
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds),
@@ -206,7 +197,7 @@ def largest_linear_layer(pricing: Pricing, *, routed: bool = True) -> Array:
 
 def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:
     """Return the linear weights of one layer."""
-    return weight_totals(layer_operations(conditions_of(scenario), kind), matmul_only=True)
+    return weight_totals(layer_operations(conditions_of(scenario), kind), "products")
 
 
 @derived
@@ -217,44 +208,37 @@ def linear_by_class(pricing: Pricing) -> ByClass:
     return ByClass(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
 
 
-class UpdatedMatrix(NamedTuple):
-    """A matrix that an optimizer updates whole: gate and up are one, q, k and v three (`muon_split_qkv`)."""
+def _sides(pricing: Pricing, matrix: Weight) -> tuple[Array, Array]:
+    """Return the inputs and outputs of a device's part of a matrix, each of shape (n,)."""
+    block = pricing.block
+    inputs, outputs = (np.full(len(block), float(side)) for side in (matrix.inputs, matrix.outputs))
+    cut = block.expert_tensor_parallel if matrix.routed else block.tensor_parallel
+    if matrix.split.endswith("row"):
+        return inputs / cut, outputs
+    return inputs, outputs if matrix.split == "replicated" else outputs / cut
 
-    weight: Weight
-    """The weight, with the outputs of all weights that share its input."""
 
-    def sides(self, pricing: Pricing) -> tuple[Array, Array]:
-        """Return the inputs and outputs of a device's part of the matrix, each of shape (n,)."""
-        block, weight = pricing.block, self.weight
-        inputs, outputs = (np.full(len(block), float(side)) for side in (weight.inputs, weight.outputs))
-        cut = block.expert_tensor_parallel if weight.routed else block.tensor_parallel
-        if weight.split.endswith("row"):
-            return inputs / cut, outputs
-        return inputs, outputs if weight.split == "replicated" else outputs / cut
-
-    def on_device(self, pricing: Pricing) -> Array:
-        """Return how many such matrices a device has, shape (n,): its share of the experts, or one."""
-        ranks = pricing.block.expert_parallel if self.weight.routed else 1.0
-        return np.full(len(pricing), float(self.weight.copies)) / ranks
+def _on_device(pricing: Pricing, matrix: Weight) -> Array:
+    """Return how many matrices like one a device has, shape (n,): its share of the experts, or one."""
+    ranks = pricing.block.expert_parallel if matrix.routed else 1.0
+    return np.full(len(pricing), float(matrix.copies)) / ranks
 
 
 @lru_cache(maxsize=512)
-def layer_matrices(conditions: Conditions, kind: LayerKind) -> tuple[UpdatedMatrix, ...]:
-    """Return the matrices of a layer."""
-    return tuple(_matrices(conditions, kind))
+def _matrices(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
+    """Return the unnamed matrices of a layer that an optimizer updates whole.
 
-
-def _matrices(conditions: Conditions, kind: LayerKind) -> Iterator[UpdatedMatrix]:
+    Gate and up are one, with the outputs of both; q, k and v are three (`muon_split_qkv`).
+    """
+    matrices: list[Weight] = []
     for operation in layer_operations(conditions, kind):
-        weights = [weight for weight in operation.weights if tensor_class(operation, weight) == "matrix"]
-        if operation.group == "attention_projection":
-            yield from map(UpdatedMatrix, weights)
-            continue
-        alike = {(weight.inputs, weight.split, weight.copies): weight for weight in weights}
-        outputs: Counter[tuple[int, str, int]] = Counter()
-        for weight in weights:
-            outputs[weight.inputs, weight.split, weight.copies] += weight.outputs
-        yield from (UpdatedMatrix(weight._replace(outputs=outputs[key])) for key, weight in alike.items())
+        outputs: Counter[Weight] = Counter()
+        for weight in operation.weights:
+            if tensor_class(operation, weight) == "matrix":
+                apart = weight.name if operation.group == "attention_projection" else ""
+                outputs[weight._replace(name=apart, outputs=0)] += weight.outputs
+        matrices += (matrix._replace(name="", outputs=width) for matrix, width in outputs.items())
+    return tuple(matrices)
 
 
 @of_work
@@ -262,15 +246,15 @@ def largest_matrix(pricing: Pricing) -> ByClass:
     """Return the parameters of the largest matrix on a device; for experts, of one expert."""
     sizes = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
     for matrix in _model_matrices(pricing):
-        inputs, outputs = matrix.sides(pricing)
-        sizes[matrix.weight.routed] = np.maximum(sizes[matrix.weight.routed], inputs * outputs)
+        inputs, outputs = _sides(pricing, matrix)
+        sizes[matrix.routed] = np.maximum(sizes[matrix.routed], inputs * outputs)
     return ByClass(sizes[False], sizes[True])
 
 
-def _model_matrices(pricing: Pricing) -> Iterator[UpdatedMatrix]:
+def _model_matrices(pricing: Pricing) -> Iterator[Weight]:
     conditions = conditions_of(pricing.scenario)
     for kind in pricing.scenario.model.layer_kinds:
-        yield from layer_matrices(conditions, kind)
+        yield from _matrices(conditions, kind)
 
 
 @of_work
@@ -282,11 +266,11 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> ByClass:
     """
     steps = float(OPTIMIZERS[pricing.scenario.framework.optimizer].newton_schulz_steps)
     flops = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
-    for matrix in layer_matrices(conditions_of(pricing.scenario), kind) if steps else ():
-        sides = matrix.sides(pricing)
+    for matrix in _matrices(conditions_of(pricing.scenario), kind) if steps else ():
+        sides = _sides(pricing, matrix)
         short, long = np.minimum(*sides), np.maximum(*sides)
         each = steps * (4.0 * short**2 * long + 2.0 * short**3)
-        flops[matrix.weight.routed] = flops[matrix.weight.routed] + each * matrix.on_device(pricing)
+        flops[matrix.routed] = flops[matrix.routed] + each * _on_device(pricing, matrix)
     return ByClass(flops[False], flops[True])
 
 
@@ -296,7 +280,7 @@ def orthogonal_bytes(pricing: Pricing) -> Array:
     largest = np.zeros(len(pricing))
     if OPTIMIZERS[pricing.scenario.framework.optimizer].newton_schulz_steps:
         for matrix in _model_matrices(pricing):
-            inputs, outputs = matrix.sides(pricing)
+            inputs, outputs = _sides(pricing, matrix)
             largest = np.maximum(largest, 3.0 * inputs * outputs + 2.0 * np.minimum(inputs, outputs) ** 2)
     return FP32 * largest
 
@@ -308,16 +292,15 @@ def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
     b934f46, v1/optim/muon.py, `remainder_strategy` agrs). A layer's experts are one tensor.
     """
     copies, contents = OPTIMIZERS[pricing.scenario.framework.optimizer].gathered_copies, pricing.contents
-    counts: dict[UpdatedMatrix, KindArray] = {}
+    counts: dict[Weight, KindArray] = {}
     for kind, layers in zip(contents.layer_kinds, contents.with_prediction, strict=True):
-        for matrix in layer_matrices(conditions_of(pricing.scenario), kind):
-            alike = UpdatedMatrix(matrix.weight._replace(name=""))
-            counts[alike] = counts.get(alike, 0.0) + layers
+        for matrix in _matrices(conditions_of(pricing.scenario), kind):
+            counts[matrix] = counts.get(matrix, 0.0) + layers
     largest = np.zeros((len(contents.ranks), len(pricing)))
     for matrix, count in counts.items():
-        inputs, outputs = matrix.sides(pricing)
+        inputs, outputs = _sides(pricing, matrix)
         left = np.where((ranks > 1.0) & (count > 0.0), np.maximum(np.mod(count, ranks), 1.0), 0.0)
-        largest = np.maximum(largest, left * inputs * outputs * matrix.on_device(pricing))
+        largest = np.maximum(largest, left * inputs * outputs * _on_device(pricing, matrix))
     return HALF * copies * largest
 
 

@@ -6,7 +6,15 @@ from typing import Final, Literal, assert_never
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
-from simulator.cost.operations.blocks import cast, norm_bytes, norm_copies, separate_products, tensor_collective, vector
+from simulator.cost.operations.blocks import (
+    cast,
+    columns,
+    norm_bytes,
+    norm_copies,
+    separate_products,
+    tensor_collective,
+    vector,
+)
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
@@ -14,15 +22,11 @@ from simulator.question.vocabulary import NARROW, ContextExchange
 _SLIDING: Final = ("sliding", "reused_sliding")  # mixers over a window with the heads of sliding layers
 
 
-def shared_spread(mixer: Mixer, tensor: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
+def shared_spread(
+    mixer: Mixer, tensor: Literal["key_value", "key_value_context", "projection", "gathered", "ring"]
+) -> Spread:
     """Return the spread of a tensor with the key-value heads of a mixer."""
-    forms: dict[str, Spread] = {
-        "key_value": "sliding_key_value",
-        "projection": "sliding_projection",
-        "gathered": "sliding_gathered",
-        "ring": "sliding_ring",
-    }
-    return forms[tensor] if mixer in _SLIDING else tensor
+    return as_type("Spread", f"sliding_{tensor}") if mixer in _SLIDING else tensor
 
 
 def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:
@@ -95,7 +99,7 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
         return ()
     heads, element = conditions.model.heads(mixer), element_bytes(conditions)
     shared = float(heads.key_width + heads.value_width)
-    spread: Spread = "sliding_key_value_context" if mixer in _SLIDING else "key_value_context"
+    spread = shared_spread(mixer, "key_value_context")
     if kind == "all_gather":
         return (Amount(2.0 * element * shared, spread),)
     passed = (3.0 * FP32 + element) * shared + FP32 * heads.query_width
@@ -274,13 +278,12 @@ def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Saved, ...])
 
 def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
     model, heads = conditions.model, conditions.model.heads(mixer)
-    hidden = model.hidden_size
     widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
     if _values_from_keys(conditions, mixer):
         del widths["v"]
     if model.attention_gate != "none":
         widths["g"] = heads.queries if model.attention_gate == "head" else heads.output_width
-    weights = tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
+    weights = columns(model, widths)
     if not model.attention_bias:
         return weights
     biased = {name: width for name, width in widths.items() if name != "g" or model.attention_gate == "element"}
@@ -432,7 +435,7 @@ def indexer(conditions: Conditions) -> tuple[Operation, ...]:
     grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). The indexer is trained
     with the model, so every pass counts. Its scores are one product, half of attention's two; they are not saved.
     """
-    model, element = conditions.model, element_bytes(conditions)
+    model = conditions.model
     hidden, size, heads = model.hidden_size, model.index_head_dim, model.index_heads
     width = heads * size
     key = Weight("index_k", hidden, size, "replicated")
@@ -446,18 +449,22 @@ def indexer(conditions: Conditions) -> tuple[Operation, ...]:
     else:
         query = Weight("index_q", hidden, width, "replicated")
         weights = (query, *(vector(name, size) for name in ("index_q_norm", "index_k_norm")))
-    return (
-        Operation(
-            name="indexer",
-            group="indexer",
-            weights=(key, *weights),
-            saved=(
-                Saved("index_query_key", element * (width + size), "whole"),
-                Saved("index_weights", FP32 * heads, "whole"),
-                Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
-            ),
-            core_width=width / 2.0,
+    return (_indexer(conditions, (key, *weights), width + size, width / 2.0),)
+
+
+def _indexer(conditions: Conditions, weights: tuple[Weight, ...], width: int, core_width: float) -> Operation:
+    """Return an indexer that saves projections of a `width`, its weights and its choice."""
+    model = conditions.model
+    return Operation(
+        name="indexer",
+        group="indexer",
+        weights=weights,
+        saved=(
+            Saved("index_query_key", element_bytes(conditions) * width, "whole"),
+            Saved("index_weights", FP32 * model.index_heads, "whole"),
+            Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
         ),
+        core_width=core_width,
     )
 
 
@@ -539,7 +546,7 @@ def _compressor(conditions: Conditions, prefix: str, size: int, width: int, toke
 
 def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     """Return the compressed keys, and the indexer that chooses among them and compresses keys of its own."""
-    model, element, tokens = conditions.model, element_bytes(conditions), _tokens(conditions, mixer)
+    model, tokens = conditions.model, _tokens(conditions, mixer)
     if not tokens:
         return ()
     size = model.head_dim
@@ -547,25 +554,15 @@ def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, .
         return (_compressor(conditions, "", size, size, tokens),)
     # Neighbouring windows overlap: every token contributes to its own key and to the next.
     queries = model.index_heads * model.index_head_dim
-    indexer = Operation(
-        name="indexer",
-        group="indexer",
-        weights=(
-            Weight("index_q", as_type("int", model.q_lora_rank), queries, "replicated"),
-            Weight("index_weights", model.hidden_size, model.index_heads, "replicated"),
-        ),
-        saved=(
-            Saved("index_query_key", element * queries, "whole"),
-            Saved("index_weights", FP32 * model.index_heads, "whole"),
-            Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
-        ),
-        # One product of scores, over the compressed keys.
-        core_width=queries / 2.0 / tokens,
+    weights = (
+        Weight("index_q", as_type("int", model.q_lora_rank), queries, "replicated"),
+        Weight("index_weights", model.hidden_size, model.index_heads, "replicated"),
     )
     return (
         _compressor(conditions, "", size, 2 * size, tokens),
         _compressor(conditions, "index_", model.index_head_dim, 2 * model.index_head_dim, tokens),
-        indexer,
+        # One product of scores, over the compressed keys.
+        _indexer(conditions, weights, queries, queries / 2.0 / tokens),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
@@ -17,11 +18,17 @@ from simulator.cost.operations.record import (
     Spread,
     Weight,
 )
+from simulator.question.specs.model import ModelSpec
 
 
 def vector(name: str, length: int, split: Split = "replicated") -> Weight:
     """Return the weight of a norm scale or a bias."""
     return Weight(name, 1, length, split, matmul=False)
+
+
+def columns(model: ModelSpec, widths: Mapping[str, int]) -> tuple[Weight, ...]:
+    """Return products of the hidden state with outputs of these widths, by name."""
+    return tuple(Weight(name, model.hidden_size, width, "column") for name, width in widths.items())
 
 
 def norm(conditions: Conditions, name: str, weight: str) -> Operation:

@@ -6,7 +6,7 @@ import math
 
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import grouped_query, output_projection
-from simulator.cost.operations.blocks import cast, norm, tensor_collective, vector
+from simulator.cost.operations.blocks import cast, columns, norm, tensor_collective, vector
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
@@ -50,10 +50,7 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
     """
     model, element = conditions.model, element_bytes(conditions)
     width = model.query_width
-    weights = (
-        *(Weight(name, model.hidden_size, width, "column") for name in ("q", "k", "v")),
-        Weight("g", model.hidden_size, width, "column"),
-    )
+    weights = columns(model, dict.fromkeys(("q", "k", "v", "g"), width))
     scan = Operation(
         name="linear_attention",
         group="core_attention",
@@ -118,6 +115,7 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
     heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
     values = heads * model.linear_value_head_dim
     entering = 2 * keys + values
+    widths = {"q": keys, "k": keys, "v": values, "z": values, "a": heads, "b": heads}
     scan = Operation(
         name="delta_rule",
         group="core_attention",
@@ -134,7 +132,7 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
         core_flops=delta_flops(model),
     )
     return (
-        input_projection(conditions, "delta_projection", _weights(model), entering + values + 2 * heads),
+        input_projection(conditions, "delta_projection", columns(model, widths), entering + values + 2 * heads),
         scan_exchange(conditions, entering + values + 2 * heads, values),
         convolution(conditions, entering),
         scan,
@@ -153,13 +151,6 @@ def convolution(conditions: Conditions, width: int) -> Operation:
         weights=(Weight("convolution", model.convolution, width, "column", matmul=False), *bias),
         moved=(Amount(2.0 * element_bytes(conditions) * width, "tensor"),),
     )
-
-
-def _weights(model: ModelSpec) -> tuple[Weight, ...]:
-    hidden, heads = model.hidden_size, model.linear_value_heads
-    keys, values = model.linear_key_heads * model.linear_key_head_dim, heads * model.linear_value_head_dim
-    widths = {"q": keys, "k": keys, "v": values, "z": values, "a": heads, "b": heads}
-    return tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
 
 
 def gated_norm(conditions: Conditions, values: int) -> Operation:
@@ -200,7 +191,11 @@ def kimi_delta(conditions: Conditions) -> tuple[Operation, ...]:
     model, element = conditions.model, element_bytes(conditions)
     heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
     values = heads * model.linear_value_head_dim
-    narrow = model.delta_gate_rank * (2 if model.delta_output_gate == "low_rank" else 1)
+    widths = {"q": keys, "k": keys, "v": values, "b": heads}
+    widths |= {"g": values} if model.delta_output_gate == "full" else {}
+    narrow = ("f_a", "g_a") if model.delta_output_gate == "low_rank" else ("f_a",)
+    gates = (Weight(name, model.hidden_size, model.delta_gate_rank, "replicated") for name in narrow)
+    weights = (*columns(model, widths), *gates)
     scan = Operation(
         name="delta_rule",
         group="core_attention",
@@ -218,25 +213,13 @@ def kimi_delta(conditions: Conditions) -> tuple[Operation, ...]:
         core_flops=delta_flops(model),
     )
     return (
-        input_projection(conditions, "delta_projection", _kimi_delta_weights(model), 2 * keys + values + heads),
-        _gates(conditions, keys, values, narrow),
+        input_projection(conditions, "delta_projection", weights, 2 * keys + values + heads),
+        _gates(conditions, keys, values, model.delta_gate_rank * len(narrow)),
         scan_exchange(conditions, 3 * keys + values + heads, values),
         convolution(conditions, 2 * keys + values),
         scan,
         gated_norm(conditions, values),
         output_projection(conditions, values),
-    )
-
-
-def _kimi_delta_weights(model: ModelSpec) -> tuple[Weight, ...]:
-    hidden, heads = model.hidden_size, model.linear_value_heads
-    keys, values = model.linear_key_heads * model.linear_key_head_dim, heads * model.linear_value_head_dim
-    full = {"g": values} if model.delta_output_gate == "full" else {}
-    widths = {"q": keys, "k": keys, "v": values, "b": heads, **full}
-    narrow = ("f_a", "g_a") if model.delta_output_gate == "low_rank" else ("f_a",)
-    return (
-        *(Weight(name, hidden, width, "column") for name, width in widths.items()),
-        *(Weight(name, hidden, model.delta_gate_rank, "replicated") for name in narrow),
     )
 
 
@@ -268,7 +251,7 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
     inner, matrices = model.mamba_heads * model.mamba_head_dim, 2 * model.mamba_groups * model.mamba_state
     entering = 2 * inner + matrices + model.mamba_heads
     widths = {"z": inner, "x": inner, "b": matrices // 2, "c": matrices // 2, "step": model.mamba_heads}
-    weights = tuple(Weight(name, model.hidden_size, width, "column") for name, width in widths.items())
+    weights = columns(model, widths)
     scan = Operation(
         name="state_space_scan",
         group="core_attention",

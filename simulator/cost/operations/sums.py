@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, assert_never, cast
+from typing import Final, Literal, assert_never, cast
 
 import numpy as np
 
@@ -267,25 +267,31 @@ def weights_of(operations: Iterable[Operation]) -> tuple[Weight, ...]:
     return tuple(weight for operation in operations for weight in operation.weights)
 
 
-@lru_cache(maxsize=1024)
-def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = False) -> WeightTotals:
-    """Return the parameters of operations by class; `matmul_only` omits norms and biases."""
-    result = WeightTotals()
-    for weight in weights_of(operations):
-        if weight.matmul or not matmul_only:
-            result += classed(weight, float(weight.parameters))
-    return result
+CountedWeights = TensorClass | Literal["parameters", "products", "sides"]
+"""What to count: parameters, all, of matrix products or of a tensor class; rows and columns of matrices."""
 
 
 @lru_cache(maxsize=1024)
-def class_totals(operations: tuple[Operation, ...], tensor: TensorClass) -> WeightTotals:
-    """Return the parameters of operations whose weights belong to one tensor class."""
+def weight_totals(operations: tuple[Operation, ...], counted: CountedWeights = "parameters") -> WeightTotals:
+    """Return the parameters (or what else is `counted`) of operations by class."""
     result = WeightTotals()
     for operation in operations:
         for weight in operation.weights:
-            if tensor_class(operation, weight) == tensor:
-                result += classed(weight, float(weight.parameters))
+            result += classed(weight, float(_counted(operation, weight, counted)))
     return result
+
+
+def _counted(operation: Operation, weight: Weight, counted: CountedWeights) -> int:
+    match counted:
+        case "sides":
+            return weight.copies * (weight.inputs + weight.outputs) if weight.inputs > 1 else 0
+        case "parameters":
+            counts = True
+        case "products":
+            counts = weight.matmul
+        case _:
+            counts = tensor_class(operation, weight) == counted
+    return weight.parameters if counts else 0
 
 
 def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
@@ -293,16 +299,6 @@ def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
     if weight.inputs == 1:
         return "vector"
     return "embedding" if operation.group in ("embedding", "output") else "matrix"
-
-
-@lru_cache(maxsize=1024)
-def side_totals(operations: tuple[Operation, ...]) -> WeightTotals:
-    """Return the rows and columns of every matrix: the size of a factored second moment."""
-    result = WeightTotals()
-    for weight in weights_of(operations):
-        if weight.inputs > 1:
-            result += classed(weight, float(weight.copies * (weight.inputs + weight.outputs)))
-    return result
 
 
 @lru_cache(maxsize=1024)
@@ -490,7 +486,7 @@ def partly_repeated(conditions: Conditions, kind: LayerKind) -> tuple[tuple[floa
 
 
 def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
-    products = weight_totals(operations, matmul_only=True)
+    products = weight_totals(operations, "products")
     return Work(
         products=products,
         chosen=chosen_parameters(conditions.model, products),

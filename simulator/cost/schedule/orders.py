@@ -30,43 +30,16 @@ from simulator.records import Record
 
 
 class OneForwardOneBackward(Schedule, Record):
-    """1F1B on ranks with a single chunk."""
+    """1F1B; several chunks are interleaved: they take turns, each for as many micro batches as ranks."""
 
     first_holds_most = True
     combined: bool = False
     """Whether passes overlap, with one more ahead (Megatron-LM core_v0.14, pipeline_parallel/combined_1f1b.py)."""
-
-    def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
-        """Return `p - i - 1` forward passes, then one of each in turn, then the backward passes left."""
-        del chunks
-        kind, micro_batch = one_of_each_in_turn(self._ahead(rank, ranks, micro_batches), micro_batches)
-        return np.column_stack((kind, micro_batch, np.zeros_like(kind)))
-
-    def _ahead(self, rank: int, ranks: int, micro_batches: int) -> int:
-        return min(ranks - rank - 1 + self.combined, micro_batches)
-
-    def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
-        """Return every pair of the steady state."""
-        del chunks
-        return pairs_after(self._ahead(rank, ranks, micro_batches), micro_batches) if self.combined else None
-
-    def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
-        """Return `min(p - i, m)`; of overlapped passes one frees what the other saves."""
-        del chunks
-        return np.minimum(ranks - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)
-
-
-class Interleaved(Schedule, Record):
-    """Chunks take turns, each for as many micro batches as ranks; with one chunk it is 1F1B."""
-
-    first_holds_most = True
-    combined: bool = False
-    """As for `OneForwardOneBackward`."""
     whole_warm_up: bool = False
-    """Whether all forward passes come first if there are as many micro batches as ranks."""
+    """Whether all forward passes of chunks come first if there are as many micro batches as ranks."""
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
-        """Return `2 (p - i - 1) + (v - 1) p` forward passes (or all), then one of each in turn."""
+        """Return `p - i - 1` forward passes, of chunks `2 (p - i - 1) + (v - 1) p` or all, then one of each in turn."""
         total = micro_batches * chunks
         kind, index = one_of_each_in_turn(self._ahead(rank, ranks, chunks, micro_batches), total)
         cycle, rest = np.divmod(index, ranks * chunks)
@@ -75,7 +48,7 @@ class Interleaved(Schedule, Record):
 
     def _ahead(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> int:
         total = micro_batches * chunks
-        some = (2 if chunks > 1 else 1) * (ranks - rank - 1) + (chunks - 1) * ranks + self.combined
+        some = min(chunks, 2) * (ranks - rank - 1) + (chunks - 1) * ranks + self.combined
         return total if self.whole_warm_up and chunks > 1 and micro_batches == ranks else min(some, total)
 
     def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
@@ -84,12 +57,14 @@ class Interleaved(Schedule, Record):
         return pairs_after(ahead, micro_batches * chunks) if self.combined else None
 
     def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
-        """Return `2 (p - i - 1) + (v - 1) p + 1` chunk passes, or in a whole warm-up all `m v`."""
-        rank, several = np.arange(ranks, dtype=np.float64)[:, None], np.greater(chunks, 1)
-        every = micro_batches * chunks
-        behind = np.where(several, 2.0, 1.0) * (ranks - rank - 1.0)
-        some = np.minimum(behind + (chunks - 1.0) * ranks + 1.0, every)
-        return np.where(several & (micro_batches == ranks), every, some) if self.whole_warm_up else some
+        """Return `min(p - i, m)`, of chunks `2 (p - i - 1) + (v - 1) p + 1` of `m v` passes or all of a whole warm-up.
+
+        Of overlapped passes one frees what the other saves.
+        """
+        behind, every = ranks - np.arange(ranks, dtype=np.float64)[:, None] - 1.0, micro_batches * chunks
+        some = np.minimum(np.minimum(chunks, 2.0) * behind + (chunks - 1.0) * ranks + 1.0, every)
+        whole = self.whole_warm_up & np.greater(chunks, 1) & (micro_batches == ranks)
+        return np.where(whole, every, some)
 
 
 class PassList:
@@ -310,9 +285,7 @@ def schedule_of(pricing: Pricing) -> Schedule:
         name = "1f1b"
     match name:
         case "1f1b":
-            if np.any(block.virtual_stages > 1.0):
-                return Interleaved(combined, scenario.framework.warm_up_whole_batch)
-            return OneForwardOneBackward(combined)
+            return OneForwardOneBackward(combined, scenario.framework.warm_up_whole_batch)
         case "zb_h1":
             return ZeroBubbleH1()
         case "zb_v":

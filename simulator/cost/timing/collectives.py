@@ -86,7 +86,7 @@ class _Crossing(NamedTuple):
     """Group members inside one island of this level."""
     bandwidth: Array
     """Bytes per second of one member, one direction."""
-    latency: float
+    level: LinkLevel
 
 
 def _crossings(
@@ -95,7 +95,7 @@ def _crossings(
     members = np.ones_like(group.size)
     for level in scenario.hardware.links_of(scenario.devices):
         within = _within(level, group)
-        yield _Crossing(members, within, _bandwidth(level, within, efficiency(scenario, level)), level.latency_seconds)
+        yield _Crossing(members, within, _bandwidth(level, within, efficiency(scenario, level)), level)
         members = within
 
 
@@ -140,11 +140,11 @@ def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> A
     """
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
-    for level in _crossings(scenario, group, _efficiency):
-        islands = level.within / level.members
+    for crossing in _crossings(scenario, group, _efficiency):
+        islands = crossing.within / crossing.members
         share = (islands - 1.0) / islands
-        seconds = np.maximum(seconds, share * size_bytes / (level.members * level.bandwidth))
-        latency = latency + (islands - 1.0) * level.latency
+        seconds = np.maximum(seconds, share * size_bytes / (crossing.members * crossing.bandwidth))
+        latency = latency + (islands - 1.0) * crossing.level.latency_seconds
     return seconds + latency
 
 
@@ -152,11 +152,11 @@ def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) 
     """Return the seconds of an all-to-all: each member sends `sent_bytes`, spread evenly over the group (T17)."""
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
-    for level in _crossings(scenario, group, _exchange_efficiency):
+    for crossing in _crossings(scenario, group, _exchange_efficiency):
         # Members reached at this level and at none inside it.
-        reached = level.within - level.members
-        seconds = np.maximum(seconds, reached / group.size * sent_bytes / level.bandwidth)
-        latency = latency + np.where(reached > 0.0, level.latency, 0.0)
+        reached = crossing.within - crossing.members
+        seconds = np.maximum(seconds, reached / group.size * sent_bytes / crossing.bandwidth)
+        latency = latency + np.where(reached > 0.0, crossing.level.latency_seconds, 0.0)
     return seconds + latency
 
 
@@ -166,13 +166,12 @@ def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Ar
     DeepEP's kernels send this way; each start takes its time, and longer over more nodes.
     """
     seconds, nodes = np.zeros_like(group.size), np.ones_like(group.size)
-    crossings = _crossings(scenario, group, _exchange_efficiency)
-    for level, crossing in zip(scenario.hardware.links_of(scenario.devices), crossings, strict=True):
+    for crossing in _crossings(scenario, group, _exchange_efficiency):
         islands = crossing.within / crossing.members
         reached = expected_islands(scenario.model, group.size / crossing.members)
         transfer = token_bytes * reached * (islands - 1.0) / islands / crossing.bandwidth
         seconds = np.maximum(seconds, transfer)
-        nodes = islands if level.devices is None else nodes
+        nodes = islands if crossing.level.devices is None else nodes
     start = scenario.coefficients.time.dispatch_latency_seconds
     return seconds + np.where(group.size > 1.0, start * (1.0 + np.log2(nodes)), 0.0)
 
@@ -180,12 +179,8 @@ def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Ar
 def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
     """Return the seconds for each member to send `sent_bytes` to the next, over the slowest link crossed (T17)."""
     seconds = np.zeros_like(group.size)
-    members = np.ones_like(group.size)
-    for level in scenario.hardware.links_of(scenario.devices):
-        within = _within(level, group)
-        rate = level.pair_bandwidth_bytes_per_second * _efficiency(scenario, level)
-        crossed = within > members
-        hop = sent_bytes / rate + level.latency_seconds
-        seconds = np.where(crossed, np.maximum(seconds, hop), seconds)
-        members = within
+    for crossing in _crossings(scenario, group, _efficiency):
+        rate = crossing.level.pair_bandwidth_bytes_per_second * _efficiency(scenario, crossing.level)
+        hop = sent_bytes / rate + crossing.level.latency_seconds
+        seconds = np.where(crossing.within > crossing.members, np.maximum(seconds, hop), seconds)
     return seconds

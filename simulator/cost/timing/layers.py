@@ -40,7 +40,6 @@ from simulator.cost.timing.products import (
     attention_rate,
     attention_tile_tokens,
     counted_head_width,
-    dense_products,
     expert_launches,
     expert_products,
     gemm_rate,
@@ -48,6 +47,7 @@ from simulator.cost.timing.products import (
     product_flops,
     product_passes,
     product_seconds,
+    summed_products,
     wide_gemm_rate,
 )
 from simulator.question.scenario.block import Array
@@ -238,7 +238,7 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
     rate = memory_rate(pricing.scenario)
     forward = total(pricing, work.moved) / rate
     return _Compute(
-        dense=dense_products(pricing, work),
+        dense=summed_products(pricing, work.shapes),
         routed=expert_products(pricing, work),
         adapters=adapters,
         attention=attention_seconds(pricing, work.core_width) + bounded_seconds(pricing, work),

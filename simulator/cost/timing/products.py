@@ -181,7 +181,7 @@ def shared_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
 
 def head_parameters(scenario: Scenario) -> float:
     """Return the parameters of the output layer's product."""
-    return weight_totals(output_layer(conditions_of(scenario)), matmul_only=True).all
+    return weight_totals(output_layer(conditions_of(scenario)), "products").all
 
 
 def prediction_projection(scenario: Scenario) -> float:
@@ -372,17 +372,12 @@ def product_flops(pricing: Pricing, totals: WeightTotals) -> tuple[Array, Array]
     return dense, 2.0 * extent(pricing, "copies_tensor") * totals.routed / pricing.scenario.model.num_experts
 
 
-def dense_products(pricing: Pricing, work: Work) -> Products:
-    """Return the seconds of all products but routed experts'."""
-    nothing = np.zeros_like(extent(pricing, "whole"))
-    return sum_products(nothing, (product_passes(pricing, product) for product in work.shapes))
-
-
-def sum_products(nothing: Array, products: Iterable[Products]) -> Products:
-    """Return the summed seconds of products; `nothing` is zeros of their shape."""
-    forward, inputs, weights = nothing, nothing, nothing
-    for product in products:
-        forward, inputs, weights = forward + product.forward, inputs + product.inputs, weights + product.weights
+def summed_products(pricing: Pricing, products: Iterable[Product]) -> Products:
+    """Return the summed seconds of products."""
+    forward = inputs = weights = np.zeros(len(pricing))
+    for each in products:
+        seconds = product_passes(pricing, each)
+        forward, inputs, weights = forward + seconds.forward, inputs + seconds.inputs, weights + seconds.weights
     return Products(forward, inputs, weights)
 
 
@@ -426,7 +421,7 @@ def expert_products(pricing: Pricing, work: Work) -> Products:
     fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
     """
     scenario = pricing.scenario
-    products = sum_products(np.zeros(len(pricing)), (product_passes(pricing, product) for product in work.grouped))
+    products = summed_products(pricing, work.grouped)
     if not scenario.framework.sliced_experts:
         return products
     whole = element_bytes(scenario) * scenario.model.expert_width * extent(pricing, "copies")

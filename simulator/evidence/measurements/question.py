@@ -12,7 +12,6 @@ from simulator.cost.timing import products as flops
 from simulator.errors import InputError, SimulateError
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.question.coefficients import Coefficients
-from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.origin import Input, Origin
 from simulator.question.question import Question
@@ -26,7 +25,6 @@ from simulator.question.specs.documents import plain, validated
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.yaml_text import parse_yaml
 from simulator.question.units import TERA
-from simulator.question.vocabulary import StackName
 from simulator.records import Record
 
 
@@ -79,10 +77,9 @@ def layout_columns(layout: Layout, *, is_moe: bool, usual_cut: tuple[int, ...] =
     return columns
 
 
-def cut_layers(scenario: Scenario, model: str) -> int | None:
+def cut_layers(spec: ModelSpec, layers: int) -> int | None:
     """Return the layers of a model that is cut or extended; None where it has its spec's."""
-    layers = scenario.model.num_hidden_layers
-    return None if layers == load_model(model).num_hidden_layers else layers
+    return None if layers == spec.num_hidden_layers else layers
 
 
 INLINE: Final = "{"
@@ -110,14 +107,15 @@ def match_shape(where: str, shape: LoggedFields, model: str | None = None, *, vo
     have added to the token table. Of a shape that is not logged whole the model is blank. Raises InputError when
     `model` has another shape.
     """
+    layers: int = shape["num_hidden_layers"]
     if model is not None:
         spec = model_of(model)
         different = _difference(spec, shape, vocab_padding)
         if different:
             raise InputError(f"{where}: the log's model is not {model[:100]}: {different}")
-        return Match(model, _truncated(spec, shape), "")
+        return Match(model, cut_layers(spec, layers), "")
     same = [spec for spec in models_by_sizes() if not _difference(spec, shape, vocab_padding)]
-    whole = [spec for spec in same if _truncated(spec, shape) is None]
+    whole = [spec for spec in same if spec.num_hidden_layers == layers]
     if not same:
         own = _own_spec(shape)
         try:
@@ -127,7 +125,7 @@ def match_shape(where: str, shape: LoggedFields, model: str | None = None, *, vo
         return Match(own, None, "No shipped model has the logged shape, which stands in the row as a spec of its own.")
     best = whole or same
     others = ", ".join(spec.name for spec in best[1:])
-    return Match(best[0].name, _truncated(best[0], shape), f"Same shape: {others}." if others else "")
+    return Match(best[0].name, cut_layers(best[0], layers), f"Same shape: {others}." if others else "")
 
 
 def model_of(name: str) -> ModelSpec:
@@ -142,11 +140,6 @@ def spec_text(spec: ModelSpec) -> str:
 
 def _text(values: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(values), default_flow_style=True, sort_keys=False, width=10**9).strip()
-
-
-def _truncated(spec: ModelSpec, shape: LoggedFields) -> int | None:
-    layers: int = shape["num_hidden_layers"]
-    return None if spec.num_hidden_layers == layers else layers
 
 
 def _difference(spec: ModelSpec, shape: LoggedFields, vocab_padding: int) -> str:
@@ -260,21 +253,15 @@ def _model(name: str, layers: int | None) -> ModelSpec:
 _hardware = lru_cache(maxsize=64)(load_hardware)
 
 
-@lru_cache(maxsize=256)
-def _profile(name: str, options: tuple[tuple[str, str], ...], stack: StackName) -> FrameworkProfile:
-    return framework(name, dict(options), stack)
-
-
 def _scenario_of(row: MeasuredRow, stated: Question, coefficients: Coefficients) -> Scenario:
     if not row.model:
         raise InputError(f"{row.key}: no spec for model '{row.model_as_stated}'; name one in column model")
     try:
-        hardware, framework = _hardware(stated.value("hardware")), stated.value("framework")
-        stack = stack_for(framework, stated.stated("stack"), hardware.stack)
+        hardware, name = _hardware(stated.value("hardware")), stated.value("framework")
         return scenario_on(
             Cluster(hardware=hardware, devices=stated.value("devices"), coefficients=coefficients),
             _model(stated.value("model"), stated.stated("num_layers")),
-            _profile(framework, tuple(stated.options.items()), stack),
+            framework(name, stated.options, stack_for(name, stated.stated("stack"), hardware.stack)),
             **{setting.name: stated.value(setting.name) for setting in WORKLOAD},
         )
     except SimulateError as error:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from simulator.errors import InputError, did_you_mean
 from simulator.files import data_folder, write_file
@@ -19,7 +19,6 @@ from simulator.question.scenario.layout import FIELDS
 from simulator.question.specs.documents import read_limited
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import (
-    RECOMPUTE_MODULES,
     FrameworkName,
     NamedRecomputeMethod,
     Offload,
@@ -543,13 +542,12 @@ def _reader(hint: Any) -> Reader:
         int | None: _read_whole,
         float | None: _read_number,
         bool | None: _read_flag,
-        tuple[int, ...]: _listed(_read_whole),
-        tuple[str, ...]: lambda _where, _name, text: tuple(text.split("|")),
-        tuple[RecomputeModule, ...]: _listed(_word_reader(RECOMPUTE_MODULES)),
         tuple[tuple[str, str], ...]: _read_options,
     }
     if hint in plain:
         return plain[hint]
+    if get_origin(hint) is tuple:
+        return _listed(_reader(get_args(hint)[0]))
     # The remaining types are words: a Literal, or a Literal or None.
     literal = next((arm for arm in get_args(hint) if get_args(arm)), hint)
     return _word_reader(get_args(literal))

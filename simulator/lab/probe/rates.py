@@ -105,7 +105,7 @@ DISPATCH = 8
 """Rows and widths of a product so small that its time is that of starting it."""
 
 
-def rates_job(devices: int, backend: str, *, threads: int = 1) -> RatesJob:
+def rates_job(devices: int, backend: str) -> RatesJob:
     """Return the job of all timings on `devices` ranks."""
     sizes = PROCESSOR if backend == "cpu" else ACCELERATOR
     timings = [timing for precision in TRAINED_PRECISIONS for timing in _computing(sizes, precision)]
@@ -113,7 +113,7 @@ def rates_job(devices: int, backend: str, *, threads: int = 1) -> RatesJob:
     timings += [Timing(operation="host_copy", sizes={"bytes": copied}) for copied in sizes.copies]
     messages = product(COLLECTIVES, sizes.messages)
     timings += [Timing(operation=operation, sizes={"bytes": message}) for operation, message in messages]
-    return RatesJob(timings=tuple(timings), devices=devices, backend=backend, threads=threads)
+    return RatesJob(timings=tuple(timings), devices=devices, backend=backend)
 
 
 def _computing(sizes: Sizes, precision: str) -> Iterator[Timing]:

@@ -37,7 +37,6 @@ from simulator.lab.probe.rates import Rates, assumed_rates, from_rates, measured
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, RowsFile, Tell, launches_of, run, run_folder
 from simulator.lab.runner.engine import LOG_NAME, Command, Engine, Launch, Launcher, Pick, diagnosis
 from simulator.lab.runner.engines import WORKER, ReferenceEngine
-from simulator.lab.runner.processes import run_guarded
 from simulator.lab.trainer.job import RATES_NAME, MeasuredRates, RatesJob, TrainingJob, from_json, refused, to_json
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import CoefficientKind, Coefficients, priors, replaced
@@ -154,17 +153,15 @@ def _variants(layers: int, tensor: int, pipeline: int, data: int) -> Iterator[La
 
 def reach(backend: str, model: str | None, folder: Path) -> Reach:
     """Return the sizes of launches: the user's model cut to a few layers, or shapes of three widths in `folder`."""
-    small = backend == "cpu"
-    sizes: dict[str, Any] = {
-        "layers": (2, 4, _DEEPEST),
-        "seq_lengths": (128, 256, 512, 1024) if small else (2048, 4096, 8192, 16384),
-    }
-    if model is not None:
-        spec = load_model(model)
-        layers = tuple(count for count in sizes["layers"] if count <= spec.num_hidden_layers)
-        return Reach(models=((model, spec),), **sizes | {"layers": layers or (spec.num_hidden_layers,)})
-    named = [(str(file), document) for file, document in _shapes(backend, folder)]
-    return Reach(models=tuple((name, validated(name, ModelSpec, document)) for name, document in named), **sizes)
+    layers: tuple[int, ...] = (2, 4, _DEEPEST)
+    if model is None:
+        named = [(str(file), document) for file, document in _shapes(backend, folder)]
+        models = [(name, validated(name, ModelSpec, document)) for name, document in named]
+    else:
+        models, most = [(model, load_model(model))], load_model(model).num_hidden_layers
+        layers = tuple(count for count in layers if count <= most) or (most,)
+    lengths = (128, 256, 512, 1024) if backend == "cpu" else (2048, 4096, 8192, 16384)
+    return Reach(models=tuple(models), layers=layers, seq_lengths=lengths)
 
 
 def _shapes(backend: str, folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -408,14 +405,8 @@ def measured_rates(request: ProbeRequest, tell: Tell, job: RatesJob | None = Non
     if request.backend == "cpu" and busy > _BUSY:
         tell(f"the machine is busy (load {os.getloadavg()[0]:.1f}): what is measured now will be too slow")
     tell(f"rates: {len(job.timings)} operations on {request.devices} ranks")
-    command, log = rates_command(request), folder / LOG_NAME
-    ended = run_guarded(
-        command.arguments,
-        folder=command.folder,
-        environment=command.environment,
-        log=log,
-        limit_seconds=request.limit_seconds,
-    )
+    log = folder / LOG_NAME
+    ended = rates_command(request).run(log, request.limit_seconds, {})
     if ended.interrupted:
         raise KeyboardInterrupt
     tell(f"rates: after {ended.wall_seconds:.1f} s")
@@ -514,15 +505,13 @@ class Compared(Record, kw_only=True):
     planned: Planned
     measured_seconds: float | None
     """Measured step time; None for a launch that failed."""
-    before_seconds: float
     after_seconds: float | None
     """Step time by the fit; None without a fit."""
 
 
-class Probed(Record, kw_only=True):
+class Probed(Prepared, kw_only=True):
     """Result of a probe."""
 
-    prepared: Prepared
     campaign: Campaign
     fitted: OwnFit | None
     """Fit; None where all launches failed."""
@@ -555,7 +544,7 @@ def launch_all(
         write_file(stored, calibration_text(fitted.calibration()))
     after = fitted.coefficients(ready.base) if fitted is not None and fitted.stored("time") else None
     return Probed(
-        prepared=ready,
+        **vars(ready),
         campaign=campaign,
         fitted=fitted,
         compared=tuple(_compared(ready, campaign, after)),
@@ -615,7 +604,6 @@ def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -
         yield Compared(
             planned=planned,
             measured_seconds=None if step is None else step.measured,
-            before_seconds=planned.step_seconds,
             after_seconds=fitted,
         )
 

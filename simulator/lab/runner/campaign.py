@@ -88,21 +88,6 @@ class Refused(Record):
     """Reason, in one line."""
 
 
-class Wanted(Record, kw_only=True):
-    """Number and length of launches."""
-
-    top: int = 3
-    """Layouts to launch, the best of each split."""
-    repeats: int = 1
-    """Launches of each layout."""
-    limit_seconds: float = 600.0
-    """Longest time of one launch."""
-    resume: bool = False
-    """Whether launches that the record holds are left out."""
-    retry_failed: bool = False
-    """Whether a resumed campaign tries failed launches again."""
-
-
 class LaunchPlan(Record, kw_only=True):
     """Launches to make, and layouts that the engine cannot run."""
 
@@ -149,24 +134,33 @@ class Planner(Record, kw_only=True):
     """Question of the launches; its layout is replaced."""
     folder: Path
     record: RowsFile
-    wanted: Wanted = Wanted()
+    top: int = 3
+    """Layouts to launch, the best of each split."""
+    repeats: int = 1
+    """Launches of each layout."""
+    limit_seconds: float = 600.0
+    """Longest time of one launch."""
+    resume: bool = False
+    """Whether launches that the record holds are left out."""
+    retry_failed: bool = False
+    """Whether a resumed campaign tries failed launches again."""
 
     def plan(self, estimates: Sequence[Estimate]) -> LaunchPlan:
         """Return the plan of the fastest runnable layout of each split. Raises UnsupportedError without any."""
-        before = self.record.rows() if self.wanted.resume else ()
+        before = self.record.rows() if self.resume else ()
         layouts: list[tuple[str, Estimate]] = []
         known: dict[str, list[MeasuredRow]] = {}
         launches: list[Launch] = []
         refused: list[Refused] = []
         splits: set[tuple[int, ...]] = set()
         for estimate in estimates:
-            if len(layouts) == self.wanted.top:
+            if len(layouts) == self.top:
                 break
             if estimate.layout.split in splits:
                 continue
             title = f"{len(layouts) + 1}-{engine.slug(self.pick.model, estimate.layout)}"
             rows = launches_of(replace(self.pick, layout=estimate.layout), before)
-            rows = [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
+            rows = [row for row in rows if row.outcome == "ok" or not self.retry_failed]
             try:
                 launches += self._launches(title, estimate, rows)
             except UnsupportedError as error:
@@ -189,7 +183,7 @@ class Planner(Record, kw_only=True):
         if any(row.outcome != "ok" for row in rows):
             return
         pick = replace(self.pick, layout=estimate.layout)
-        for repeat in range(len(rows) + 1, self.wanted.repeats + 1):
+        for repeat in range(len(rows) + 1, self.repeats + 1):
             place = self.folder / (title if repeat == 1 else f"{title}-{repeat}")
             with writing(place, "--work-folder"):
                 command = self.engine.prepare(pick, place.absolute())
@@ -199,7 +193,7 @@ class Planner(Record, kw_only=True):
                 estimate=estimate,
                 command=command,
                 repeat=repeat,
-                limit_seconds=self.wanted.limit_seconds,
+                limit_seconds=self.limit_seconds,
             )
 
 

@@ -29,6 +29,7 @@ from simulator.lab.trainer.process import failure_in
 from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.names import shipped_name
 from simulator.records import Record, field
 
@@ -89,6 +90,16 @@ class Command(Record, kw_only=True):
     """Working directory."""
     files: tuple[Path, ...] = ()
     """Files that the engine wrote for it, for a dry run to show."""
+
+    def run(self, log: Path, limit_seconds: float, environment: Mapping[str, str]) -> Ended:
+        """Run it with its output alone in `log`, and `environment` beside its own variables."""
+        return run_guarded(
+            self.arguments,
+            folder=self.folder,
+            environment={**environment, **self.environment},
+            log=log,
+            limit_seconds=limit_seconds,
+        )
 
 
 class LaunchOutcome(Record, kw_only=True):
@@ -200,7 +211,7 @@ def launched_row(pick: Pick, outcome: RunOutcome, error: str = "", **figures: An
             pick.layout,
             model=pick.model,
             options=pick.options,
-            num_layers=cut_layers(pick.scenario, pick.model),
+            num_layers=cut_layers(load_model(pick.model), pick.scenario.model.num_hidden_layers),
         ),
     }
     return MeasuredRow(**columns | figures, outcome=outcome, error=error)
@@ -248,17 +259,11 @@ _KILLED_TEXT: Final = "killed, perhaps out of the host's memory"
 """Not memory that ran out for sure: a person, a scheduler and a container's limit kill alike."""
 
 
-class Diagnosis(Record):
-    """Failure of a launch, by its kind."""
+def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> LaunchOutcome:
+    """Return why a launch failed, memory first, as other ranks then hang; `more` are logs of single ranks.
 
-    kind: OutcomeKind
-    error: str
-    tail: tuple[str, ...]
-    """Last lines of the rank that failed, or of all where that is not known."""
-
-
-def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
-    """Return why a launch failed, memory first, as other ranks then hang; `more` are logs of single ranks."""
+    The tail is that of the rank that failed, or of all where that is not known; a row is still to be added.
+    """
     signs: dict[str, LogLine] = {}
     for line in chain.from_iterable(map(_lines, (ended.log, *more))):
         sign = _sign(line.text.strip())
@@ -303,9 +308,10 @@ def tail_of(log: Path, rank: str = "", most: int = TAIL_LINES) -> tuple[str, ...
     return tuple(deque(texts, maxlen=most))
 
 
-def _diagnosed(kind: OutcomeKind, error: str, ended: Ended, rank: str = "") -> Diagnosis:
+def _diagnosed(kind: OutcomeKind, error: str, ended: Ended, rank: str = "") -> LaunchOutcome:
     text = one_line(error)
-    return Diagnosis(kind, text if len(text) <= _LONGEST else text[:_LONGEST] + "...", tail_of(ended.log, rank))
+    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return LaunchOutcome(kind=kind, row=None, error=text, tail=tail_of(ended.log, rank))
 
 
 def _lines(log: Path) -> Iterator[LogLine]:
@@ -356,16 +362,9 @@ class Launcher(Record, kw_only=True):
 
     def run(self, launch: Launch) -> Ended:
         """Start the command and wait for its end, its time limit, or an interruption; none of its processes is left."""
-        command = launch.command
         log = launch.log if self.node_rank == 0 else launch.folder / NODE_LOG_NAME.format(node=self.node_rank)
         with held_port() as port:
-            return run_guarded(
-                command.arguments,
-                folder=command.folder,
-                environment=self._node(launch, port) | dict(command.environment),
-                log=log,
-                limit_seconds=launch.limit_seconds,
-            )
+            return launch.command.run(log, launch.limit_seconds, self._node(launch, port))
 
     def _node(self, launch: Launch, port: int) -> dict[str, str]:
         """Return the variables for the command of a node; ranks meet at the endpoint of the nodes, or here."""

@@ -25,7 +25,7 @@ from simulator.evidence.measurements.rows import MeasuredRow
 from simulator.files import write_file
 from simulator.frameworks.logs import LoggedStep
 from simulator.lab.runner import engine
-from simulator.lab.runner.engine import Command, Diagnosis, LaunchOutcome, Pick
+from simulator.lab.runner.engine import Command, LaunchOutcome, Pick
 from simulator.lab.runner.processes import Ended, with_package
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, check_job, from_json, to_json
 from simulator.question.specs.hardware import HardwareSpec
@@ -325,7 +325,8 @@ def read_outcome(pick: Pick, ended: Ended, warmup: int, more: Iterable[Path] = (
         try:
             return LaunchOutcome(kind="ok", row=_measured(pick, ended.log, warmup))
         except SimulateError as error:
-            return _failed(pick, Diagnosis("error", str(error), engine.tail_of(ended.log)))
+            tail = engine.tail_of(ended.log)
+            return _failed(pick, LaunchOutcome(kind="error", row=None, error=str(error), tail=tail))
     return _failed(pick, engine.diagnosis(ended, more))
 
 
@@ -342,9 +343,9 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
     return row
 
 
-def _failed(pick: Pick, diagnosis: Diagnosis) -> LaunchOutcome:
-    row = engine.launched_row(pick, "oom" if diagnosis.kind == "oom" else "error", diagnosis.error)
-    return LaunchOutcome(kind=diagnosis.kind, row=row, error=diagnosis.error, tail=diagnosis.tail)
+def _failed(pick: Pick, failure: LaunchOutcome) -> LaunchOutcome:
+    """Return a failure with its row."""
+    return replace(failure, row=engine.launched_row(pick, "oom" if failure.kind == "oom" else "error", failure.error))
 
 
 class MegatronEngine(OutsideEngine, kw_only=True):

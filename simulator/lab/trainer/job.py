@@ -252,13 +252,9 @@ def _model_problems(model: ModelSpec) -> Iterator[str]:
 def _problems(job: TrainingJob) -> Iterator[str]:
     yield from _model_problems(job.model)
     layout = job.layout
-    for name in ("context_parallel", "expert_parallel"):
-        if getattr(layout, name) != 1:
-            yield f"{name} {getattr(layout, name)}: the reference trainer has 1 only"
-    if layout.schedule != BY_NAME["schedule"].default:
-        yield f"schedule {layout.schedule}: the reference trainer has 1f1b only"
-    if layout.offload != "none":
-        yield f"offload {layout.offload}: the reference trainer has none only"
+    for name in ("context_parallel", "expert_parallel", "schedule", "offload"):
+        if getattr(layout, name) != BY_NAME[name].default:
+            yield f"{name} {getattr(layout, name)}: the reference trainer has {BY_NAME[name].default} only"
     if layout.recompute not in _RECOMPUTED:
         yield f"recompute {layout.recompute}: the reference trainer has {', '.join(_RECOMPUTED)} only"
     if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
@@ -282,8 +278,8 @@ def _problems(job: TrainingJob) -> Iterator[str]:
 def _indivisible(job: TrainingJob) -> Iterator[str]:
     layout, model = job.layout, job.model
     tp = layout.tensor_parallel
-    widths = {name: getattr(model, name) for name in ("num_attention_heads", "num_key_value_heads")}
-    widths |= {name: getattr(model, name) for name in ("intermediate_size", "vocab_size")}
+    names = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    widths = {name: getattr(model, name) for name in names}
     if layout.sequence_parallel:
         widths["seq_length"] = job.seq_length
     for name, width in widths.items():

@@ -73,7 +73,7 @@ def calibrate_command() -> click.Command:
     output = Option("--output", _FOLDER, metavar="FOLDER")
     return Sectioned(
         "calibrate",
-        callback=options.handled(lambda: calibrate),
+        calibrate,
         params=[_FILES, _FAMILY, *_LOGS, options.output_format("calibration"), output, *_PROBE],
         help=(
             "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
@@ -98,7 +98,7 @@ def accuracy_command() -> click.Command:
     rows = Option("--rows", "Show every row instead of classes; always so as CSV.")
     return Sectioned(
         "accuracy",
-        callback=options.handled(lambda: accuracy),
+        accuracy,
         params=[_FILES, _FAMILY, *_ACCURACY, rows, *options.answer_options("accuracy")],
         help=(
             "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "

@@ -87,7 +87,7 @@ def validate_command() -> click.Command:
             param.default, param.show_default, param.help = None, False, helps[param.name]
     return Sectioned(
         "validate",
-        callback=options.handled(lambda: validate),
+        validate,
         params=[
             *params,
             *options.layout_options(many=True),
@@ -175,24 +175,25 @@ def _planned(
     ctx: click.Context, values: Mapping[str, Any], planner: Callable[..., Planner], estimates: Sequence[Estimate]
 ) -> LaunchPlan:
     """Return the launches, whose files are written; a folder in which there is nothing to launch goes."""
-    from simulator.lab.runner.campaign import Wanted, run_folder, shared_folder
+    from simulator.lab.runner.campaign import run_folder, shared_folder
 
-    wanted = Wanted(
-        top=values["top"],
-        repeats=values["repeat"],
-        limit_seconds=float(values["time_limit"]),
-        resume=values["resume"],
-        retry_failed=values["retry_failed"],
-    )
     work, quiet = _work_folder(values), verbosity_of(ctx) < 0
     folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
     try:
-        plan = planner(folder=folder, wanted=wanted).plan(estimates)
+        plan = planner(
+            folder=folder,
+            top=values["top"],
+            repeats=values["repeat"],
+            limit_seconds=float(values["time_limit"]),
+            resume=values["resume"],
+            retry_failed=values["retry_failed"],
+        ).plan(estimates)
     finally:
         with suppress(OSError):
             folder.rmdir()
-    if (launchable := len(plan.layouts)) < wanted.top and not options.left_to_default(ctx, "top"):
-        note(f"--top {wanted.top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
+    top, launchable = values["top"], len(plan.layouts)
+    if launchable < top and not options.left_to_default(ctx, "top"):
+        note(f"--top {top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
     if plan.failed_before:
         note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
     return plan
@@ -302,7 +303,7 @@ def trace_command() -> click.Command:
     """Return the command that counts a stage's bytes."""
     return Sectioned(
         "trace",
-        callback=options.handled(lambda: trace),
+        trace,
         params=[
             *(param for param in options.question_options() if param.name not in _NOT_TRACED),
             *options.layout_options(many=False),

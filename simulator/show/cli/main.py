@@ -289,9 +289,8 @@ def _ranking_options() -> list[click.Parameter]:
     ]
 
 
-def _main(**values: Any) -> None:
+def _main(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Rank, unless a command follows."""
-    ctx = click.get_current_context()
     params = [param for param in ctx.command.params if getattr(param, "section", options.GENERAL) != options.GENERAL]
     misplaced = options.given_on_command_line(ctx, params)
     if ctx.invoked_subcommand is not None:
@@ -320,8 +319,7 @@ def _listing(name: str) -> click.Command:
     kind, load, text = _LISTINGS[name]
     form = "spec listing" if isinstance(kind, SpecName) else "listing"
 
-    def callback(**values: Any) -> None:
-        ctx = click.get_current_context()
+    def handle(ctx: click.Context, values: Mapping[str, Any]) -> None:
         if name == "schema" and values["format"] == "json":
             from simulator.show.report.text import dumps
 
@@ -332,7 +330,7 @@ def _listing(name: str) -> click.Command:
 
     argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
     params = [argument, *options.answer_options(form)]
-    return Sectioned(name, callback=callback, params=params, help=text or _COMMANDS[name][0])
+    return Sectioned(name, handle, params=params, help=text or _COMMANDS[name][0])
 
 
 _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str | None], SpecListing]], str]] = {
@@ -355,7 +353,7 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
 def _rank() -> click.Command:
     return Sectioned(
         "rank",
-        callback=options.handled(lambda: commands.rank),
+        lambda ctx, values: commands.rank(ctx, values),  # noqa: PLW0108  imported when it runs
         params=_ranking_options(),
         help="Rank the layouts that fit, fastest first (the default command).",
         epilog=_LISTS,
@@ -365,7 +363,7 @@ def _rank() -> click.Command:
 def _estimate() -> click.Command:
     return Sectioned(
         "estimate",
-        callback=options.handled(lambda: commands.estimate),
+        lambda ctx, values: commands.estimate(ctx, values),  # noqa: PLW0108  imported when it runs
         params=[
             *options.question_options(),
             *options.layout_options(many=False),
@@ -403,7 +401,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
 
 cli = MainCommand(
     "simulate",
-    callback=_main,
+    _main,
     invoke_without_command=True,
     no_args_is_help=False,
     params=[

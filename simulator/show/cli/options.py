@@ -349,10 +349,15 @@ def in_section(section: str, *options: Option) -> tuple[Option, ...]:
 
 
 class Sectioned(click.Command):
-    """A command whose help lists options by section."""
+    """A command whose help lists options by section; ``handler`` gets its context and the values of its parameters."""
 
-    def __init__(self, name: str, **attributes: Any) -> None:
-        super().__init__(name, context_settings=CONTEXT_SETTINGS, **attributes)
+    def __init__(
+        self, name: str, handler: Callable[[click.Context, Mapping[str, Any]], None], **attributes: Any
+    ) -> None:
+        def callback(**values: Any) -> None:
+            handler(click.get_current_context(), values)
+
+        super().__init__(name, callback=callback, context_settings=CONTEXT_SETTINGS, **attributes)
 
     def make_parser(self, ctx: click.Context) -> Any:
         """Return the parser of the words, which refuses an option of one value that is repeated."""
@@ -507,15 +512,6 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             return None
         case _:
             assert_never(setting.kind)
-
-
-def handled(handler: Callable[[], Callable[[click.Context, Mapping[str, Any]], None]]) -> Callable[..., None]:
-    """Return the click callback that calls a command's handler, which is imported when it is needed."""
-
-    def callback(**values: Any) -> None:
-        handler()(click.get_current_context(), values)
-
-    return callback
 
 
 GENERAL_OPTIONS = in_section(

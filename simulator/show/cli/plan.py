@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -53,7 +54,7 @@ def plan_command() -> click.Command:
     """Return the command that compares offers."""
     return Sectioned(
         "plan",
-        callback=_plan,
+        _plan,
         params=[
             *_BOOKING,
             *(param for param in options.question_options() if param.name not in _OF_OFFERS),
@@ -70,12 +71,11 @@ def plan_command() -> click.Command:
     )
 
 
-def _plan(**values: Any) -> None:
+def _plan(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price the offers and write the plan."""
     from simulator.answers.plan import Availability, plan
     from simulator.answers.ranking import space_of
 
-    ctx = click.get_current_context()
     if values["model"] and not values["offer"] and not values["train_tokens"]:
         _enough(ctx, values)
         return
@@ -100,7 +100,7 @@ def _plan(**values: Any) -> None:
     streams.write_answer(ctx, "plan", planned, streams.presentation(ctx, defaults=defaults))
 
 
-def _enough(ctx: click.Context, values: dict[str, Any]) -> None:
+def _enough(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Write the fewest devices of every kind, where nothing is offered."""
     from simulator.answers.enough import enough
     from simulator.answers.ranking import space_of
@@ -146,7 +146,7 @@ def sweep_command() -> click.Command:
     """Return the command that prices the product of lists."""
     return Sectioned(
         "sweep",
-        callback=_sweep,
+        _sweep,
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
             *_SWEPT,
@@ -163,12 +163,11 @@ def sweep_command() -> click.Command:
     )
 
 
-def _sweep(**values: Any) -> None:
+def _sweep(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price the questions, and write how they ended."""
     from simulator.answers.sweep import check_workers, sweep
     from simulator.show.report.plan import speed_line
 
-    ctx = click.get_current_context()
     for option in _GONE:
         if values[option.strip("-")]:
             raise click.UsageError(
@@ -196,7 +195,7 @@ def lengths_command() -> click.Command:
     ratio: Parsed = options.amount("NUMBER")
     return Sectioned(
         "lengths",
-        callback=_lengths,
+        _lengths,
         params=[
             click.Argument(["file"], type=str, metavar="DATA.jsonl"),
             Option("--field", "Field of each line that holds the text, or a list of messages.", metavar="NAME"),
@@ -207,12 +206,11 @@ def lengths_command() -> click.Command:
     )
 
 
-def _lengths(**values: Any) -> None:
+def _lengths(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Count the samples by length, and say how far the characters may be from tokens."""
     from simulator.answers.lengths import measured_lengths
 
-    ctx = click.get_current_context()
-    measured = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
-    streams.write(measured.histogram, values["output"])
-    for line in measured.remarks:
+    histogram, remarks = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
+    streams.write(histogram, values["output"])
+    for line in remarks:
         streams.note(line, quiet=streams.verbosity_of(ctx) < 0)

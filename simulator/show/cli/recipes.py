@@ -85,7 +85,7 @@ def compare_command() -> click.Command:
     """Return the command that compares two questions."""
     return Quoted(
         "compare",
-        callback=_compare,
+        _compare,
         params=[
             click.Argument(["a"], required=False, type=str, metavar="A"),
             click.Argument(["b"], required=False, type=str, metavar="B"),
@@ -103,7 +103,7 @@ def explain_command() -> click.Command:
     """Return the command that explains a layout."""
     return Quoted(
         "explain",
-        callback=_explain,
+        _explain,
         params=[
             click.Argument(["subject"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
@@ -117,11 +117,10 @@ def explain_command() -> click.Command:
     )
 
 
-def _compare(**values: Any) -> None:
+def _compare(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Write the comparison."""
     from simulator.answers.compare import compare
 
-    ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
     question = question_on_line(ctx)
@@ -132,11 +131,10 @@ def _compare(**values: Any) -> None:
     )
 
 
-def _explain(**values: Any) -> None:
+def _explain(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Write the explanation."""
     from simulator.answers.explain import explain
 
-    ctx = click.get_current_context()
     question = question_on_line(ctx)
     case = _case_of_options(question) if values["subject"] is None else case_of_text(values["subject"], question)
     explained = explain(case, values["min_fit_probability"])
@@ -193,7 +191,7 @@ def emit_command() -> click.Command:
     framework = "Whose recipe to write; by default the one that the layout was priced for, else megatron."
     return Sectioned(
         "emit",
-        callback=_emit,
+        _emit,
         params=[
             click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
             *options.in_section(
@@ -213,13 +211,12 @@ def emit_command() -> click.Command:
     )
 
 
-def _emit(**values: Any) -> None:
+def _emit(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Write the recipe of a layout."""
     from simulator.answers.cases import case_of, priceable
     from simulator.answers.run import saved_case
     from simulator.recipes.emit.write import emit, question_to_launch
 
-    ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
     file = values["layout"]
     question = question_on_line(ctx, without=("framework",))
@@ -304,7 +301,7 @@ def check_command() -> click.Command:
             param.help = _OVER_A_RECIPE.get(param.name or "", param.help)
     return Sectioned(
         "check",
-        callback=_check,
+        _check,
         params=[
             click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
             *_RECIPE,
@@ -323,13 +320,12 @@ def check_command() -> click.Command:
     )
 
 
-def _check(**values: Any) -> None:
+def _check(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
     from simulator.recipes.check.folders import compared, ratcheted, read_baseline
     from simulator.recipes.check.judge import check_files
     from simulator.recipes.check.verdict import Checks
 
-    ctx = click.get_current_context()
     if not values["files"]:
         raise click.UsageError("missing argument 'FILE...': name the recipes to judge, or a folder of them")
     outside = [name for name in values if ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT]

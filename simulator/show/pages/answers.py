@@ -45,7 +45,7 @@ from simulator.show.report import estimate as single
 from simulator.show.report import ranking as ranks
 from simulator.show.report import text as say
 from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
-from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
+from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_row, tally, verdict_line
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
 from simulator.show.report.presentation import Presentation, Section
@@ -489,7 +489,7 @@ def check_page(checks: Checks, shown: Presentation) -> str:
     """Return the page of verdicts: what failed first, what trains nothing last."""
     figures: dict[str, PlotlyFigure] = {}
     results = sorted(checks.results, key=lambda result: (result.passed, result.estimate is None))
-    sections = [PageSection("Verdicts", table=Table(HEADERS, summary_rows(results), frozenset(TEXTS)))]
+    sections = [PageSection("Verdicts", table=Table(HEADERS, [*map(summary_row, results)], frozenset(TEXTS)))]
     priced = [(r, r.estimate) for r in results if r.estimate is not None and r.outcome != "refused"]
     if priced and len(results) <= _MOST_DRAWN:
         figures["recipes"] = draw.verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])

@@ -32,7 +32,7 @@ from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, 
 from simulator.records import Record, replace
 from simulator.show.report import text as say
 from simulator.show.report.estimate import known_text, speed_sentence
-from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, heading, joined, narrow_line
+from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, joined, narrow_line
 
 _MANY = 12  # most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only
 _MOST_REASONS = 20  # most reasons shown, those of most files first
@@ -103,7 +103,7 @@ def _tail(text: str, room: int) -> str:
 def _patches(result: Checked, shown: Presentation) -> str:
     """Return every change that helps, the fastest first, as a patch of its own."""
     none = "# no patch: the text gives no hold for it, or an option replaces it; give the options instead"
-    blocks = [heading(f"Patches of {result.name}", shown.style)]
+    blocks = [shown.heading(f"Patches of {result.name}")]
     for change in result.changes:
         costs = f"# {change.text} ({_speed_text(change.speed_ratio)})"
         patch = f"{costs}\n{change.patch.rstrip(chr(10)) or none}"
@@ -142,7 +142,7 @@ _SPARE = (0, 0, 0, 45, 20, 10, 30, 60, 50, 40)
 
 def _columns(results: Sequence[Checked], shown: Presentation) -> list[Column]:
     """Return the columns, with as much of the names as leaves room for the others: their ends tell files apart."""
-    rows = summary_rows(results, colour=shown.colour and shown.style == "table")
+    rows = [summary_row(result, colour=shown.colour and shown.style == "table") for result in results]
     cells = enumerate(zip(HEADERS, zip(*rows, strict=True), strict=True))
     names, *figures = [Column(header, column, n in TEXTS, _SPARE[n]) for n, (header, column) in cells]
     if (width := shown.line) is not None:
@@ -151,12 +151,8 @@ def _columns(results: Sequence[Checked], shown: Presentation) -> list[Column]:
     return [names, *figures]
 
 
-def summary_rows(results: Sequence[Checked], *, colour: bool = False) -> list[list[str]]:
-    """Return a row for each recipe."""
-    return [_row(result, colour=colour) for result in results]
-
-
-def _row(result: Checked, *, colour: bool) -> list[str]:
+def summary_row(result: Checked, *, colour: bool = False) -> list[str]:
+    """Return the row of a recipe."""
     verdict = say.words(result.outcome) + ("" if result.passed or result.outcome != "fits" else ", but fails")
     verdict = say.in_colour(verdict, result.outcome if result.passed else "refused", colour=colour)
     rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simulator.answers.compare import Comparison, InputDifference, PartDifference
-from simulator.cost.pricing.estimate import Estimate, Interval, Violation
+from simulator.cost.pricing.estimate import Estimate, Violation
 from simulator.records import replace
 from simulator.show.report import text as say
 from simulator.show.report.estimate import brief_layout, provenance_lines, rules_block
@@ -139,9 +139,6 @@ def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> l
     def row(name: str, cell: Callable[[Estimate], str]) -> list[str]:
         return [name, *("-" if e.verdict == "refused" and name != "verdict" else cell(e) for e in pair)]
 
-    def ends(interval: Interval | None, text: Callable[[float], str]) -> str:
-        return "-" if interval is None else f"{text(interval.low)} to {text(interval.high)}"
-
     def in_unit(value: float) -> str:
         return _seconds(value * per_second)
 
@@ -149,11 +146,11 @@ def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> l
     if full:
         rows += [
             row("memory GiB", lambda e: say.gib(e.memory.device_bytes)),
-            row("90 % interval GiB", lambda e: ends(e.memory.interval_bytes, say.gib)),
+            row("90 % interval GiB", lambda e: say.span_text(e.memory.interval_bytes, say.gib, "-")),
             row("usable GiB", lambda e: say.gib(e.memory.capacity_bytes)),
             row("probability to fit %", say.fit_text),
             row(f"step {unit}", lambda e: in_unit(e.throughput.step_seconds)),
-            row(f"90 % interval {unit}", lambda e: ends(e.throughput.interval_seconds, in_unit)),
+            row(f"90 % interval {unit}", lambda e: say.span_text(e.throughput.interval_seconds, in_unit, "-")),
         ]
     else:
 

@@ -515,9 +515,9 @@ def _slice(track: tuple[int, int], name: str, start: float, seconds: float) -> d
 def _after(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Yield what follows the passes on every rank, then the bytes alive there, at every change."""
     start, ranks = timeline.passes.makespan_seconds, range(len(timeline.passes.events))
-    for pass_ in timeline.after:
-        yield from (_slice((_RANKS, rank), say.words(pass_.name), start, pass_.seconds) for rank in ranks)
-        start += pass_.seconds
+    for name, seconds in timeline.after_seconds.items():
+        yield from (_slice((_RANKS, rank), say.words(name), start, seconds) for rank in ranks)
+        start += seconds
     for rank in ranks:
         for at, alive in timeline.bytes_alive(rank):
             about = {"name": f"bytes alive, rank {rank}", "args": {"bytes": round(alive)}}

@@ -131,30 +131,25 @@ class ComparedJson(Shown):
 
 _INTERRUPTED = "Whether a signal ended the launches early."
 _MEASURED = "Whether the rates were measured; else they follow from the numbers of the spec."
-RatesMeasured = Annotated[bool, At(lambda it, _: getattr(it, "prepared", it).measured is not None, _MEASURED)]
 
 
-class PreparedJson(AnswerJson):
+class RatesJson(AnswerJson):
     hardware: Annotated[str, At("spec_file")]
     devices: Annotated[int, At("request.devices")]
     precision: Annotated[Precision, At("request.precision")]
     backend: Annotated[str, At("request.backend")]
     rates: Rates
-    rates_measured: RatesMeasured
+    rates_measured: Annotated[bool, At(lambda ready, _: ready.measured is not None, _MEASURED)]
     prior_share_left: Annotated[dict[str, float], At("design.left")]
+
+
+class PreparedJson(RatesJson):
     launches: Annotated[list[PlannedJson], At("design.launches")]
 
 
-class ProbedJson(AnswerJson):
-    hardware: Annotated[str, At("prepared.spec_file")]
-    devices: Annotated[int, At("prepared.request.devices")]
-    precision: Annotated[Precision, At("prepared.request.precision")]
-    backend: Annotated[str, At("prepared.request.backend")]
-    rates: Annotated[Rates, At("prepared.rates")]
-    rates_measured: RatesMeasured
-    prior_share_left: Annotated[dict[str, float], At("prepared.design.left")]
+class ProbedJson(RatesJson):
     launches: Annotated[list[ComparedJson], At("compared")]
     undetermined: list[str]
-    rows: Annotated[str, At("prepared.request.rows_file")]
+    rows: Annotated[str, At("request.rows_file")]
     calibration: Annotated[str | None, At("calibration_file")]
     interrupted: Annotated[bool, At(lambda probed, _: bool(probed.campaign.interrupted_by), _INTERRUPTED)]

@@ -12,9 +12,9 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
-from simulator.cost.pricing.estimate import Interval
 from simulator.lab.probe.rates import Rates
 from simulator.lab.probe.run import Compared, Prepared, Probed, ProbeDesign, rates_command
 from simulator.lab.runner.campaign import (
@@ -31,7 +31,16 @@ from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import GIGA, MEGA, to_mib
 from simulator.records import Record
 from simulator.show.report.presentation import Presentation, joined
-from simulator.show.report.text import amount, counted, gib, in_colour, milliseconds, percent, sharded_layout_text
+from simulator.show.report.text import (
+    amount,
+    counted,
+    gib,
+    in_colour,
+    milliseconds,
+    percent,
+    sharded_layout_text,
+    span_text,
+)
 
 _LONGEST_OUTCOME = 48
 _WIDE = 0.2  # smallest distance of the quartiles over the median with which a step time is called uncertain
@@ -63,10 +72,10 @@ def validate_table(validation: Validation, shown: Presentation) -> str:
     for number, compared in enumerate(comparisons, start=1):
         memory, step = compared.predicted_memory, compared.estimate.throughput
         layout = sharded_layout_text(compared.estimate.layout)
-        need = [_mib(memory[0]), _span(memory[1], _mib), *_measured(compared.memory, _mib)]
+        need = [_mib(memory[0]), span_text(memory[1], _mib), *_measured(compared.memory, _mib)]
         outcome = [str(len(compared.ran)), _outcome(compared, colour=shown.colour)]
         rows.append([str(number), layout, "memory MiB", *need, *outcome])
-        seconds = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
+        seconds = [milliseconds(step.step_seconds), span_text(step.interval_seconds, milliseconds)]
         rows.append(["", "", "step ms", *seconds, *_measured(compared.step, milliseconds), "", ""])
     blocks = [title, shown.grid(headers, rows, (1, 2, 9))]
     if verbosity > 0:
@@ -197,12 +206,8 @@ def _moved(moved: Moved) -> list[str]:
     places = ("-" if place is None else str(place) for place in (moved.after, moved.before))
     both = (moved.estimate_before, moved.estimate_after)
     steps = ("" if e is None else milliseconds(e.throughput.step_seconds) for e in both)
-    spans = ("" if e is None else _span(e.throughput.interval_seconds, milliseconds) for e in both)
+    spans = ("" if e is None else span_text(e.throughput.interval_seconds, milliseconds) for e in both)
     return [*places, sharded_layout_text(moved.layout), *steps, *spans, _or_empty(moved.measured_seconds, milliseconds)]
-
-
-def _span(interval: Interval | None, text: Callable[[float], str]) -> str:
-    return "" if interval is None else f"{text(interval.low)} to {text(interval.high)}"
 
 
 def _or_empty(value: float | None, text: Callable[[float], str]) -> str:
@@ -220,7 +225,7 @@ def _signed(fraction: float) -> str:
 
 def probe_table(probed: Probed, shown: Presentation) -> str:
     """Return the rates, the launches with their errors before and after the fit, and how to use the result."""
-    blocks = [_rates(probed.prepared.rates, shown), _comparison(probed.compared, shown)]
+    blocks = [_rates(probed.rates, shown), _comparison(probed.compared, shown)]
     if shown.verbosity >= 0:
         blocks.append(shown.sentences(_probe_notes(probed)))
     return joined(blocks)
@@ -275,7 +280,7 @@ def _comparison(compared: Sequence[Compared], shown: Presentation) -> str:
     headers = ["#", "launch", "measured ms", "before ms", "error %", "fitted ms", "error %", "pins down"]
     rows = []
     for number, launch in enumerate(compared, start=1):
-        measured, before, after = launch.measured_seconds, launch.before_seconds, launch.after_seconds
+        measured, before, after = launch.measured_seconds, launch.planned.step_seconds, launch.after_seconds
         cells = [_or_empty(measured, milliseconds), milliseconds(before), _error(before, measured)]
         cells += [_or_empty(after, milliseconds), _error(after, measured), _pins(launch.planned.pins)]
         rows.append([str(number), launch.planned.candidate.title, *cells])
@@ -288,25 +293,24 @@ def _error(predicted: float | None, measured: float | None) -> str:
 
 
 def _probe_notes(probed: Probed) -> Iterator[str]:
-    ready = probed.prepared
     for compared in probed.campaign.comparisons:
         yield from (f"{compared.title}: {failure}" for failure in compared.failures)
     if probed.campaign.interrupted_by:
         yield "Interrupted: what had been measured by then is kept; --resume continues."
-    for when in ("before", "after"):
-        pairs = [(getattr(each, f"{when}_seconds"), each.measured_seconds) for each in probed.compared]
+    for when, seconds in (("before", attrgetter("planned.step_seconds")), ("after", attrgetter("after_seconds"))):
+        pairs = [(seconds(each), each.measured_seconds) for each in probed.compared]
         errors = [abs(predicted / measured - 1.0) for predicted, measured in pairs if None not in (predicted, measured)]
         if errors:
             median, worst = percent(statistics.median(errors)), percent(max(errors))
             yield f"Step time {when} the fit: median error {median} %, worst {worst} %."
     if probed.undetermined:
         yield f"At their priors, as no launch decides them: {', '.join(probed.undetermined)}."
-    yield f"Rows: {ready.request.rows_file}"
+    yield f"Rows: {probed.request.rows_file}"
     if probed.calibration_file is None:
         reasons = [probed.fitted.not_stored("time")] if probed.fitted is not None else ["no launch ended well"]
         yield f"No calibration is written: {'; '.join(reasons)}."
         return
-    hardware, calibration = (shlex.quote(str(path)) for path in (ready.spec_file, probed.calibration_file))
+    hardware, calibration = (shlex.quote(str(path)) for path in (probed.spec_file, probed.calibration_file))
     yield f"Use it: simulate --framework torch --hardware {hardware} --calibration {calibration} --model ..."
 
 

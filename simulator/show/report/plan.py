@@ -26,7 +26,7 @@ def plan_table(plan: Plan, shown: Presentation) -> str:
         blocks = [shown.sentences([next(answer)])]
     else:
         command = [] if best is None else [tables.command(f"Part by part: {plan.command(best)}", shown.line)]
-        blocks = [tables.heading(_question(plan), shown.style), shown.sentences([*answer, *command])]
+        blocks = [shown.heading(_question(plan)), shown.sentences([*answer, *command])]
     left_out: list[Column] = []
     if plan.priced:
         fits, left_out = tables.fitting(list(plan_columns(plan)), shown.line)

@@ -5,8 +5,8 @@
     shown.prose(["A sentence that is broken into lines of 100 characters."])
 
 Tables are ready-made text for a terminal, a page of Markdown and a notebook: `fitting` leaves out columns for which a
-line has no room, `sections_text` writes sentences and tables under titles. Writers return blocks of text made so;
-`joined` puts them under each other. `report.text` writes numbers.
+line has no room, `Presentation.sections` writes sentences and tables under titles. Writers return blocks of text made
+so; `joined` puts them under each other. `report.text` writes numbers.
 """
 
 from __future__ import annotations
@@ -31,38 +31,6 @@ Style = Literal["table", "markdown", "html"]
 
 PROSE_WIDTH = 48
 """Characters per line of a column that is broken into lines."""
-
-
-def grid(  # noqa: PLR0913  what a table is made of
-    headers: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    style: Style,
-    *,
-    text_columns: Iterable[int] = (),
-    wrapped: Collection[str] | Mapping[str, int] = (),
-    bars: Mapping[int, Sequence[float]] = MappingProxyType({}),
-) -> str:
-    """Return rows under their headers; columns are aligned right but for ``text_columns``.
-
-    A line break in a header makes it two lines high on a terminal and a space elsewhere. The columns whose
-    headers are ``wrapped`` are broken into lines on a terminal, of the characters that a mapping says, else of 48. In a
-    notebook the cells of columns with ``bars`` have a bar behind them, each of a fraction of their width.
-    """
-    left = set(text_columns)
-    if style == "html":
-        return _html(headers, rows, left, bars)
-    cells = [[_cell(text, style) for text in row] for row in rows]
-    if style == "markdown":
-        return _markdown(headers, cells, left)
-    lengths = wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
-    for column, header in enumerate(headers):
-        if header in lengths:
-            for row in cells:  # an option stays whole where it can
-                lines = (
-                    textwrap.fill(line, lengths[header], break_on_hyphens=False) for line in row[column].split("\n")
-                )
-                row[column] = "\n".join(lines)
-    return _aligned(headers, cells, left)
 
 
 def _aligned(headers: Sequence[str], cells: Sequence[Sequence[str]], left: Collection[int]) -> str:
@@ -130,20 +98,6 @@ def _bar(fraction: float) -> str:
     """Return the style of a cell with a bar behind it, light enough for text in either theme; red beyond the whole."""
     end, colour = f"{100.0 * min(max(fraction, 0.0), 1.0):.0f}%", "#56b4e955" if fraction <= 1.0 else "#d55e0055"
     return f";background:linear-gradient(90deg,{colour} {end},transparent {end})"
-
-
-def heading(text: str, style: Style) -> str:
-    """Return the title of a table."""
-    if style == "html":
-        return f"<h4>{_cell(text, style)}</h4>"
-    return text if style == "table" else f"**{_cell(text, style)}**\n"
-
-
-def paragraph(lines: Iterable[str], style: Style) -> str:
-    """Return sentences, one a line; on a page, a list."""
-    if style == "html":
-        return "".join(f"<p>{_cell(line, style)}</p>" for line in lines)
-    return "\n".join(line if style == "table" else f"- {_cell(line, style)}" for line in lines)
 
 
 def filled(text: str, width: int | None) -> str:
@@ -276,44 +230,7 @@ class Section(Bare):
     """Order of leaving out columns of numbers by header, the highest first; by default the last ones first."""
 
 
-def sections_text(sections: Iterable[Section], style: Style, width: int | None = None) -> str:
-    """Return the sections one below the other, in a width; on a page, titles are headings."""
-    return "\n\n".join(_text(section, style, width if style == "table" else None) for section in sections) + "\n"
-
-
-def _text(section: Section, style: Style, width: int | None) -> str:
-    blocks = [section.title if style == "table" else f"## {section.title}"]
-    if section.lines:
-        on_terminal = style == "table"
-        lines = (filled(line, width) if on_terminal else line.replace("|", "\\|") for line in section.lines)
-        blocks.append(("\n" if on_terminal else "\n\n").join(lines))
-    if section.headers and section.rows:
-        blocks.append(_table(section, style, width))
-    return "\n\n".join(blocks)
-
-
 _NARROWEST = 16  # fewest characters of a column that is broken into lines
-
-
-def _table(section: Section, style: Style, width: int | None) -> str:
-    """Return the table of a section, without the columns for which the width has no room."""
-    columns = [
-        Column(header, tuple(cells), words := at in section.text_columns, 0 if words else section.spare.get(header, at))
-        for at, (header, *cells) in enumerate(zip(section.headers, *section.rows, strict=True))
-    ]
-    prose = [column for column in columns if column.header in section.wrapped]
-    room = None if width is None else width - len(prose) * (_NARROWEST + BETWEEN)
-    plain, left_out = fitting([column for column in columns if column not in prose], room)
-    length = PROSE_WIDTH
-    if width is not None and prose:
-        rest = width - sum(column.width + BETWEEN for column in plain)
-        length = min(max(rest // len(prose) - BETWEEN, _NARROWEST), PROSE_WIDTH)
-    shown = [column for column in columns if column not in left_out]
-    rows = list(zip(*(column.cells for column in shown), strict=True))
-    text_columns = [at for at, column in enumerate(shown) if column.is_text]
-    wrapped = dict.fromkeys(section.wrapped, length)
-    table = grid([column.header for column in shown], rows, style, text_columns=text_columns, wrapped=wrapped)
-    return "\n".join([table, *(filled(line, width) for line in narrow_line(left_out))])
 
 
 if TYPE_CHECKING:
@@ -371,11 +288,13 @@ class Presentation(Bare, kw_only=True):
 
     def prose(self, lines: Iterable[str]) -> str:
         """Return sentences, each broken into lines of the text."""
-        return paragraph((filled(line, self.line) for line in lines), self.style)
+        return self.sentences(filled(line, self.line) for line in lines)
 
     def sentences(self, lines: Iterable[str]) -> str:
-        """Return sentences, each on a line however long it is."""
-        return paragraph(lines, self.style)
+        """Return sentences, each on a line however long it is; on a page, a list."""
+        if self.style == "html":
+            return "".join(f"<p>{_cell(line, self.style)}</p>" for line in lines)
+        return "\n".join(line if self.style == "table" else f"- {_cell(line, self.style)}" for line in lines)
 
     def grid(
         self,
@@ -385,23 +304,81 @@ class Presentation(Bare, kw_only=True):
         wrapped: Collection[str] | Mapping[str, int] = (),
         bars: Mapping[int, Sequence[float]] = MappingProxyType({}),
     ) -> str:
-        """Return a table, as `tables.grid` does; by default its first column is text."""
-        return grid(headers, rows, self.style, text_columns=text_columns, wrapped=wrapped, bars=bars)
+        """Return rows under their headers; columns are aligned right but for ``text_columns``, by default the first.
+
+        A line break in a header makes it two lines high on a terminal and a space elsewhere. The columns whose headers
+        are ``wrapped`` are broken into lines on a terminal, of the characters that a mapping says, else of 48. In a
+        notebook the cells of columns with ``bars`` have a bar behind them, each of a fraction of their width.
+        """
+        left = set(text_columns)
+        if self.style == "html":
+            return _html(headers, rows, left, bars)
+        cells = [[_cell(text, self.style) for text in row] for row in rows]
+        if self.style == "markdown":
+            return _markdown(headers, cells, left)
+        lengths = wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
+        for column, header in enumerate(headers):
+            if header in lengths:
+                for row in cells:  # an option stays whole where it can
+                    lines = (
+                        textwrap.fill(line, lengths[header], break_on_hyphens=False) for line in row[column].split("\n")
+                    )
+                    row[column] = "\n".join(lines)
+        return _aligned(headers, cells, left)
 
     def columns(self, columns: Sequence[Column], wrapped: Mapping[str, int] = MappingProxyType({})) -> str:
-        """Return columns as a table; those with a `wrapped` header are broken into lines, as in `tables.grid`."""
+        """Return columns as a table; those with a `wrapped` header are broken into lines, as in `grid`."""
         rows = list(zip(*(column.cells for column in columns), strict=True))
         text_columns = [position for position, column in enumerate(columns) if column.is_text]
         bars = {position: column.bars for position, column in enumerate(columns) if column.bars}
         return self.grid([column.header for column in columns], rows, text_columns, wrapped, bars).rstrip("\n")
 
+    def heading(self, text: str) -> str:
+        """Return the title of a table."""
+        if self.style == "html":
+            return f"<h4>{_cell(text, self.style)}</h4>"
+        return text if self.style == "table" else f"**{_cell(text, self.style)}**\n"
+
     def titled(self, title: str, text: str) -> str:
         """Return a table or sentences under their title."""
-        return f"{heading(title, self.style)}\n{text}"
+        return f"{self.heading(title)}\n{text}"
+
+    def sections(self, sections: Iterable[Section]) -> str:
+        """Return the sections one below the other; on a page, titles are headings."""
+        return "\n\n".join(map(self._section, sections)) + "\n"
+
+    def _section(self, section: Section) -> str:
+        on_terminal = self.style == "table"
+        blocks = [section.title if on_terminal else f"## {section.title}"]
+        if section.lines:
+            lines = (filled(line, self.line) if on_terminal else line.replace("|", "\\|") for line in section.lines)
+            blocks.append(("\n" if on_terminal else "\n\n").join(lines))
+        if section.headers and section.rows:
+            blocks.append(self._section_table(section))
+        return "\n\n".join(blocks)
+
+    def _section_table(self, section: Section) -> str:
+        """Return the table of a section, without the columns for which the width has no room."""
+        columns = [
+            Column(
+                header, tuple(cells), words := at in section.text_columns, 0 if words else section.spare.get(header, at)
+            )
+            for at, (header, *cells) in enumerate(zip(section.headers, *section.rows, strict=True))
+        ]
+        prose = [column for column in columns if column.header in section.wrapped]
+        room = None if self.line is None else self.line - len(prose) * (_NARROWEST + BETWEEN)
+        plain, left_out = fitting([column for column in columns if column not in prose], room)
+        length = PROSE_WIDTH
+        if self.line is not None and prose:
+            rest = self.line - sum(column.width + BETWEEN for column in plain)
+            length = min(max(rest // len(prose) - BETWEEN, _NARROWEST), PROSE_WIDTH)
+        shown = [column for column in columns if column not in left_out]
+        table = self.columns(shown, dict.fromkeys(section.wrapped, length))
+        return "\n".join([table, *(filled(line, self.line) for line in narrow_line(left_out))])
 
     def question_block(self, question: str) -> str:
         """Return the question as a title, with the default hardware below where it names none."""
-        title = heading(filled(question, self.line), self.style)
+        title = self.heading(filled(question, self.line))
         hardware = self.default_hardware
         return f"{title}\n{filled(hardware, self.line)}" if hardware else title
 

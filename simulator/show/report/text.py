@@ -147,6 +147,11 @@ def ranged(value: float, interval: Interval | None, shown: Callable[[float], str
     return shown(value) if interval is None else f"{shown(value)} ({shown(interval.low)}-{shown(interval.high)})"
 
 
+def span_text(interval: Interval | None, shown: Callable[[float], str], absent: str = "") -> str:
+    """Return the ends of an interval; `absent` where there is none."""
+    return absent if interval is None else f"{shown(interval.low)} to {shown(interval.high)}"
+
+
 def count_text(count: int) -> str:
     """Return a number of tokens in the form it is given in, such as ``100B``, where that is exact."""
     for suffix, unit in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
