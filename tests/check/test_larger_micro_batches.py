@@ -16,7 +16,7 @@ from tools.practice import SHARED, public_files
 pytestmark = pytest.mark.usefixtures("bare")
 
 DEVICE = {"hardware": "h100-sxm-80g"}
-FILES = 3
+FILES = 6
 """Files of a repository that are tried, spread over it."""
 NOES = {"does_not_fit", "refused", "longest_does_not_fit", "stated_longest_does_not_fit"}
 FEW = 5
