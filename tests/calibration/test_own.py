@@ -20,6 +20,8 @@ from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.rows import MeasuredRow, read_rows
 from tests.cli.running import run
 
+pytestmark = pytest.mark.usefixtures("bare")
+
 ASKED: dict[str, Any] = {
     "model": "llama3.1-8b",
     "hardware": "h100-sxm-80g",

@@ -94,7 +94,7 @@ def test_words_of_what_is_known_are_explained() -> None:
     assert f"{100 * MOST_SCATTER:.0f} %" in page
 
 
-SAMPLED: Final = 5
+SAMPLED: Final = 9
 """Every so many rows of a table are asked here; the fit anew asks all."""
 
 

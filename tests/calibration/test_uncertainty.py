@@ -29,6 +29,8 @@ from simulator.question.vocabulary import RecomputeMode
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space
 
+pytestmark = pytest.mark.usefixtures("bare")
+
 MEASURED = Layout(pipeline_parallel=2, data_parallel=16)
 """Row 10 of the main table."""
 

@@ -140,10 +140,11 @@ WITNESSES = frozenset(
     ("latent", "adapters in units", "fp4", "fp8 experts", "paddle chunks", "short units", "adapters of experts")
 )
 """Questions that between them show nearly all that any switch moves, up and down, under each framework: every switch is
-asked on them. On the others a third of the switches is, as the formulas that a question goes by are those of many."""
+asked on them. On the others a sixth of the switches is, as the formulas that a question goes by are those of many."""
 SHOWN_BY: dict[str, str] = {
     "offloaded_modules": "paddle",
     "composed_scan": "scans",
+    "fused_rotary": "compressed",
     "optimizer": "deepspeed",
     "largest_tensor_step": "short",
     "kept_boundaries": "units in a pipeline",
@@ -155,7 +156,7 @@ SHOWN_BY: dict[str, str] = {
 
 def asked_of(switch: str) -> dict[str, Question]:
     """The questions that a switch is asked on."""
-    others = [name for name in QUESTIONS if name not in WITNESSES][crc32(switch.encode()) % 3 :: 3]
+    others = [name for name in QUESTIONS if name not in WITNESSES][crc32(switch.encode()) % 6 :: 6]
     chosen = {*WITNESSES, *others, SHOWN_BY.get(switch)}
     return {name: question for name, question in QUESTIONS.items() if name in chosen}
 

@@ -331,8 +331,6 @@ def test_twelve_questions_as_a_hand_count_answers_them(
     ("method", "hardware", "devices"),
     [
         ("qlora", "rtx-4090", 1),
-        ("qlora", "rtx-4090", 4),
-        ("lora", "l40s", 1),
         ("lora", "h100-sxm-80g", 8),
         ("full", "h100-sxm-80g", 8),
     ],

@@ -34,7 +34,7 @@ QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("deepseek-v3", "h800-sxm-80g", {"devices": 64, "options": {"mtp": "true", "expert_imbalance": "1.3"}}),
     ("ernie-4.5-300b-a47b", "ascend-910b-64g", {"devices": 64, "options": {"flash_attention": "false"}}),
 ]
-SAMPLES = 15
+SAMPLES = 10
 LAYERS = 12
 """Of each model, so many: its kinds of layers and every number of ranks that divides them, quickly."""
 

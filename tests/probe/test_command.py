@@ -35,7 +35,7 @@ SMALL = Sizes(
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plan, "MOST_CANDIDATES", 200)  # pricing all of them takes seconds a test
+    monkeypatch.setattr(plan, "MOST_CANDIDATES", 60)  # pricing all of them takes seconds a test
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing() -> None:

@@ -240,11 +240,18 @@ class GPipe(Schedule):
             ),
         ),
     },
-    asked=_questions(
-        "--pp 2",
-        "PP2",
-        rank=" 2 ",
-        emit=Asked(command="--framework megatron", says="--pipeline-model-parallel-size 2"),
+    asked=(
+        *_questions(
+            "--pp 2",
+            "PP2",
+            rank=" 2 ",
+            emit=Asked(command="--framework megatron", says="--pipeline-model-parallel-size 2"),
+        ),
+        Asked(
+            command="estimate --model llama3.2-1b --hardware h20 --devices 2 --pp 2 --seq-length 2048 "
+            "--global-batch-size 16 --format json",
+            says="",
+        ),
     ),
 )
 

@@ -36,9 +36,9 @@ def scenario_and_layout(model: str = "llama3.1-8b", **given: Any) -> tuple[Scena
 
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "8B widths, FSDP2 over 64": ({"num_layers": 3, "devices": 64, "global_batch_size": 128, "zero_stage": 3}, 0),
-    "ZeRO 2": ({"num_layers": 4, "devices": 64, "global_batch_size": 192, "zero_stage": 2}, 0),
-    "TP 4, full recompute": ({"num_layers": 4, "tensor_parallel": 4, "recompute": "full", "global_batch_size": 6}, 0),
-    "TP 8, one micro batch": ({"num_layers": 4, "tensor_parallel": 8, "global_batch_size": 1, "seq_length": 1024}, 0),
+    "ZeRO 2": ({"num_layers": 2, "devices": 64, "global_batch_size": 192, "zero_stage": 2}, 0),
+    "TP 4, full recompute": ({"num_layers": 2, "tensor_parallel": 4, "recompute": "full", "global_batch_size": 6}, 0),
+    "TP 8, one micro batch": ({"num_layers": 2, "tensor_parallel": 8, "global_batch_size": 1, "seq_length": 1024}, 0),
     "fp32 on one device": (
         {"num_layers": 2, "devices": 1, "global_batch_size": 2, "seq_length": 1024, "precision": "fp32"},
         0,
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "middle, selective": (
         {
             "model": "llama3.1-70b",
-            "num_layers": 8,
+            "num_layers": 4,
             "devices": 64,
             "tensor_parallel": 8,
             "pipeline_parallel": 4,
@@ -66,7 +66,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "operations, TP 8, middle": (
         {
             "model": "llama3.1-70b",
-            "num_layers": 8,
+            "num_layers": 4,
             "devices": 64,
             "tensor_parallel": 8,
             "pipeline_parallel": 4,
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "last": (
         {
             "model": "llama3.1-70b",
-            "num_layers": 8,
+            "num_layers": 4,
             "devices": 32,
             "tensor_parallel": 8,
             "pipeline_parallel": 4,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tests.project.tree import ROOT
 
-IMPORTED = ("simulator.lab.trainer.worker", "simulator.lab.trace.stage")
-"""What takes long to import; where it cannot be, each process says so by itself."""
+IMPORTED = ("simulator.lab.trainer.worker", "simulator.lab.trace.stage", "tests.trainer.frozen")
+"""What takes long to import, and what leaves it out of collections; where it cannot be, each process says so itself."""
 STREAMS = ("stdin", "stdout", "stderr")
 
 
