@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
@@ -12,7 +13,7 @@ from simulator.answers.memories import over_memories
 from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
-from simulator.cost.pricing.price import price
+from simulator.cost.pricing.price import Priced, price
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
@@ -33,8 +34,10 @@ from simulator.search.build import estimate_layout, estimate_of_block, estimates
 from simulator.search.rank import (
     Misses,
     Progress,
+    best_among,
     best_of,
     equal_to_first,
+    fitting,
     nearest_of,
     progress_part,
     search,
@@ -249,9 +252,24 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-def feasible(question: Question, *, space: Space | None = None, most: int = 1000) -> tuple[Estimate, ...]:
-    """Return the layouts that `rank` counts as fitting, without intervals; of more than `most` those of `spread`."""
+Fitting = Sequence[tuple[Query, Sequence[Priced]]]
+"""Blocks of the layouts that fit, of each alternative of a search."""
+
+
+def fitting_of(question: Question, space: Space | None = None) -> Fitting:
+    """Return the layouts that `rank` counts as fitting."""
+    return [(each, fitting(each)) for each in query_of(question, space, MIN_FIT_PROBABILITY).alternatives()]
+
+
+def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
+    """Return the layouts without intervals; of more than `most` those of `spread`."""
     check_count("most", most)
-    alternatives = query_of(question, space).alternatives()
-    spreads = [spread(alternative, max(most // len(alternatives), 1)) for alternative in alternatives]
-    return tuple(estimate for layouts in spreads for estimate in estimates_of(layouts, intervals=False))
+    spreads = [spread(alternative, blocks, max(most // len(layouts), 1)) for alternative, blocks in layouts]
+    return tuple(estimate for each in spreads for estimate in estimates_of(each, intervals=False))
+
+
+def recommended_among(layouts: Fitting, micro_batch_size: int) -> Estimate | None:
+    """Return what `recommended` finds with one micro batch size."""
+    bests = [best_among(alternative, blocks, micro_batch_size) for alternative, blocks in layouts]
+    best = min(filter(None, bests), key=lambda layout: layout.step_seconds, default=None)
+    return None if best is None else estimates_of([best])[0]

@@ -641,28 +641,42 @@ def surer_than_first(
     return best if end(best) < end(0) else None
 
 
-def spread(query: Query, most: int) -> list[PricedLayout]:
-    """Return at most `most` fitting layouts, fastest first.
-
-    If there are more, the layouts that no other beats in both speed and memory and the fastest of each split come
-    first; others fill the room, evenly spread by rank of speed.
-    """
-    fitting: list[Priced] = [
+def fitting(query: Query) -> list[Priced]:
+    """Return the layouts that fit, with their time, by block of the search."""
+    return [
         timed(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
         for judged in walk(query.scenario, query.space)
         if judged.sized is not None and (judged.sized.verdict == FITS).any()
     ]
-    if not fitting:
+
+
+def best_among(query: Query, blocks: Iterable[Priced], micro_batch_size: int) -> PricedLayout | None:
+    """Return what `fastest_of` finds with one micro batch size, among `fitting` ones of all."""
+    shortlist, raisable = Shortlist(query, 1), list[Raisable]()
+    for priced in blocks:
+        unlikely = _offer(shortlist, priced, priced.block.micro_batch_size == micro_batch_size)
+        raisable += _raisable(query, priced, unlikely)
+    _offer_raised(shortlist, raisable)
+    return next(iter(shortlist.layouts), None)
+
+
+def spread(query: Query, blocks: Sequence[Priced], most: int) -> list[PricedLayout]:
+    """Return at most `most` of the `fitting` layouts, fastest first.
+
+    If there are more, the layouts that no other beats in both speed and memory and the fastest of each split come
+    first; others fill the room, evenly spread by rank of speed.
+    """
+    if not blocks:
         return []
-    seconds = np.concatenate([each.step.total for each in fitting])
-    memory = np.concatenate([each.device_bytes for each in fitting])
-    splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in fitting]).T
+    seconds = np.concatenate([each.step.total for each in blocks])
+    memory = np.concatenate([each.device_bytes for each in blocks])
+    splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in blocks]).T
     order = np.argsort(seconds, kind="stable")
     order = order[_chosen(memory[order], splits[:, order], most)]
-    starts = np.cumsum([0, *(len(each.pricing) for each in fitting)])
-    blocks = np.searchsorted(starts, order, side="right") - 1
-    at = zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
-    return [priced_layout(query, fitting[number], index) for number, index in at]
+    starts = np.cumsum([0, *(len(each.pricing) for each in blocks)])
+    numbers = np.searchsorted(starts, order, side="right") - 1
+    at = zip(numbers.tolist(), (order - starts[numbers]).tolist(), strict=True)
+    return [priced_layout(query, blocks[number], index) for number, index in at]
 
 
 def _splits(block: LayoutBlock, index: Index) -> Array:

@@ -19,8 +19,14 @@ from simulator.answers.cases import case_of, priceable, question_model
 from simulator.answers.compare import Comparison, PartDifference
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.answers.ranking import estimate_of, recommended
-from simulator.answers.ranking import feasible as feasible_layouts
+from simulator.answers.ranking import (
+    Fitting,
+    estimate_of,
+    feasible,
+    fitting_of,
+    recommended,
+    recommended_among,
+)
 from simulator.answers.run import estimate_command
 from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
@@ -116,8 +122,9 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     if not estimates:
         lead, *notes = [*ranks.miss_lines(ranking, whole), *ranks.ranking_footer(ranking, whole)]
         return page_html(shown, title, lead, (), {}, notes=notes)
-    dots, panels = _dots(ranking, estimates, shown)
-    curves = dict(_ranking_curves(ranking, estimates[0], shown))
+    fitting = fitting_of(shown.question, shown.space)
+    dots, panels = _dots(ranking, estimates, shown, feasible(fitting, MOST_DOTS))
+    curves = dict(_ranking_curves(ranking, estimates[0], shown, fitting))
     points = _priced(curves, shown)
     usable = estimates[0].memory.capacity_bytes
     figures: dict[str, PlotlyFigure] = {"pareto": draw.pareto_figure(dots, usable)}
@@ -170,15 +177,14 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 
 
 def _dots(
-    ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation
+    ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation, fitting: Sequence[Estimate]
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
     """Return dots by group (table, fitting, risky) and their panels."""
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
-    feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_DOTS)
     panel_of = partial(_panel, has_experts=question_model(shown.question).is_moe)
     first = "recommended" if ranking.estimates else "nearest"
-    others = [priced for priced in feasible if (priced.layout, tuple(priced.options)) not in known]
+    others = [priced for priced in fitting if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
     panels: list[dict[str, Any]] = []
     for name, priced in ((first, estimates), ("fits", others), ("risky", risky)):
@@ -214,7 +220,9 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
     return points
 
 
-def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
+def _ranking_curves(
+    ranking: Ranking, first: Estimate, shown: Presentation, fitting: Fitting
+) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = shown.question, shown.space or Space()
     best = ranking.estimates[0] if ranking.estimates and ranking.fewest is None else None
@@ -232,9 +240,8 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
         yield "nodes", curve("nodes", sizes, nodes, lambda size: recommended(question.changed(nodes=size), space))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
-    spaces = {size: replace(space, micro_batch_size=(size,)) for size in batches}
-    answered = first.layout.micro_batch_size
-    yield "micro-batch", curve("micro batch size", batches, answered, lambda size: recommended(question, spaces[size]))
+    best_with = partial(recommended_among, fitting)
+    yield "micro-batch", curve("micro batch size", batches, first.layout.micro_batch_size, best_with)
 
 
 def _figure_cells(estimate: Estimate | None) -> list[str]:
