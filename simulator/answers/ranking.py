@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
@@ -13,7 +12,7 @@ from simulator.answers.memories import over_memories
 from simulator.answers.unsaid import over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
-from simulator.cost.pricing.price import Priced, price
+from simulator.cost.pricing.price import price
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
@@ -32,12 +31,12 @@ from simulator.search.alternatives import (
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
 from simulator.search.rank import (
+    Fitting,
     Misses,
     Progress,
-    best_among,
     best_of,
     equal_to_first,
-    fitting,
+    fastest_of,
     nearest_of,
     progress_part,
     search,
@@ -252,24 +251,18 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-Fitting = Sequence[tuple[Query, Sequence[Priced]]]
-"""Blocks of the layouts that fit, of each alternative of a search."""
-
-
-def fitting_of(question: Question, space: Space | None = None) -> Fitting:
-    """Return the layouts that `rank` counts as fitting."""
-    return [(each, fitting(each)) for each in query_of(question, space, MIN_FIT_PROBABILITY).alternatives()]
-
-
 def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
-    """Return the layouts without intervals; of more than `most` those of `spread`."""
+    """Return the layouts that fit without intervals; of more than `most` those of `spread`."""
     check_count("most", most)
     spreads = [spread(alternative, blocks, max(most // len(layouts), 1)) for alternative, blocks in layouts]
     return tuple(estimate for each in spreads for estimate in estimates_of(each, intervals=False))
 
 
 def recommended_among(layouts: Fitting, micro_batch_size: int) -> Estimate | None:
-    """Return what `recommended` finds with one micro batch size."""
-    bests = [best_among(alternative, blocks, micro_batch_size) for alternative, blocks in layouts]
-    best = min(filter(None, bests), key=lambda layout: layout.step_seconds, default=None)
+    """Return what `recommended` finds with one micro batch size, among the layouts of all that fit."""
+    sizes = (
+        (each, [(one, one.block.micro_batch_size == micro_batch_size) for one in blocks]) for each, blocks in layouts
+    )
+    bests = filter(None, (fastest_of(each, among=among) for each, among in sizes))
+    best = min(bests, key=lambda layout: layout.step_seconds, default=None)
     return None if best is None else estimates_of([best])[0]

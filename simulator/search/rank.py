@@ -240,16 +240,25 @@ def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = N
     return best
 
 
+Blocks = Iterable[tuple[Priced, Mask]]
+"""Priced blocks, with masks of layouts that fit."""
+
+
 def fastest_of(
-    query: Query, below: float = np.inf, misses: Misses | None = None, *, first: bool = False
+    query: Query,
+    below: float = np.inf,
+    misses: Misses | None = None,
+    *,
+    first: bool = False,
+    among: Blocks | None = None,
 ) -> PricedLayout | None:
     """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
-    The search skips layouts whose step takes `below` seconds or more.
+    The search skips layouts whose step takes `below` seconds or more; those `among` which it looks are priced already.
     """
     _counted(query)
-    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: shortlist.bar, misses):
+    shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
+    for priced, where in layouts_below(query, lambda: shortlist.bar, misses) if among is None else among:
         unlikely = _offer(shortlist, priced, where)
         raisable += _raisable(query, priced, unlikely)
         if first and shortlist.entries:
@@ -316,7 +325,7 @@ def least_devices(query: Query) -> float:
 def layouts_below(
     query: Query, bar: Callable[[], float], misses: Misses | None = None
 ) -> Iterator[tuple[Priced, Mask]]:
-    """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
+    """Yield blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
     near, bound = misses is not None, np.inf
 
     def possible(pricing: Pricing) -> Mask:
@@ -641,23 +650,19 @@ def surer_than_first(
     return best if end(best) < end(0) else None
 
 
-def fitting(query: Query) -> list[Priced]:
-    """Return the layouts that fit, with their time, by block of the search."""
-    return [
-        timed(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
-        for judged in walk(query.scenario, query.space)
-        if judged.sized is not None and (judged.sized.verdict == FITS).any()
-    ]
+Fitting = Sequence[tuple[Query, Sequence[Priced]]]
+"""Layouts that fit with their time, by block, for each alternative of a question."""
 
 
-def best_among(query: Query, blocks: Iterable[Priced], micro_batch_size: int) -> PricedLayout | None:
-    """Return what `fastest_of` finds with one micro batch size, among `fitting` ones of all."""
-    shortlist, raisable = Shortlist(query, 1), list[Raisable]()
-    for priced in blocks:
-        unlikely = _offer(shortlist, priced, priced.block.micro_batch_size == micro_batch_size)
-        raisable += _raisable(query, priced, unlikely)
-    _offer_raised(shortlist, raisable)
-    return next(iter(shortlist.layouts), None)
+def fitting(query: Query) -> Fitting:
+    """Return the layouts that `search` counts as feasible."""
+
+    def blocks_of(alternative: Query) -> list[Priced]:
+        walked = (judged.sized for judged in walk(alternative.scenario, alternative.space))
+        fits = ((sized, np.flatnonzero(sized.verdict == FITS)) for sized in walked if sized is not None)
+        return [timed(sized.take(index)) for sized, index in fits if len(index)]
+
+    return [(alternative, blocks_of(alternative)) for alternative in query.alternatives()]
 
 
 def spread(query: Query, blocks: Sequence[Priced], most: int) -> list[PricedLayout]:

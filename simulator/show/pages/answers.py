@@ -19,14 +19,7 @@ from simulator.answers.cases import case_of, priceable, question_model
 from simulator.answers.compare import Comparison, PartDifference
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.answers.ranking import (
-    Fitting,
-    estimate_of,
-    feasible,
-    fitting_of,
-    recommended,
-    recommended_among,
-)
+from simulator.answers.ranking import estimate_of, feasible, query_of, recommended, recommended_among
 from simulator.answers.run import estimate_command
 from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
@@ -42,6 +35,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks
 from simulator.records import Record, replace
+from simulator.search.rank import Fitting, fitting
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
 from simulator.show.pages import figures as draw
 from simulator.show.pages.figures import Dot, Measured, PlotlyFigure
@@ -122,9 +116,9 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     if not estimates:
         lead, *notes = [*ranks.miss_lines(ranking, whole), *ranks.ranking_footer(ranking, whole)]
         return page_html(shown, title, lead, (), {}, notes=notes)
-    fitting = fitting_of(shown.question, shown.space)
-    dots, panels = _dots(ranking, estimates, shown, feasible(fitting, MOST_DOTS))
-    curves = dict(_ranking_curves(ranking, estimates[0], shown, fitting))
+    layouts = fitting(query_of(shown.question, shown.space, MIN_FIT_PROBABILITY))
+    dots, panels = _dots(ranking, estimates, shown, feasible(layouts, MOST_DOTS))
+    curves = dict(_ranking_curves(ranking, estimates[0], shown, layouts))
     points = _priced(curves, shown)
     usable = estimates[0].memory.capacity_bytes
     figures: dict[str, PlotlyFigure] = {"pareto": draw.pareto_figure(dots, usable)}
@@ -177,14 +171,14 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 
 
 def _dots(
-    ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation, fitting: Sequence[Estimate]
+    ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation, layouts: Sequence[Estimate]
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
     """Return dots by group (table, fitting, risky) and their panels."""
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
     panel_of = partial(_panel, has_experts=question_model(shown.question).is_moe)
     first = "recommended" if ranking.estimates else "nearest"
-    others = [priced for priced in fitting if (priced.layout, tuple(priced.options)) not in known]
+    others = [priced for priced in layouts if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
     panels: list[dict[str, Any]] = []
     for name, priced in ((first, estimates), ("fits", others), ("risky", risky)):
@@ -221,7 +215,7 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
 
 
 def _ranking_curves(
-    ranking: Ranking, first: Estimate, shown: Presentation, fitting: Fitting
+    ranking: Ranking, first: Estimate, shown: Presentation, layouts: Fitting
 ) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = shown.question, shown.space or Space()
@@ -240,7 +234,7 @@ def _ranking_curves(
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
         yield "nodes", curve("nodes", sizes, nodes, lambda size: recommended(question.changed(nodes=size), space))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
-    best_with = partial(recommended_among, fitting)
+    best_with = partial(recommended_among, layouts)
     yield "micro-batch", curve("micro batch size", batches, first.layout.micro_batch_size, best_with)
 
 
