@@ -226,11 +226,9 @@ def fastest(
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 
-def recommended(
-    question: Question, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
-) -> Estimate | None:
+def recommended(question: Question, space: Space | None) -> Estimate | None:
     """Return the first layout of `rank`, None where none is likely enough to fit."""
-    best = best_of(query_of(question, space, min_fit_probability))
+    best = best_of(query_of(question, space, MIN_FIT_PROBABILITY))
     return None if best is None else estimates_of([best])[0]
 
 
@@ -253,7 +251,6 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
 
 def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
     """Return the layouts that fit without intervals; of more than `most` those of `spread`."""
-    check_count("most", most)
     spreads = [spread(alternative, blocks, max(most // len(layouts), 1)) for alternative, blocks in layouts]
     return tuple(estimate for each in spreads for estimate in estimates_of(each, intervals=False))
 

@@ -16,14 +16,13 @@ from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
-from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask, numbered
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import NamedTuple, names_taken, replace
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
-from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, Space, blocks, candidates
+from simulator.search.space import CHUNK, PricedLayout, Query, Space, blocks, candidates
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
@@ -65,9 +64,7 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     fastest: dict[object, PricedLayout] = {}
     for priced in sorted((priced for each in results for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
-    rejected: Counter[str] = Counter()
-    for each in results:
-        rejected.update(each.rejected)
+    rejected = sum((Counter(each.rejected) for each in results), Counter[str]())
     return results[0]._replace(
         evaluated=sum(each.evaluated for each in results),
         feasible=sum(each.feasible for each in results),
@@ -101,7 +98,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     starved, nearest = Shortlist(query, 1, below=others), Shortlist(query, 1, by="device_bytes", below=others)
     raisable: list[Raisable] = []
     done = evaluated = feasible = 0
-    total = _counted(query)
+    total = candidates(query.scenario, query.space)
     for judged in walk(query.scenario, query.space):
         done += judged.candidates
         evaluated += len(judged.pricing)
@@ -130,16 +127,6 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     rejected = {name: count for name, count in counts.items() if count}
     lists = (fastest.layouts, risky.layouts, starved.layouts, nearest.layouts)
     return SearchResult(evaluated, feasible, rejected, *lists, examples)
-
-
-def _counted(query: Query) -> int:
-    """Return the number of layouts in a search. Raises InputError if they are too many."""
-    total = candidates(query.scenario, query.space)
-    if total > MOST_CANDIDATES:
-        raise InputError(
-            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
-        )
-    return total
 
 
 def _timed(sized: Sized, bars: Array) -> Priced | None:
@@ -240,23 +227,19 @@ def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = N
     return best
 
 
-Blocks = Iterable[tuple[Priced, Mask]]
-"""Priced blocks, with masks of layouts that fit."""
-
-
 def fastest_of(
     query: Query,
     below: float = np.inf,
     misses: Misses | None = None,
     *,
     first: bool = False,
-    among: Blocks | None = None,
+    among: Iterable[tuple[Priced, Mask]] | None = None,
 ) -> PricedLayout | None:
     """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
     The search skips layouts whose step takes `below` seconds or more; those `among` which it looks are priced already.
     """
-    _counted(query)
+    candidates(query.scenario, query.space)
     shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
     for priced, where in layouts_below(query, lambda: shortlist.bar, misses) if among is None else among:
         unlikely = _offer(shortlist, priced, where)
@@ -656,13 +639,13 @@ Fitting = Sequence[tuple[Query, Sequence[Priced]]]
 
 def fitting(query: Query) -> Fitting:
     """Return the layouts that `search` counts as feasible."""
+    return [(each, [*_fitting(each)]) for each in query.alternatives()]
 
-    def blocks_of(alternative: Query) -> list[Priced]:
-        walked = (judged.sized for judged in walk(alternative.scenario, alternative.space))
-        fits = ((sized, np.flatnonzero(sized.verdict == FITS)) for sized in walked if sized is not None)
-        return [timed(sized.take(index)) for sized, index in fits if len(index)]
 
-    return [(alternative, blocks_of(alternative)) for alternative in query.alternatives()]
+def _fitting(query: Query) -> Iterator[Priced]:
+    for judged in walk(query.scenario, query.space):
+        if judged.sized is not None and len(fits := np.flatnonzero(judged.sized.verdict == FITS)):
+            yield timed(judged.sized.take(fits))
 
 
 def spread(query: Query, blocks: Sequence[Priced], most: int) -> list[PricedLayout]:
