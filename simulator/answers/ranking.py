@@ -255,11 +255,9 @@ def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
     return tuple(estimate for each in spreads for estimate in estimates_of(each, intervals=False))
 
 
-def recommended_among(layouts: Fitting, micro_batch_size: int) -> Estimate | None:
-    """Return what `recommended` finds with one micro batch size, among the layouts of all that fit."""
-    sizes = (
-        (each, [(one, one.block.micro_batch_size == micro_batch_size) for one in blocks]) for each, blocks in layouts
-    )
-    bests = filter(None, (fastest_of(each, among=among) for each, among in sizes))
+def recommended_among(layouts: Fitting, size: int) -> Estimate | None:
+    """Return what `recommended` finds with a micro batch of one `size`, among the layouts of all that fit."""
+    sized = ((each, [(one, one.block.micro_batch_size == size) for one in blocks]) for each, blocks in layouts)
+    bests = filter(None, (fastest_of(each, among=among) for each, among in sized))
     best = min(bests, key=lambda layout: layout.step_seconds, default=None)
     return None if best is None else estimates_of([best])[0]

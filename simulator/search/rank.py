@@ -217,13 +217,14 @@ def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = N
     `misses` takes what each alternative missed.
     """
     best: PricedLayout | None = None
-    for alternative in reversed(query.alternatives()):  # of equal layouts that of the question as it stands
-        missed = None if misses is None else Misses(Shortlist(alternative, 1), [])
-        fastest = fastest_of(alternative, below, missed)
+    enough = query.scenario.devices >= least_devices(query, near=misses is not None)
+    # Of equal layouts that of the question as it stands.
+    for alternative in reversed(query.alternatives() if candidates(query.scenario, query.space) and enough else ()):
+        if misses is not None:
+            misses.insert(0, Misses(Shortlist(alternative, 1), []))
+        fastest = fastest_of(alternative, below, misses and misses[0])
         if fastest is not None:
             best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
-        if misses is not None and missed is not None:
-            misses.insert(0, missed)
     return best
 
 
@@ -269,7 +270,7 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
     if risky := sorted((layout for each in misses for layout in each.risky.layouts), key=_seconds):
         return risky[0]
     nearest = Shortlist(query, 1)
-    for starved in misses[0].starved:
+    for starved in misses[0].starved if misses else ():
         if (min_step_seconds(starved) < nearest.bar).any():
             nearest.offer(price(starved), np.arange(len(starved)))
     if not nearest.entries:
@@ -290,9 +291,9 @@ def fits_somewhere(query: Query) -> bool:
     return query.scenario.devices >= least_devices(query) and fastest_of(query, first=True) is not None
 
 
-def least_devices(query: Query) -> float:
-    """Return a number of devices below which nothing fits: even with all that lives between steps stored only once."""
-    scenario, space = query.scenario, query.space
+def least_devices(query: Query, *, near: bool = False) -> float:
+    """Return devices below which nothing fits, or even `near` does, with all that lives between steps stored once."""
+    scenario, space, values = query.scenario, query.space, query.scenario.coefficients.memory
     if scenario.groups:
         return 0.0
     # One replica shards nothing, whatever is asked for: stage 0, in which LoRA's frozen weights stay as they are (M2).
@@ -301,7 +302,7 @@ def least_devices(query: Query) -> float:
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
     lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
-    room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
+    room = scenario.hardware.usable_memory_bytes * (values.starved_to if near else values.starved_from)
     return ROUNDING * float(np.min(lasting)) / room
 
 
