@@ -257,7 +257,7 @@ def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
 
 def recommended_among(layouts: Fitting, size: int) -> Estimate | None:
     """Return what `recommended` finds with a micro batch of one `size`, among the layouts of all that fit."""
-    sized = ((each, [(one, one.block.micro_batch_size == size) for one in blocks]) for each, blocks in layouts)
+    sized = ((each, [(part, part.block.micro_batch_size == size) for part in blocks]) for each, blocks in layouts)
     bests = filter(None, (fastest_of(each, among=among) for each, among in sized))
     best = min(bests, key=lambda layout: layout.step_seconds, default=None)
     return None if best is None else estimates_of([best])[0]
