@@ -222,7 +222,7 @@ def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = N
     for alternative in reversed(query.alternatives() if candidates(query.scenario, query.space) and enough else ()):
         if misses is not None:
             misses.insert(0, Misses(Shortlist(alternative, 1), []))
-        fastest = fastest_of(alternative, below, misses and misses[0])
+        fastest = fastest_of(alternative, below, misses[0] if misses else None)
         if fastest is not None:
             best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
     return best
