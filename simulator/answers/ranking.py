@@ -31,10 +31,12 @@ from simulator.search.alternatives import (
 )
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
 from simulator.search.rank import (
+    Fitting,
     Misses,
     Progress,
     best_of,
     equal_to_first,
+    fastest_of,
     nearest_of,
     progress_part,
     search,
@@ -224,11 +226,9 @@ def fastest(
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 
-def recommended(
-    question: Question, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
-) -> Estimate | None:
+def recommended(question: Question, space: Space | None) -> Estimate | None:
     """Return the first layout of `rank`, None where none is likely enough to fit."""
-    best = best_of(query_of(question, space, min_fit_probability))
+    best = best_of(query_of(question, space, MIN_FIT_PROBABILITY))
     return None if best is None else estimates_of([best])[0]
 
 
@@ -249,9 +249,15 @@ def with_best_layout(question: Question, space: Space | None = None) -> Question
     return question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH).changed(SEARCH, **named)
 
 
-def feasible(question: Question, *, space: Space | None = None, most: int = 1000) -> tuple[Estimate, ...]:
-    """Return the layouts that `rank` counts as fitting, without intervals; of more than `most` those of `spread`."""
-    check_count("most", most)
-    alternatives = query_of(question, space).alternatives()
-    spreads = [spread(alternative, max(most // len(alternatives), 1)) for alternative in alternatives]
-    return tuple(estimate for layouts in spreads for estimate in estimates_of(layouts, intervals=False))
+def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
+    """Return the layouts that fit without intervals; of more than `most` those of `spread`."""
+    spreads = [spread(alternative, blocks, max(most // len(layouts), 1)) for alternative, blocks in layouts]
+    return tuple(estimate for each in spreads for estimate in estimates_of(each, intervals=False))
+
+
+def recommended_among(layouts: Fitting, size: int) -> Estimate | None:
+    """Return what `recommended` finds with a micro batch of one `size`, among the layouts of all that fit."""
+    sized = ((each, [(part, part.block.micro_batch_size == size) for part in blocks]) for each, blocks in layouts)
+    bests = filter(None, (fastest_of(each, among=among) for each, among in sized))
+    best = min(bests, key=lambda layout: layout.step_seconds, default=None)
+    return None if best is None else estimates_of([best])[0]

@@ -16,14 +16,13 @@ from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
-from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask, numbered
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import NamedTuple, names_taken, replace
 from simulator.search.rules import ACROSS_NODES, RULES, Rule
-from simulator.search.space import CHUNK, MOST_CANDIDATES, PricedLayout, Query, Space, blocks, candidates
+from simulator.search.space import CHUNK, PricedLayout, Query, Space, blocks, candidates
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
@@ -65,9 +64,7 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     fastest: dict[object, PricedLayout] = {}
     for priced in sorted((priced for each in results for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
-    rejected: Counter[str] = Counter()
-    for each in results:
-        rejected.update(each.rejected)
+    rejected = sum((Counter(each.rejected) for each in results), Counter[str]())
     return results[0]._replace(
         evaluated=sum(each.evaluated for each in results),
         feasible=sum(each.feasible for each in results),
@@ -101,7 +98,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     starved, nearest = Shortlist(query, 1, below=others), Shortlist(query, 1, by="device_bytes", below=others)
     raisable: list[Raisable] = []
     done = evaluated = feasible = 0
-    total = _counted(query)
+    total = candidates(query.scenario, query.space)
     for judged in walk(query.scenario, query.space):
         done += judged.candidates
         evaluated += len(judged.pricing)
@@ -130,16 +127,6 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     rejected = {name: count for name, count in counts.items() if count}
     lists = (fastest.layouts, risky.layouts, starved.layouts, nearest.layouts)
     return SearchResult(evaluated, feasible, rejected, *lists, examples)
-
-
-def _counted(query: Query) -> int:
-    """Return the number of layouts in a search. Raises InputError if they are too many."""
-    total = candidates(query.scenario, query.space)
-    if total > MOST_CANDIDATES:
-        raise InputError(
-            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
-        )
-    return total
 
 
 def _timed(sized: Sized, bars: Array) -> Priced | None:
@@ -230,26 +217,32 @@ def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = N
     `misses` takes what each alternative missed.
     """
     best: PricedLayout | None = None
-    for alternative in reversed(query.alternatives()):  # of equal layouts that of the question as it stands
-        missed = None if misses is None else Misses(Shortlist(alternative, 1), [])
-        fastest = fastest_of(alternative, below, missed)
+    enough = query.scenario.devices >= least_devices(query, near=misses is not None)
+    # Of equal layouts that of the question as it stands.
+    for alternative in reversed(query.alternatives() if candidates(query.scenario, query.space) and enough else ()):
+        if misses is not None:
+            misses.insert(0, Misses(Shortlist(alternative, 1), []))
+        fastest = fastest_of(alternative, below, misses[0] if misses else None)
         if fastest is not None:
             best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
-        if misses is not None and missed is not None:
-            misses.insert(0, missed)
     return best
 
 
 def fastest_of(
-    query: Query, below: float = np.inf, misses: Misses | None = None, *, first: bool = False
+    query: Query,
+    below: float = np.inf,
+    misses: Misses | None = None,
+    *,
+    first: bool = False,
+    among: Iterable[tuple[Priced, Mask]] | None = None,
 ) -> PricedLayout | None:
     """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
 
-    The search skips layouts whose step takes `below` seconds or more.
+    The search skips layouts whose step takes `below` seconds or more; those `among` which it looks are priced already.
     """
-    _counted(query)
-    shortlist, raisable = Shortlist(query, 1, keeps=True, below=below), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: shortlist.bar, misses):
+    candidates(query.scenario, query.space)
+    shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
+    for priced, where in layouts_below(query, lambda: shortlist.bar, misses) if among is None else among:
         unlikely = _offer(shortlist, priced, where)
         raisable += _raisable(query, priced, unlikely)
         if first and shortlist.entries:
@@ -277,7 +270,7 @@ def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
     if risky := sorted((layout for each in misses for layout in each.risky.layouts), key=_seconds):
         return risky[0]
     nearest = Shortlist(query, 1)
-    for starved in misses[0].starved:
+    for starved in misses[0].starved if misses else ():
         if (min_step_seconds(starved) < nearest.bar).any():
             nearest.offer(price(starved), np.arange(len(starved)))
     if not nearest.entries:
@@ -298,9 +291,9 @@ def fits_somewhere(query: Query) -> bool:
     return query.scenario.devices >= least_devices(query) and fastest_of(query, first=True) is not None
 
 
-def least_devices(query: Query) -> float:
-    """Return a number of devices below which nothing fits: even with all that lives between steps stored only once."""
-    scenario, space = query.scenario, query.space
+def least_devices(query: Query, *, near: bool = False) -> float:
+    """Return devices below which nothing fits, or even `near` does, with all that lives between steps stored once."""
+    scenario, space, values = query.scenario, query.space, query.scenario.coefficients.memory
     if scenario.groups:
         return 0.0
     # One replica shards nothing, whatever is asked for: stage 0, in which LoRA's frozen weights stay as they are (M2).
@@ -309,14 +302,14 @@ def least_devices(query: Query) -> float:
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
     lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
-    room = scenario.hardware.usable_memory_bytes * scenario.coefficients.memory.starved_from
+    room = scenario.hardware.usable_memory_bytes * (values.starved_to if near else values.starved_from)
     return ROUNDING * float(np.min(lasting)) / room
 
 
 def layouts_below(
     query: Query, bar: Callable[[], float], misses: Misses | None = None
 ) -> Iterator[tuple[Priced, Mask]]:
-    """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
+    """Yield blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
     near, bound = misses is not None, np.inf
 
     def possible(pricing: Pricing) -> Mask:
@@ -641,28 +634,38 @@ def surer_than_first(
     return best if end(best) < end(0) else None
 
 
-def spread(query: Query, most: int) -> list[PricedLayout]:
-    """Return at most `most` fitting layouts, fastest first.
+Fitting = Sequence[tuple[Query, Sequence[Priced]]]
+"""Layouts that fit with their time, by block, for each alternative of a question."""
+
+
+def fitting(query: Query) -> Fitting:
+    """Return the layouts that `search` counts as feasible."""
+    return [(each, [*_fitting(each)]) for each in query.alternatives()]
+
+
+def _fitting(query: Query) -> Iterator[Priced]:
+    for judged in walk(query.scenario, query.space):
+        if judged.sized is not None and len(fits := np.flatnonzero(judged.sized.verdict == FITS)):
+            yield timed(judged.sized.take(fits))
+
+
+def spread(query: Query, blocks: Sequence[Priced], most: int) -> list[PricedLayout]:
+    """Return at most `most` of the `fitting` layouts, fastest first.
 
     If there are more, the layouts that no other beats in both speed and memory and the fastest of each split come
     first; others fill the room, evenly spread by rank of speed.
     """
-    fitting: list[Priced] = [
-        timed(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
-        for judged in walk(query.scenario, query.space)
-        if judged.sized is not None and (judged.sized.verdict == FITS).any()
-    ]
-    if not fitting:
+    if not blocks:
         return []
-    seconds = np.concatenate([each.step.total for each in fitting])
-    memory = np.concatenate([each.device_bytes for each in fitting])
-    splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in fitting]).T
+    seconds = np.concatenate([each.step.total for each in blocks])
+    memory = np.concatenate([each.device_bytes for each in blocks])
+    splits = np.concatenate([_splits(each.block, np.arange(len(each.pricing))) for each in blocks]).T
     order = np.argsort(seconds, kind="stable")
     order = order[_chosen(memory[order], splits[:, order], most)]
-    starts = np.cumsum([0, *(len(each.pricing) for each in fitting)])
-    blocks = np.searchsorted(starts, order, side="right") - 1
-    at = zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
-    return [priced_layout(query, fitting[number], index) for number, index in at]
+    starts = np.cumsum([0, *(len(each.pricing) for each in blocks)])
+    numbers = np.searchsorted(starts, order, side="right") - 1
+    at = zip(numbers.tolist(), (order - starts[numbers]).tolist(), strict=True)
+    return [priced_layout(query, blocks[number], index) for number, index in at]
 
 
 def _splits(block: LayoutBlock, index: Index) -> Array:

@@ -180,13 +180,9 @@ def _splits(scenario: Scenario, space: Space, pipeline: int) -> tuple[tuple[int,
     devices = scenario.devices
     tensors = [t for t in space.tensor_parallel or divisors(devices, 64) if devices % (t * pipeline) == 0]
     contexts = [c for c in space.context_parallel or divisors(devices, 64) if devices % (c * pipeline) == 0]
-    result: list[tuple[int, int, int]] = []
-    for tensor in tensors:
-        for context in contexts:
-            used = tensor * context * pipeline
-            if devices % used == 0 and (space.data_parallel is None or devices // used in space.data_parallel):
-                result.append((tensor, context, devices // used))
-    return tuple(result)
+    used = ((tensor, context, tensor * context * pipeline) for tensor in tensors for context in contexts)
+    filling = ((tensor, context, devices // product) for tensor, context, product in used if devices % product == 0)
+    return tuple(split for split in filling if space.data_parallel is None or split[-1] in space.data_parallel)
 
 
 def _virtual_stages(scenario: Scenario, space: Space, pipeline: int, cut: tuple[int, ...]) -> tuple[int, ...]:
@@ -249,11 +245,9 @@ def _values(scenario: Scenario, space: Space, field: InputSetting) -> list[float
 
 
 def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
-    if scenario.model.is_moe:
-        parallel = space.expert_parallel or divisors(scenario.model.num_experts, scenario.devices)
-        tensor: tuple[int, ...] = space.expert_tensor_parallel or (1, 0)
-    else:
-        parallel, tensor = space.expert_parallel or (1,), space.expert_tensor_parallel or (1,)
+    experts, has_experts = scenario.model.num_experts, scenario.model.is_moe
+    parallel = space.expert_parallel or (divisors(experts, scenario.devices) if has_experts else (1,))
+    tensor: tuple[int, ...] = space.expert_tensor_parallel or ((1, 0) if has_experts else (1,))
     return [(ep, etp) for ep in parallel for etp in tensor]
 
 
@@ -383,9 +377,14 @@ def _unrepeated(choices: Sequence[Choices], tensor: Array, split: Index, *index:
 
 
 def candidates(scenario: Scenario, space: Space) -> int:
-    """Return the number of layouts that `blocks` visits, repeated expert splits included."""
+    """Return the number of layouts of `blocks`, repeated expert splits included. Raises InputError if too many."""
     per_split = math.prod(len(axis.values) for axis in axes(scenario, space))
-    return sum(len(shape.splits) * len(shape.virtual_stages) for shape in shapes(scenario, space)) * per_split
+    total = sum(len(shape.splits) * len(shape.virtual_stages) for shape in shapes(scenario, space)) * per_split
+    if total > MOST_CANDIDATES:
+        raise InputError(
+            f"the options span {total:,} layouts; at most {MOST_CANDIDATES:,} are searched: narrow a range"
+        )
+    return total
 
 
 def _block(

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from simulator import api
-from simulator.answers.ranking import feasible
+from simulator.answers.ranking import feasible, query_of
 from simulator.answers.run import estimate_command
 from simulator.question.question import question_of
 from simulator.question.scenario.layout import Layout, layout_of_object
+from simulator.search.rank import fitting
 from simulator.search.space import Space
 from tests.cli.running import run
 
@@ -47,7 +48,7 @@ def priced(command: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("question", "space"), QUESTIONS)
 def test_a_command_prices_the_layout_it_stands_beside(question: dict[str, Any], space: Space) -> None:
-    every = feasible(question_of(question, many=True), space=space)
+    every = feasible(fitting(query_of(question_of(question, many=True), space)))
     shown = {estimate.layout.recompute_method + estimate.layout.recompute: estimate for estimate in every}
     for estimate in [*shown.values(), *every[:: max(len(every) // 8, 1)]]:
         command = estimate_command(estimate, has_experts="deepseek" in question["model"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.pricing.price import FITS, price
+from simulator.cost.pricing.price import price
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup
@@ -69,12 +69,9 @@ def _of_split(tensor: int) -> list[PricedLayout]:
     """Every layout of a tensor parallel size that fits, without those solved from others."""
     space = Space(tensor_parallel=(tensor,))
     return [
-        ranks.priced_layout(QUERY, price(pricing), index)
-        for judged in ranks.walk(QUERY.scenario, space)
-        if judged.sized is not None
-        for pricing in (judged.sized.pricing,)
-        for index in range(len(pricing))
-        if judged.sized.verdict[index] == FITS
+        layout
+        for query, priced in ranks.fitting(replace(QUERY, space=space))
+        for layout in ranks.spread(query, priced, 10**6)
     ]
 
 

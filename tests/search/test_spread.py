@@ -11,6 +11,7 @@ from simulator.answers.ranking import query_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.question import question_of
 from simulator.search.build import bare_estimate
+from simulator.search.rank import fitting
 from simulator.search.space import Space
 
 QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h20", "nodes": 2}
@@ -19,7 +20,7 @@ NARROW = Space(tensor_parallel=(1, 2), context_parallel=(1,), micro_batch_size=(
 
 
 def feasible(*, space: Space | None = None, most: int = 10**6, **inputs: Any) -> tuple[Estimate, ...]:
-    return feasible_layouts(question_of(inputs, many=True), space=space, most=most)
+    return feasible_layouts(fitting(query_of(question_of(inputs, many=True), space)), most)
 
 
 @cache

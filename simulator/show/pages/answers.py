@@ -19,8 +19,7 @@ from simulator.answers.cases import case_of, priceable, question_model
 from simulator.answers.compare import Comparison, PartDifference
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.answers.ranking import estimate_of, recommended
-from simulator.answers.ranking import feasible as feasible_layouts
+from simulator.answers.ranking import estimate_of, feasible, query_of, recommended, recommended_among
 from simulator.answers.run import estimate_command
 from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
@@ -36,6 +35,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
 from simulator.recipes.check.verdict import Checked, Checks
 from simulator.records import Record, replace
+from simulator.search.rank import fitting
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
 from simulator.show.pages import figures as draw
 from simulator.show.pages.figures import Dot, Measured, PlotlyFigure
@@ -79,12 +79,10 @@ def estimate_page(estimate: Estimate, shown: Presentation) -> str:
         priced = _estimated(question.with_layout(replace(layout, micro_batch_size=size)))
         return None if priced.violations else priced
 
-    def of_length(length: int) -> Estimate:
-        return _estimated(question.changed(seq_length=length))
-
+    lengths = sorted({*_SEQUENCES, estimate.seq_length})
     sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
     curves = {
-        "sequence": Curve("sequence length", sorted({*_SEQUENCES, estimate.seq_length}), of_length),
+        "sequence": Curve("sequence length", lengths, lambda size: _estimated(question.changed(seq_length=size))),
         "micro-batch": Curve("micro batch size", sizes, of_batch),
     }
     points = _priced(curves, shown)
@@ -116,8 +114,9 @@ def ranking_page(ranking: Ranking, shown: Presentation) -> str:
     if not estimates:
         lead, *notes = [*ranks.miss_lines(ranking, whole), *ranks.ranking_footer(ranking, whole)]
         return page_html(shown, title, lead, (), {}, notes=notes)
-    dots, panels = _dots(ranking, estimates, shown)
-    curves = dict(_ranking_curves(ranking, estimates[0], shown))
+    layouts = fitting(query_of(shown.question, shown.space, MIN_FIT_PROBABILITY))
+    dots, panels = _dots(ranking, estimates, shown, feasible(layouts, MOST_DOTS))
+    curves = dict(_ranking_curves(ranking, estimates[0], shown, partial(recommended_among, layouts)))
     points = _priced(curves, shown)
     usable = estimates[0].memory.capacity_bytes
     figures: dict[str, PlotlyFigure] = {"pareto": draw.pareto_figure(dots, usable)}
@@ -170,15 +169,14 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 
 
 def _dots(
-    ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation
+    ranking: Ranking, estimates: Sequence[Estimate], shown: Presentation, layouts: Sequence[Estimate]
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
     """Return dots by group (table, fitting, risky) and their panels."""
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
-    feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_DOTS)
     panel_of = partial(_panel, has_experts=question_model(shown.question).is_moe)
     first = "recommended" if ranking.estimates else "nearest"
-    others = [priced for priced in feasible if (priced.layout, tuple(priced.options)) not in known]
+    others = [priced for priced in layouts if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
     panels: list[dict[str, Any]] = []
     for name, priced in ((first, estimates), ("fits", others), ("risky", risky)):
@@ -214,27 +212,28 @@ def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Point
     return points
 
 
-def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> Iterator[tuple[str, Curve]]:
+def _ranking_curves(
+    ranking: Ranking, first: Estimate, shown: Presentation, of_batch: Callable[[int], Estimate | None]
+) -> Iterator[tuple[str, Curve]]:
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = shown.question, shown.space or Space()
-    best = ranking.estimates[0] if ranking.estimates and ranking.fewest is None else None
+    known = ranking.fewest is None and ranking.query["min_fit_probability"] == MIN_FIT_PROBABILITY
+    best = ranking.estimates[0] if ranking.estimates and known else None
 
     def curve(axis: str, values: Sequence[int], answered: int | None, price: Callable[[int], Estimate | None]) -> Curve:
-        known = best is not None and ranking.query["min_fit_probability"] == MIN_FIT_PROBABILITY
-        return Curve(axis, values, lambda value: best if known and value == answered else price(value))
+        return Curve(axis, values, lambda value: best if best is not None and value == answered else price(value))
 
-    def of_length(length: int) -> Estimate | None:
-        return recommended(question.changed(seq_length=length), space)
+    def of(**turned: Any) -> Estimate | None:
+        return recommended(question.changed(**turned), space)
 
-    yield "sequence", curve("sequence length", sorted({*_SEQUENCES, first.seq_length}), first.seq_length, of_length)
+    lengths, length = sorted({*_SEQUENCES, first.seq_length}), first.seq_length
+    yield "sequence", curve("sequence length", lengths, length, lambda value: of(seq_length=value))
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-        yield "nodes", curve("nodes", sizes, nodes, lambda size: recommended(question.changed(nodes=size), space))
+        yield "nodes", curve("nodes", sizes, nodes, lambda size: of(nodes=size))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
-    spaces = {size: replace(space, micro_batch_size=(size,)) for size in batches}
-    answered = first.layout.micro_batch_size
-    yield "micro-batch", curve("micro batch size", batches, answered, lambda size: recommended(question, spaces[size]))
+    yield "micro-batch", curve("micro batch size", batches, first.layout.micro_batch_size, of_batch)
 
 
 def _figure_cells(estimate: Estimate | None) -> list[str]:
@@ -452,6 +451,7 @@ def compare_page(comparison: Comparison, shown: Presentation) -> str:
     idle = list(compare.idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."]
     title = "Inputs that differ, and what each does to A alone"
     seconds = compare.part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
+    size = compare.part_rows(comparison.memory, say.gib)
     sections = [
         PageSection("Figures", table=Table(compare.FIGURES, compare.figure_rows(comparison, colour=False))),
         PageSection(
@@ -465,12 +465,7 @@ def compare_page(comparison: Comparison, shown: Presentation) -> str:
         return page_html(shown, "A against B", compare.headline(comparison), sections, {}, notes=notes)
     sections += [
         PageSection(title, text=idle, table=inputs if inputs.rows else None),
-        _parts(
-            "Memory of the fullest device, from A to B",
-            "memory",
-            comparison.memory,
-            compare.part_rows(comparison.memory, say.gib),
-        ),
+        _parts("Memory of the fullest device, from A to B", "memory", comparison.memory, size),
         _parts(f"Time of one step, {unit}, from A to B", "step", comparison.step, seconds),
     ]
     return page_html(shown, "A against B", compare.headline(comparison), sections, figures, notes=notes)
@@ -529,10 +524,6 @@ def _recipe(result: Checked, figure: str) -> PageSection:
 _ERROR_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
 
 
-def _error_title(kind: CoefficientKind) -> str:
-    return f"{TITLES[kind]}: error of every row"
-
-
 def listing_page(listing: SpecListing, shown: Presentation) -> str:
     """Return the page of records."""
     lead, *notes = listing.notes or [f"{len(listing.records)} records."]
@@ -553,7 +544,7 @@ def accuracy_page(judged: Sequence[JudgedRun], shown: Presentation) -> str:
                 Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
             ]
             figures[kind] = draw.error_figure(measured, _ERROR_UNITS[kind])
-            sections.append(PageSection(_error_title(kind), text=[text], figure=kind, about=about))
+            sections.append(PageSection(f"{TITLES[kind]}: error of every row", text=[text], figure=kind, about=about))
     sections += map(_section, chain(class_sections(judged), row_sections(judged)))
     by_source: dict[str, list[str]] = {}
     for row in judged:
@@ -585,7 +576,7 @@ def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
         if rows:
             figures[kind] = draw.error_figure(rows, "row", linear=True)
             about = "Scatter: error of each row in per cent."
-            sections.append(PageSection(_error_title(kind), figure=kind, about=about))
+            sections.append(PageSection(f"{TITLES[kind]}: error of every row", figure=kind, about=about))
     sections += map(_section, own_sections(errors))
     lead = f"{len({error.key for error in errors})} rows of your own."
     return page_html(shown, "Own rows against predictions", lead, sections, figures)
