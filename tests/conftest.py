@@ -48,6 +48,16 @@ def closed_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     without_open_switches(monkeypatch)
 
 
+SHORT: Final = {
+    "answers/": ("bare", "closed_switches"),
+    "check/": ("bare",),
+    "frameworks/": ("bare", "closed_switches"),
+    "memory/": ("bare", "closed_switches"),
+    "scenario/": ("bare", "closed_switches"),
+    "specs/": ("bare", "closed_switches"),
+}
+"""Files or folders whose tests ask for figures: answers leave out there what is not looked at, which takes most of the
+time. A test of what is left out, of ranges and verdicts over it, or of whole answers is marked `full_answer`."""
 LANES: Final = {
     "launches of the trainer": ("trainer/", "probe/test_command.py", "docs/test_cuda_sweep.py"),
     "launches of the runner": ("runner/",),
@@ -105,6 +115,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, place in places.items():
         if item.get_closest_marker("launch") and not _lane(place):
             raise pytest.UsageError(f"tests/{place}: launches, but stands in no lane of tests/conftest.py")
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("full_answer"):
+            left_out = (fixture for start, fixtures in SHORT.items() if place.startswith(start) for fixture in fixtures)
+            item.fixturenames = [*dict.fromkeys((*item.fixturenames, *left_out))]
     firsts = (*LANES.values(), *((start,) for start in LONG))
     order = {
         item: next((n for n, files in enumerate(firsts) if place.startswith(files)), len(firsts))
