@@ -5,8 +5,11 @@ lanes, each the work of one worker: no more launches run at a time than there ar
 """
 
 import gc
+import importlib
 import os
 import sys
+import warnings
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -102,6 +105,20 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     config.option.loadscopereorder = False  # the order below, not that of the files with most tests
     return Lanes(config, log)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile all modules of a fresh checkout once: each worker imports them from another on, and finds the others'."""
+    workers: dict[str, str | int] = getattr(session.config, "workerinput", {})
+    if not workers or session.config.args != session.config.getini("testpaths"):
+        return
+    root = session.config.rootpath
+    names = [".".join(file.relative_to(root).with_suffix("").parts) for file in sorted(root.glob("tests/**/test_*.py"))]
+    first = len(names) * int(str(workers["workerid"]).removeprefix("gw")) // int(workers["workercount"])
+    with warnings.catch_warnings(action="error"):
+        for name in names[first:] + names[:first]:
+            with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
+                importlib.import_module(name)
 
 
 def pytest_collection_finish() -> None:
