@@ -5,8 +5,11 @@ lanes, each the work of one worker: no more launches run at a time than there ar
 """
 
 import gc
+import importlib
 import os
 import sys
+import warnings
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -48,6 +51,16 @@ def closed_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     without_open_switches(monkeypatch)
 
 
+SHORT: Final = {
+    "answers/": ("bare", "closed_switches"),
+    "check/": ("bare",),
+    "frameworks/": ("bare", "closed_switches"),
+    "memory/": ("bare", "closed_switches"),
+    "scenario/": ("bare", "closed_switches"),
+    "specs/": ("bare", "closed_switches"),
+}
+"""Files or folders whose tests ask for figures: answers leave out there what is not looked at, which takes most of the
+time. A test of what is left out, of ranges and verdicts over it, or of whole answers is marked `full_answer`."""
 LANES: Final = {
     "launches of the trainer": ("trainer/", "probe/test_command.py", "docs/test_cuda_sweep.py"),
     "launches of the runner": ("runner/",),
@@ -94,6 +107,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     return Lanes(config, log)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile all modules of a fresh checkout once: each worker imports them from another on, and finds the others'."""
+    workers: dict[str, str | int] = getattr(session.config, "workerinput", {})
+    if not workers or session.config.args != session.config.getini("testpaths"):
+        return
+    root = session.config.rootpath
+    names = [".".join(file.relative_to(root).with_suffix("").parts) for file in sorted(root.glob("tests/**/test_*.py"))]
+    first = len(names) * int(str(workers["workerid"]).removeprefix("gw")) // int(workers["workercount"])
+    with warnings.catch_warnings(action="error"):
+        for name in names[first:] + names[:first]:
+            with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
+                importlib.import_module(name)
+
+
 def pytest_collection_finish() -> None:
     """Leave what all tests hold out of every later collection of cycles."""
     gc.collect()
@@ -105,6 +132,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, place in places.items():
         if item.get_closest_marker("launch") and not _lane(place):
             raise pytest.UsageError(f"tests/{place}: launches, but stands in no lane of tests/conftest.py")
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("full_answer"):
+            left_out = (fixture for start, fixtures in SHORT.items() if place.startswith(start) for fixture in fixtures)
+            item.fixturenames = [*dict.fromkeys((*item.fixturenames, *left_out))]
     firsts = (*LANES.values(), *((start,) for start in LONG))
     order = {
         item: next((n for n, files in enumerate(firsts) if place.startswith(files)), len(firsts))

@@ -9,6 +9,8 @@ from simulator.question.specs.catalogue import load_hardware
 from tests.answers import agreement
 from tests.answers.agreement import SEED, checked, questions
 
+pytestmark = pytest.mark.full_answer
+
 _FEW = 6
 """Questions of the suite; `python -m tests.answers.agreement` asks many."""
 

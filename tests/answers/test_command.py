@@ -15,8 +15,6 @@ from simulator.search.rank import fitting
 from simulator.search.space import Space
 from tests.cli.running import run
 
-pytestmark = pytest.mark.usefixtures("bare")
-
 QUESTIONS: list[tuple[dict[str, Any], Space]] = [
     ({"model": "llama3.1-70b", "nodes": 8}, Space(recompute=("full", "selective"))),
     ({"model": "deepseek-v2-lite", "hardware": "h100-sxm-80g", "nodes": 2}, Space()),

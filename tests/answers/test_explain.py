@@ -30,12 +30,14 @@ def estimated(*options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full_answer
 def test_what_is_explained_is_the_estimate() -> None:
     found = answered("explain", *TOO_BIG, part="explanation")
     assert found["estimate"] == estimated(*TOO_BIG)
     assert any("DP is 1, so ZeRO 1 shards nothing" in cause for cause in found["causes"])
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -54,6 +56,7 @@ def test_one_question_has_one_answer(options: str, words: dict[str, Any]) -> Non
     assert simulator.compare(asked, asked).first == simulator.estimate(**asked)
 
 
+@pytest.mark.full_answer
 def test_each_change_makes_it_fit_as_priced() -> None:
     found = answered("explain", *TOO_BIG, part="explanation")
     assert found["changes"]
@@ -66,6 +69,7 @@ def test_each_change_makes_it_fit_as_priced() -> None:
         assert again["memory"]["fit_probability"] >= 0.95
 
 
+@pytest.mark.full_answer
 def test_a_layout_that_nobody_said_has_the_remedies_of_a_ranking() -> None:
     """Methods come before devices, and each stands with the layout and the stack that it was priced with."""
     asked: dict[str, Any] = {"model": "llama3.2-3b", "hardware": "rtx-4090", "devices": 1, "seq_length": 4096}
@@ -93,6 +97,7 @@ def test_more_devices_are_asked_for_in_the_unit_of_the_question() -> None:
     assert not any("--nodes" in option for option in options)
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize("least", [0.5, 0.95])
 def test_the_longest_sequence_is_the_longest(least: float) -> None:
     options = ("--model", "llama3.1-8b", "--hardware", "h20", "--nodes", "1", "--tp", "2", "--cp", "2")
@@ -119,6 +124,7 @@ def test_causes_follow_from_the_layout(options: str, said: str) -> None:
     assert any(said in cause for cause in answered("explain", options, part="explanation")["causes"])
 
 
+@pytest.mark.full_answer
 def test_an_estimate_that_does_not_fit_ends_with_its_explanation() -> None:
     shown = run("estimate", *TOO_BIG).stdout
     assert "DP is 1, so ZeRO 1 shards nothing" in shown
@@ -129,6 +135,7 @@ def test_an_estimate_that_does_not_fit_ends_with_its_explanation() -> None:
     assert "What would make it fit" not in fits.stdout
 
 
+@pytest.mark.full_answer
 def test_differences_are_those_of_two_estimates() -> None:
     a, b = "--model llama3.1-8b --nodes 2 --tp 2", "--model llama3.1-8b --nodes 2 --tp 4 --recompute full"
     found = answered("compare", a, b, part="comparison")
@@ -182,6 +189,7 @@ def test_what_grew_has_its_moment_and_the_input_that_does_it_alone(
     assert all(any(cause.startswith(name) for cause in found["causes"]) for name in grew)
 
 
+@pytest.mark.full_answer
 def test_recipes_and_files_are_compared_too(tmp_path: Path) -> None:
     recipe = ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh"
     stored = tmp_path / "estimate.json"
@@ -235,6 +243,7 @@ def test_inputs_without_effect_stand_on_one_line() -> None:
         assert (name.replace("_", " ") in line) == (name in idle)
 
 
+@pytest.mark.full_answer
 def test_a_layout_that_may_not_fit_says_how_sure_it_is_and_what_helps() -> None:
     question = ("examples/recipes/llama3-8b-megatron.sh", "--hardware", "a100-sxm-40g")
     text = run("explain", *question, "--min-fit-probability", "0.99").stdout
@@ -246,6 +255,7 @@ def test_a_layout_that_may_not_fit_says_how_sure_it_is_and_what_helps() -> None:
     assert "What would make it fit\n" in run("explain", *TOO_BIG, "--calibration", "none").stdout
 
 
+@pytest.mark.full_answer
 def test_a_comparison_says_whether_two_steps_differ_for_sure() -> None:
     """What two layouts of one question share is in no range of their difference; two devices share nothing."""
     asked: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "nodes": 2, "tensor_parallel": 2}

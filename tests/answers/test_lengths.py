@@ -30,6 +30,7 @@ def estimate(**inputs: Any) -> simulator.Estimate:
     return simulator.estimate(**(ONE | {"global_batch_size": 8} | inputs))
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize("batching", ["padded", "sorted", "packed", "packed_across", "packed_dynamic"])
 def test_equal_lengths_are_a_sequence_length(batching: str) -> None:
     assert estimate(lengths=[4096] * 3, batching=batching) == estimate(seq_length=4096)
@@ -104,6 +105,7 @@ def test_memory_is_of_the_fullest_micro_batch_of_the_share_of_steps() -> None:
     assert estimate(lengths=lengths, global_batch_size=64, cutoff=512).seq_length == 512
 
 
+@pytest.mark.full_answer
 def test_it_says_where_a_run_fails_and_how_often() -> None:
     found = estimate(lengths={500: 999, 100_000: 1}, tp=4, lora_rank=8).lengths
     assert found
@@ -215,6 +217,7 @@ def test_files_of_every_form_read_alike(tmp_path: Path) -> None:
     assert Lengths.read("P50=900,MAX=16K") == Lengths.read("p50=900,max=16k")
 
 
+@pytest.mark.full_answer
 def test_open_lengths_are_shown_with_the_range_that_is_priced() -> None:
     question = shlex.split("--model llama3.1-8b --hardware h100-sxm-80g --tp 8 --lengths max=16k --stack default")
     shown = " ".join(run("estimate", *question).stdout.split())
@@ -327,6 +330,7 @@ def test_published_rows_with_lengths_are_met(row: dict[str, str]) -> None:
         assert found.memory.allocated_bytes / 2**30 == pytest.approx(float(row["active_gib"]), rel=0.05)
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize("name", ["lengths.md", "images.md"])
 def test_the_page_shows_lines_of_its_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(DOCS.parent)

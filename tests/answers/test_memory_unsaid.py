@@ -16,6 +16,8 @@ from simulator.question.specs.names import (
 )
 from tests.cli.running import run
 
+pytestmark = pytest.mark.full_answer
+
 DENSE: dict[str, Any] = {
     "model": "llama3.1-8b",
     "devices": 8,

@@ -148,6 +148,7 @@ def test_impossible_availability_is_refused(field: str, value: Any) -> None:
         Availability(**{field: value})
 
 
+@pytest.mark.full_answer
 def test_a_choice_has_the_layout_that_a_ranking_recommends() -> None:
     found = simulator.plan(**SMALL, offers=["h20:1,2@1", "a100-sxm-80g:1@1"], precisions=("bf16", "fp8"))
     assert [(c.hardware, c.nodes, c.precision) for c in found.choices] == [
@@ -405,6 +406,7 @@ def test_a_plan_names_what_is_as_cheap_within_what_is_known_and_the_surer_one() 
             assert ("surer" in lines[0]) is (surer is not None)
 
 
+@pytest.mark.full_answer
 def test_without_a_precision_each_offer_has_its_devices_usual_one() -> None:
     asked: dict[str, Any] = {
         "model": "llama3.2-1b",

@@ -60,6 +60,7 @@ def test_options_ask_what_an_estimate_of_them_asks(more: str, tmp_path: Path) ->
     assert run("emit", *words, *more.split(), "--force").stdout == written
 
 
+@pytest.mark.full_answer
 def test_explain_says_what_the_command_says() -> None:
     told = json.loads(run("explain", "--model", "llama3.1-70b", "--nodes", "2", "--tp", "8", "--format", "json").stdout)
     question: dict[str, Any] = {"model": "llama3.1-70b", "nodes": 2, "tp": 8}

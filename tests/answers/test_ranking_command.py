@@ -11,6 +11,7 @@ QLORA = "--model qwen3-32b --method qlora --hardware a100-sxm-80g --devices 1 --
 """An estimate without a stack leaves dropout and losses open, so that it is less sure to fit."""
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize(
     "words",
     [
@@ -31,6 +32,7 @@ def test_the_command_gives_the_first_row_again(words: str) -> None:
         assert again[of][name] == pytest.approx(first[of][name])
 
 
+@pytest.mark.full_answer
 def test_a_ranking_says_whose_switches_its_chances_are_of() -> None:
     bare = json.loads(run("estimate", *QLORA.split(), "--format", "json").stdout)
     ranking = run("rank", *QLORA.split()).stdout

@@ -18,6 +18,8 @@ from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of, usual_with_adapters
 from tests.cli.running import refusal, run
 
+pytestmark = pytest.mark.full_answer
+
 QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "tensor_parallel": 2}
 
 

@@ -12,8 +12,6 @@ from simulator.recipes.check.judge import check_files
 from tests.check.recipes import checked, judged, rules
 from tests.cli.running import run
 
-pytestmark = pytest.mark.usefixtures("bare")
-
 H100 = ("--hardware", "h100-sxm-80g")
 FLAGS = """--num-layers 20 --hidden-size 2048 --ffn-hidden-size 5632 --num-attention-heads 16 --swiglu --bf16 \\
  --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64

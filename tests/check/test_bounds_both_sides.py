@@ -15,8 +15,6 @@ from tests.cli.running import run
 from tests.recipes.test_formats import FACTORY
 from tests.recipes.test_tuners import AXOLOTL, QLORA, SWIFT, TUNE
 
-pytestmark = pytest.mark.usefixtures("bare")
-
 HARDWARE = "h100-sxm-80g"
 LARGEST = 2**18
 RECIPES = {

@@ -11,8 +11,6 @@ from simulator.recipes.check.folders import expanded
 from tests.check.recipes import EXAMPLES, checked
 from tests.cli.running import refusal, run
 
-pytestmark = pytest.mark.usefixtures("bare")
-
 MEGATRON = str(EXAMPLES / "llama3-8b-megatron.sh")
 PADDLE = str(EXAMPLES / "ernie-21b-lora-paddle.sh")
 TITAN = str(EXAMPLES / "llama3-8b-torchtitan.toml")

@@ -31,6 +31,8 @@ from simulator.show.report.schema import schema
 from tests.check.recipes import EXAMPLES, judged
 from tests.cli.running import run
 
+pytestmark = pytest.mark.full_answer
+
 
 @cache
 def fits() -> Checked:

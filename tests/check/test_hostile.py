@@ -16,6 +16,8 @@ from tests.check.recipes import EXAMPLES
 from tests.cli.running import run
 from tests.fuzz.oracle import OBEYED
 
+pytestmark = pytest.mark.full_answer
+
 SCRIPT = (EXAMPLES / "llama3-8b-megatron.sh").read_text(encoding="utf-8")
 # A number that no path of a temporary folder holds by chance.
 ZERO = '{"zero_optimization": {"stage": 3}, "train_batch_size": 6180339}'

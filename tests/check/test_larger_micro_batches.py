@@ -13,8 +13,6 @@ from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.readers.read import read_recipe
 from tools.practice import SHARED, public_files
 
-pytestmark = pytest.mark.usefixtures("bare")
-
 DEVICE = {"hardware": "h100-sxm-80g"}
 FILES = 6
 """Files of a repository that are tried, spread over it."""

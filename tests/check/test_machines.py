@@ -10,8 +10,6 @@ from simulator.recipes.check import judge
 from tests.check.recipes import checked
 from tests.check.test_starts import BASE, H100, SHAPE, TENSOR, script
 
-pytestmark = pytest.mark.usefixtures("bare")
-
 FLAGS = f"{BASE} --num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8"
 MIXTRAL = FLAGS.replace(TENSOR, f"{TENSOR} --pipeline-model-parallel-size 4")
 

@@ -15,6 +15,8 @@ from simulator.question.question import question_of
 from tests.check.recipes import checked, judged
 from tests.cli.running import run
 
+pytestmark = pytest.mark.full_answer
+
 H100 = ("--hardware", "h100-sxm-80g")
 SHAPE = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "

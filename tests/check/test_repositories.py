@@ -26,8 +26,6 @@ from tests.check.repositories import (
     passed_over,
 )
 
-pytestmark = pytest.mark.usefixtures("bare")
-
 REPRODUCTIONS = SHARED / "findings" / "recipes-repro"
 SAMPLED = 9
 """Every so many files of the list are judged here; `python -m tests.check.repositories` judges all."""

@@ -69,6 +69,7 @@ def test_002_full_training(tmp_path: Path) -> None:
     assert "number of layers (54) should be divided by part number(16)" in uneven["message"]
 
 
+@pytest.mark.full_answer
 def test_002_on_more_and_fewer_devices(tmp_path: Path) -> None:
     recommended = result(tmp_path, "002", 0, *ASCEND, "--nodes", "10", "--pp", "20", "--offload", "none")
     assert (recommended["outcome"], recommended["estimate"]["devices"]) == ("fits", 160)

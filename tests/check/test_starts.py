@@ -245,6 +245,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize("name", RECIPES)
 def test_changes_hold_when_they_are_applied(name: str, tmp_path: Path) -> None:
     text, options = RECIPES[name]
@@ -273,12 +274,14 @@ def kept_options(options: tuple[str, ...], added: list[str]) -> list[str]:
     return [word for pair in pairs if pair[0] not in replaced for word in pair]
 
 
+@pytest.mark.full_answer
 def test_a_change_of_the_batch_is_said(tmp_path: Path) -> None:
     said = " ".join(run("check", script(tmp_path, PADDLE), *H100).stdout.split())
     (change,) = re.findall(r"--micro-batch-size [0-9]+ \(([^)]*)\)", said)
     assert change.endswith(", batch 32 -> 8")
 
 
+@pytest.mark.full_answer
 def test_a_refused_recipe_is_told_what_passes(tmp_path: Path) -> None:
     file = script(tmp_path, f"{LAUNCH} {BASE.replace('layers 32', 'layers 30')} --pipeline-model-parallel-size 4")
     said = run("check", file, *H100).stdout

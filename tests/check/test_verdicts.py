@@ -17,13 +17,7 @@ from simulator.question.specs.catalogue import load_model
 from simulator.recipes.check import judge
 from simulator.recipes.check.verdict import exit_code
 from simulator.search.rules import RULES
-from tests.check.bare import without_advice
 from tests.check.recipes import judged, recipe, rules
-
-
-@pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_advice(monkeypatch)
 
 
 def test_a_recipe_that_fits() -> None:
@@ -35,6 +29,7 @@ def test_a_recipe_that_fits() -> None:
     assert worst == pytest.approx(result.estimate.memory.device_bytes)
 
 
+@pytest.mark.full_answer
 def test_changes_fit_and_are_ordered_by_speed() -> None:
     result = judged()
     assert result.outcome == "does_not_fit"
@@ -47,6 +42,7 @@ def test_changes_fit_and_are_ordered_by_speed() -> None:
     assert result.changes[-1].text.startswith("--nodes 2")
 
 
+@pytest.mark.full_answer
 def test_a_change_as_an_option_gives_what_it_promised() -> None:
     change = next(change for change in judged().changes if change.text == "--tp 2")
     again = judged(asked=question_of({"tensor_parallel": 2}))
@@ -55,6 +51,7 @@ def test_a_change_as_an_option_gives_what_it_promised() -> None:
     assert again.estimate.memory.device_bytes == change.estimate.memory.device_bytes
 
 
+@pytest.mark.full_answer
 def test_pairs_of_changes_where_single_ones_do_not_help() -> None:
     result = judged(model="llama3.1-70b", tensor_parallel=1)
     assert result.outcome == "does_not_fit"
@@ -62,6 +59,7 @@ def test_pairs_of_changes_where_single_ones_do_not_help() -> None:
     assert all(len(change.options) > 1 for change in result.changes)
 
 
+@pytest.mark.full_answer
 def test_no_change_is_of_two_minds() -> None:
     for result in (judged(model="llama3.1-405b"), judged(model="deepseek-v3"), judged(model="llama3.1-70b")):
         for change in result.changes:
@@ -70,13 +68,13 @@ def test_no_change_is_of_two_minds() -> None:
             assert len(change.options) <= 3
 
 
+@pytest.mark.full_answer
 def test_experts_are_spread() -> None:
     result = judged(model="qwen3-30b-a3b", tensor_parallel=2, sequence_parallel=True)
     assert result.outcome == "does_not_fit"
     assert any("--ep " in change.text for change in result.changes)
 
 
-@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     ("framework", "changes", "rule"),
     [
@@ -254,7 +252,6 @@ def test_other_sizes_change_what_follows_from_them() -> None:
     assert not alone.layout.sequence_parallel
 
 
-@pytest.mark.usefixtures("bare")
 def test_gates() -> None:
     fits: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
     tight = judged(gates=Gates(max_memory_fraction=0.1), **fits)
@@ -265,7 +262,6 @@ def test_gates() -> None:
     assert judged(gates=Gates(min_fit_probability=0.9), **fits).passed
 
 
-@pytest.mark.usefixtures("bare")
 def test_exit_codes_and_report_only() -> None:
     passes = judged(tensor_parallel=2, sequence_parallel=True)
     fails, unknown, wrong = judged(), judged(model=None), judged(devices_per_node=16)

@@ -125,6 +125,7 @@ def test_a_recipe_of_the_model_device_and_precision_decides() -> None:
     assert narrow.cuda_graphs == "none"
 
 
+@pytest.mark.full_answer
 def test_the_newest_release_is_assumed_where_it_has_a_recipe_and_said() -> None:
     asked = {"model": "deepseek-v3", "precision": "fp8", **ASKED}
     found = scenario_of(**asked).framework

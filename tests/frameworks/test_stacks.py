@@ -111,6 +111,7 @@ def test_experts_are_split_as_layers_where_the_framework_does_so() -> None:
     assert simulator.estimate(**asked, framework="torch").layout.expert_tensor_parallel == 1
 
 
+@pytest.mark.full_answer
 def test_an_answer_says_what_each_assumed_switch_is_worth() -> None:
     asked: dict[str, Any] = {"model": "llama3.1-70b", "hardware": "h100-sxm-80g", "nodes": 8, "tp": 8, "pp": 4}
     base = simulator.estimate(**asked)
@@ -129,6 +130,7 @@ def test_an_answer_says_what_each_assumed_switch_is_worth() -> None:
     )
 
 
+@pytest.mark.full_answer
 def test_tables_and_json_say_it() -> None:
     asked = ("--model", "llama3.1-70b", "--hardware", "h100-sxm-80g", "--nodes", "8", "--tp", "8", "--pp", "4")
     text = run("estimate", *asked).stdout

@@ -61,6 +61,7 @@ def test_experts_outside_a_4_bit_base_are_widened_as_peft_widens_the_rest() -> N
     assert state_bytes(answer, "parameters") > 48 * 128 * 3 * 2048 * 768 * 4
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize(("stack", "name"), [("trl", "quantised_experts"), ("unsloth", "expert_adapters")])
 def test_no_firm_answer_hangs_on_how_experts_are_held(stack: str, name: str) -> None:
     """TRL's adapters are on queries and values alone; Unsloth quantises experts itself."""
@@ -70,6 +71,7 @@ def test_no_firm_answer_hangs_on_how_experts_are_held(stack: str, name: str) -> 
     assert name in answer.open.names
 
 
+@pytest.mark.full_answer
 def test_said_they_are_not_open() -> None:
     answer = over_4_bits("qwen3-30b-a3b", "unsloth", "rtx-4090", expert_adapters="false", quantised_experts="true")
     assert answer.open is None or not {"expert_adapters", "quantised_experts"} & set(answer.open.names)

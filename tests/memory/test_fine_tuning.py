@@ -96,13 +96,10 @@ def test_adapters_on_one_t4(row: tuple[Any, int, bool, int, int, float, float]) 
     assert found.verdict == "fits"
 
 
-MEMORY_ALONE = pytest.mark.usefixtures("bare", "closed_switches")
-"""Of tests that look at bytes, not at verdicts."""
 BEFORE_CHUNKS = {"loss_chunks": "0", "loss_bytes_per_logit": "12"}
 OF_A_LAYER = {"recompute": "full", "compiled": "true", "step_in_backward": "true"}
 
 
-@MEMORY_ALONE
 @pytest.mark.parametrize(
     ("words", "measured"),
     [
@@ -133,6 +130,7 @@ def test_torchtune_s_table_of_what_saves_memory(words: dict[str, str], measured:
     assert found.memory.allocated_bytes / GIB == pytest.approx(measured, rel=0.035)
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize(("method", "measured"), [("lora", 16.2), ("qlora", 7.4)])
 def test_torchtune_s_own_figures_of_one_card(method: str, measured: float) -> None:
     """README of meta-pytorch/torchtune bd2a0fc: Llama 3.1 8B on one 4090, batch 2, packed to 2048, compiled."""
@@ -162,7 +160,6 @@ OF_ITS_TIME: Any = {"options": {"compiled": "true", "adapter_targets": "query_va
 IN_BACKWARD: Any = {"optimizer": "paged_adamw_8bit", "options": {"compiled": "true", "step_in_backward": "true"}}
 
 
-@MEMORY_ALONE
 @pytest.mark.parametrize(
     ("method", "model", "hardware", "devices", "recompute", "more", "measured"),
     [
@@ -193,7 +190,6 @@ def test_torchtune_s_other_figures(  # noqa: PLR0917  the columns of a table
     assert found.memory.allocated_bytes / GIB == pytest.approx(measured, rel=0.08)
 
 
-@MEMORY_ALONE
 @pytest.mark.parametrize(("tokens", "measured"), [(512, 20.4), (2048, 23.8), (8192, 36.6)])
 def test_adapters_by_length(tokens: int, measured: float) -> None:
     """README of QwenLM/Qwen 03cd81f: Qwen-7B's adapters of rank 64 on one A100, from 512 to 8,192 tokens."""
@@ -213,7 +209,6 @@ def test_adapters_by_length(tokens: int, measured: float) -> None:
     assert found.memory.device_bytes / GIB == pytest.approx(measured, rel=0.07)
 
 
-@MEMORY_ALONE
 @pytest.mark.parametrize(
     ("model", "tokens", "measured"),
     [("7b", 512, 11.5), ("7b", 2048, 13.9), ("14b", 8192, 27.9), ("72b", 512, 61.4), ("72b", 8192, 75.6)],
@@ -290,6 +285,7 @@ def by_hand(method: str, devices: int, tokens: int) -> float:
     return base + 16 * adapters / devices + passing
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize(
     ("method", "hardware", "devices", "tokens", "fits"),
     [
@@ -327,6 +323,7 @@ def test_twelve_questions_as_a_hand_count_answers_them(
     assert found.layout.zero_stage == (0 if devices == 1 else 3)
 
 
+@pytest.mark.full_answer
 @pytest.mark.parametrize(
     ("method", "hardware", "devices"),
     [

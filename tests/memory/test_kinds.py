@@ -106,6 +106,7 @@ def test_every_kind_is_judged_without_its_rows() -> None:
         assert 0 < len(rows) < len(fitted)
 
 
+@pytest.mark.full_answer
 def test_frozen_weights_of_8_bits() -> None:
     """MLPerf v5.1, LoRA of Llama 2 70B on 8 H200 (Cisco, config_CiscoH200_1x8x2xtp1pp1cp2.sh): it ran.
 
@@ -128,6 +129,7 @@ def test_frozen_weights_of_8_bits() -> None:
     assert simulator.estimate(**run, options=known).verdict == "depends"
 
 
+@pytest.mark.full_answer
 def test_a_model_that_is_built_whole() -> None:
     """89 billion parameters on 128 H100 by stage 3 alone ran out of memory (PaddlePaddle/PaddleNLP, issue 7254)."""
     model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 48, "n_embd": 12288, "n_head": 96}
@@ -155,6 +157,7 @@ ON_ASCEND: Any = {"model": "qwen2.5-7b", "framework": "torch", "hardware": "asce
 ON_ASCEND |= {"zero_stage": 3, "seq_length": 8192, "micro_batch_size": 1, "global_batch_size": 64}
 
 
+@pytest.mark.full_answer
 def test_attention_on_ascend_is_open() -> None:
     """PyTorch's attention takes a fused kernel there, or its products, by mask and shape (Ascend/op-plugin)."""
     found = simulator.estimate(**ON_ASCEND, recompute="full")
@@ -164,6 +167,7 @@ def test_attention_on_ascend_is_open() -> None:
     assert found.open.most_bytes > found.memory.allocated_bytes + scores / 2
 
 
+@pytest.mark.full_answer
 def test_a_run_on_ascend_that_ran_out_of_memory() -> None:
     """Qwen2-7B of 8,192 tokens under DeepSpeed, with weights and state on the host (hiyouga/LlamaFactory, issue 4572).
 

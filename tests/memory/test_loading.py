@@ -84,6 +84,7 @@ def test_a_weight_that_is_quantised_at_once_needs_more_than_a_step() -> None:
     assert parts.reserved_bytes < whole.reserved_bytes < 9.13e9
 
 
+@pytest.mark.full_answer
 def test_a_base_read_whole_is_what_its_readme_measures() -> None:
     """axolotl-ai-cloud/axolotl 113d275, examples/qwen3.5/README.md: about 47 GiB with transformers 5.3."""
     asked: Any = {"model": "qwen3.5-27b", "method": "qlora", "lora_rank": 16, "hardware": "h100-sxm-80g", "devices": 1}

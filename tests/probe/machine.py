@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from simulator.lab.probe.rates import rates_job
 from simulator.lab.probe.run import ProbeRequest
@@ -21,6 +22,8 @@ REDUCE = 2.0
 DISPATCH = 5e-5
 REPEATS = 5
 
+PRICED: dict[object, Any] = {}
+"""What plans have priced, by all that it depends on."""
 _BYTES = {"bf16": 2, "fp32": 4}
 
 

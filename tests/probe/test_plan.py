@@ -1,12 +1,10 @@
 """The plan: what may be launched, and what is chosen."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,31 +19,11 @@ from simulator.question.specs.catalogue import load_hardware
 from simulator.search.build import estimate_layout
 from tests.probe import machine
 
+pytestmark = pytest.mark.usefixtures("priced_once")
+
 HARDWARE = load_hardware("local-cpu")
 WIDE = 3.0
 """Widens the priors, as a probe does."""
-
-
-PRICED: dict[object, Any] = {}
-"""What was priced, by all that it depends on."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def priced_once() -> Iterator[None]:
-    """The plans here choose among the same candidates: pricing them takes nearly all of the time of each."""
-    real = planning._priced
-
-    def priced_once(candidate: Candidate, base: Coefficients, moved: dict[Any, tuple[str, ...]], effort: Effort) -> Any:
-        # Of an effort's numbers those that pricing reads.
-        limits = (effort.shortest_step_seconds, effort.longest_seconds, effort.start_seconds, effort.steps)
-        key = (candidate, base, tuple(moved.items()), limits)
-        if key not in PRICED:
-            PRICED[key] = real(candidate, base, moved, effort)
-        return PRICED[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_priced", priced_once)
-        yield
 
 
 @cache
@@ -123,7 +101,7 @@ def test_launches_fit_and_last_neither_too_long_nor_too_short() -> None:
 
 def test_a_plan_is_the_same_every_time() -> None:
     first = design()
-    PRICED.clear()
+    machine.PRICED.clear()
     assert designed() == first
     assert [p.candidate for p in designed(3).launches] == [p.candidate for p in design().launches[:3]]
 

@@ -21,6 +21,8 @@ from simulator.search.build import estimate_layout
 from tests.probe import machine
 from tests.scenario.cases import complete_layout
 
+pytestmark = pytest.mark.usefixtures("priced_once")
+
 
 @dataclass(slots=True)
 class FormulaEngine:
