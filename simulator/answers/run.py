@@ -17,11 +17,11 @@ from simulator.answers.cases import Case, case_of, priceable, question_model, sc
 from simulator.answers.memories import hardware_meant
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, did_you_mean, not_one_of
-from simulator.question.frameworks.stacks import DEFAULT, current_switches, stack_of_file
+from simulator.question.frameworks.stacks import DEFAULT, RECOMPUTES, current_switches, stack_of_file
 from simulator.question.origin import NOBODY, Input, Origin, OriginKind
 from simulator.question.question import FOLLOWS, Question
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, LISTS
-from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, layout_of_object
+from simulator.question.scenario.layout import BY_NAME, FIELDS, layout_of_object
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS
@@ -41,7 +41,7 @@ def estimate_command(estimate: Estimate, *, has_experts: bool) -> str:
     """Return the command that prices the layout of an estimate; `has_experts` tells whether its model has experts."""
     options = {**estimate.question.options, **estimate.options}
     switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
-    return shlex.join([*_shared_options(estimate), *_fields(estimate.layout, has_experts=has_experts), *switches])
+    return shlex.join([*_shared_options(estimate), *_fields(estimate, has_experts=has_experts), *switches])
 
 
 def ranking_command(ranking: Ranking) -> str:
@@ -54,16 +54,12 @@ def ranking_command(ranking: Ranking) -> str:
 def remedy_options(remedy: Remedy, question: Question, *, has_experts: bool) -> tuple[str, ...]:
     """Return the options to add to a question without a layout: a change, then the layout and stack of its estimate."""
     estimate = remedy.estimate
-    options = [remedy.change]
-    for word in _fields(estimate.layout, has_experts=has_experts):
-        if word.startswith("--"):
-            options.append(word)
-        else:
-            options[-1] += f" {word}"
+    fields = " ".join(_fields(estimate, has_experts=has_experts)).replace(" --", "\n--")
+    options = [option for option in fields.split("\n") if f" {option} " not in f" {remedy.change} "]
     options += (f"--option {name}={value}" for name, value in estimate.options.items())
     if estimate.stack != DEFAULT and question.stated("stack") is None and "--stack " not in remedy.change:
         options.append(f"--stack {estimate.stack}")
-    return tuple(dict.fromkeys(options))
+    return tuple(dict.fromkeys((remedy.change, *options)))
 
 
 def _shared_options(estimate: Estimate) -> list[str]:
@@ -90,12 +86,13 @@ def _shared_options(estimate: Estimate) -> list[str]:
     return ["simulate", "estimate", *(word for pair in options for word in pair)]
 
 
-def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:
+def _fields(estimate: Estimate, *, has_experts: bool) -> Iterator[str]:
     """Yield the options of fields that differ from an estimate's defaults."""
+    layout, always = estimate.layout, {"zero_stage", *RECOMPUTES.get(estimate.stack, ())}
     cut_is_even = len(set(layout.stage_layers)) <= 1 or layout.chunk_layers
     for field in FIELDS:
         value = getattr(layout, field.name)
-        plain: Any = field.default
+        plain: Any = None if field.name in always else field.default
         match field.name:
             case "data_parallel":
                 continue
@@ -103,8 +100,6 @@ def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:
                 continue
             case "sequence_parallel":
                 plain = layout.tensor_parallel > 1
-            case "zero_stage":
-                plain = None
             case "expert_tensor_parallel":
                 plain = None if has_experts and layout.tensor_parallel > 1 else 1
             case "recompute_method" | "recompute_layers" if layout.recompute_method == "list":

@@ -19,6 +19,9 @@ TUNED = (
     "--model llama3.1-8b --method full --framework torch --hardware rtx-4090 --devices 8",
     "--model llama3.1-8b --method lora --framework torch --hardware l4 --devices 4 --recompute none",
     "--model qwen3-30b-a3b --method lora --hardware rtx-4090 --devices 4 --stack trl",
+    "--model llama3.1-8b --method full --hardware a100-sxm-80g --devices 1 --stack trl",  # without its recompute
+    "--model qwen3-32b --method qlora --hardware rtx-4090 --devices 1",  # not on four, whatever is open
+    "--model qwen3-14b --method lora --hardware l4 --devices 4",
 )
 
 
