@@ -523,7 +523,7 @@ def causes(case: Case, estimate: Estimate) -> Iterator[str]:
 def _parameters(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
     layout = case.layout
     if layout.zero_stage < 3 and layout.tensor_parallel * layout.pipeline_parallel == 1:
-        yield f"TP and PP are 1, so every device holds all parameters: {size}"
+        yield f"every device holds all parameters: {size}"
     elif layout.zero_stage < 3:
         shared = f"TP {layout.tensor_parallel} and PP {layout.pipeline_parallel}"
         yield f"{shared} split the parameters, ZeRO {layout.zero_stage} does not: {size} for {stage.layers} layers"

@@ -111,7 +111,7 @@ def test_the_longest_sequence_is_the_longest(least: float) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--model llama3.1-70b --nodes 1 --tp 1", "TP and PP are 1, so every device holds all parameters"),
+        ("--model llama3.1-70b --nodes 1 --tp 1", "every device holds all parameters"),
         ("--model llama3.1-8b --nodes 1 --zero-stage 0", "ZeRO is 0, so each of 8 replicas holds the whole optimizer"),
         ("--model llama3.1-8b --nodes 1 --tp 8 --no-sequence-parallel", "sequence parallelism is off"),
         ("--model mixtral-8x7b-v0.1 --nodes 4 --tp 2", "EP is 1, so every device of a stage holds all 8 experts"),
