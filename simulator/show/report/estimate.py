@@ -214,7 +214,9 @@ def _contributions(estimate: Estimate, *, full: bool) -> Iterator[str]:
             because = f": {shares}; most: {parts[0].because}" if full else f" ({shares})" * (figure == "time")
             yield f"Range of the {name}, ± {whole:.1f} %{because}."
             if parts[0].name == "unsaid" and figure == "time":
-                yield "Next to say: the stack (--stack NAME), which ends what is unsaid."
+                is_open = estimate.stack == "default"
+                words = "the stack (--stack NAME), which ends what is unsaid" if is_open else "its switches (--option)"
+                yield f"Next to say: {words}."
     if (best := known.next_measurement) is not None:
         yield f"Next to measure: {best.run}; it would leave ± {100 * best.half_width:.1f} % of the step time."
 
