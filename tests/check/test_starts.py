@@ -277,8 +277,10 @@ def kept_options(options: tuple[str, ...], added: list[str]) -> list[str]:
 @pytest.mark.full_answer
 def test_a_change_of_the_batch_is_said(tmp_path: Path) -> None:
     said = " ".join(run("check", script(tmp_path, PADDLE), *H100).stdout.split())
-    (change,) = re.findall(r"--micro-batch-size [0-9]+ \(([^)]*)\)", said)
-    assert change.endswith(", batch 32 -> 8")
+    (change,) = re.findall(r"would fit: --tp [0-9]+ \(([^)]*)\)", said)
+    assert change.endswith(", batch 32 -> 16")
+    (accumulated,) = re.findall(r"--micro-batch-size 1 --global-batch-size 32 \(([^)]*)\)", said)
+    assert "batch" not in accumulated
 
 
 @pytest.mark.full_answer

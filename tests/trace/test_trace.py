@@ -50,7 +50,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "middle, selective": (
         {
             "model": "llama3.1-70b",
-            "num_layers": 4,
+            "num_layers": 8,
             "devices": 64,
             "tensor_parallel": 8,
             "pipeline_parallel": 4,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from simulator.lab.runner.engine import held_port
-from simulator.lab.runner.processes import Ended
+from simulator.lab.runner.processes import Ended, run_guarded
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, to_json
 from simulator.lab.trainer.process import Failure, failure_in
 from simulator.question.scenario.layout import Layout, default_cut
@@ -104,8 +104,10 @@ def run_ranks(job: TrainingJob, folder: Path, module: str = TRAINER) -> list[tup
     ]
 
 
-def in_forked_ranks(arguments: tuple[str, ...], *, log: Path, **_: object) -> Ended:
+def in_forked_ranks(arguments: tuple[str, ...], *, log: Path, **others: Any) -> Ended:
     """In the place of `run_guarded`: a training by torchrun's words, in ranks that import nothing anew."""
+    if "rates" in arguments:
+        return run_guarded(arguments, log=log, **others)
     job = Path(arguments[-1])
     launch(from_json(TrainingJob, job.read_text(encoding="utf-8")), job.parent)
     log.touch()
