@@ -84,12 +84,12 @@ def bytes_per_logit(scenario: Scenario) -> float:
     """Return the bytes alive per logit at the loss; a soft cap also saves its tanh (M13)."""
     profile = scenario.framework
     capped = element_bytes(scenario) if scenario.model.logit_softcap else 0.0
+    if profile.loss_chunks and not profile.fused_cross_entropy:
+        return (element_bytes(scenario) if profile.compiled else FP32) + 2.0 * FP32 / profile.loss_chunks + capped
     if scenario.precision == "fp32":
         return capped + (2.0 * FP32 if profile.fused_cross_entropy else 3.0 * FP32)
     if profile.fused_cross_entropy:
         return float(profile.fused_loss_bytes_per_logit or profile.loss_bytes_per_logit) + capped
-    if profile.loss_chunks:
-        return (HALF if profile.compiled else FP32) + 2.0 * FP32 / profile.loss_chunks + capped
     return float(profile.loss_bytes_per_logit) + capped
 
 
