@@ -224,6 +224,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "adapter_copies": on(LAVISH),
     "adapter_dropout": each("none", ("before", "after"), LAVISH),
     "loss_chunks": along("1 8", "device-"),
+    "rotary_tables": along("0 1000000", "state+ device+"),
     "frozen_reference": on(STATE),
     "reference_gradients": on(STATE, "frozen_reference=true fully_shard=false"),
     "reference_forward": on("seconds+"),

@@ -212,6 +212,45 @@ def test_the_words_of_axolotl(
     assert not [remark for remark in recipe.remarks if remark.severity == "error"]
 
 
+@pytest.mark.parametrize(
+    ("builder", "tables"),
+    [
+        # torchtune bd2a0fc: qwen2/_component_builders.py, `lora_qwen2_self_attention`, two halves of one width each;
+        # llama3_1's layers share one module.
+        ("qwen2_5.lora_qwen2_5_7b_base", 28 * 2 * 131072),
+        ("mistral.qlora_mistral_7b", 32 * 32768),
+        ("llama3_1.lora_llama3_1_8b", None),
+        ("qwen2_5.qwen2_5_7b_base", None),
+    ],
+)
+def test_layers_with_adapters_build_their_own_rotary_tables(builder: str, tables: int | None, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x_single_device.yaml", TUNE.replace("llama3_1.lora_llama3_1_8b", builder))
+    assert recipe.options.get("rotary_tables") == (None if tables is None else str(tables))
+    if "qlora" in builder:
+        assert recipe.options["quantised_scale_bytes"] == "1.015625"
+
+
+def test_which_layers_of_torchtune_have_adapters(tmp_path: Path) -> None:
+    for text, targets in (("", "attention"), (", apply_lora_to_mlp: true", "all")):
+        recipe = read(tmp_path, "x.yaml", TUNE.replace("lora_rank: 16", f"lora_rank: 16{text}"))
+        assert recipe.options["adapter_targets"] == targets
+
+
+def test_gemma_2_in_torchtune_has_no_flash_kernel(tmp_path: Path) -> None:
+    """bd2a0fc, gemma2/_attention.py: 8 bytes a score, of tanh, the softmax in fp32 and its 16-bit copy."""
+    recipe = read(tmp_path, "x.yaml", TUNE.replace("llama3_1.lora_llama3_1_8b", "gemma2.lora_gemma2_9b"))
+    assert (recipe.options["flash_attention"], recipe.options["attention_matrix_bytes"]) == ("false", "6")
+
+
+def test_adapters_by_trl_s_own_defaults(tmp_path: Path) -> None:
+    """TRL v1.9.0, trainer/model_config.py: rank 16 of what peft takes."""
+    text = "model_name_or_path: Qwen/Qwen3-8B\nuse_peft: true\nper_device_train_batch_size: 1\n"
+    recipe = read(tmp_path, "sft.yaml", text)
+    assert (recipe.lora_rank, recipe.options["adapter_targets"]) == (16, "query_value")
+    named = read(tmp_path, "sft.yaml", f"{text}lora_target_modules: all-linear\n")
+    assert "adapter_targets" not in named.options
+
+
 @pytest.mark.parametrize(("name", "four_bits"), [("llama-3.1-8b-bnb-4bit", True), ("llama-3.1-8b", False)])
 def test_a_checkpoint_of_four_bits_is_loaded_as_it_is_stored(name: str, four_bits: bool, tmp_path: Path) -> None:
     words = AXOLOTL.replace("meta-llama/Llama-3.1-8B", f"unsloth/{name}")

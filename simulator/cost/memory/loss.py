@@ -21,16 +21,15 @@ def loss_bytes(pricing: Pricing) -> Array:
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(pricing)
     vocabulary = scenario.outputs_per_token / block.tensor_parallel
-    split = np.where(block.tensor_parallel > 1.0, float(profile.split_loss_bytes_per_logit), 0.0)
-    per_logit = bytes_per_logit(scenario) + (split if profile.vocabulary_parallel_loss else 0.0)
+    shards = (block.tensor_parallel > 1.0) & profile.vocabulary_parallel_loss
+    split = np.where(shards, float(profile.split_loss_bytes_per_logit), 0.0)
+    whole = (bytes_per_logit(scenario) + split) * logits_per_micro_batch(pricing)
     if not profile.cross_entropy_chunk_tokens:
-        return per_logit * logits_per_micro_batch(pricing)
+        return whole
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
-    gradients = element_bytes(scenario) * tokens * model.hidden_size
-    if scenario.trains("output"):
-        gradients = gradients + FP32 * vocabulary * model.hidden_size
-    whole = logits_per_micro_batch(pricing)
-    return np.minimum(per_logit * whole * chunk / tokens + gradients, per_logit * whole)
+    weights = FP32 * vocabulary * scenario.trains("output")
+    gradients = (element_bytes(scenario) * tokens + weights) * model.hidden_size
+    return np.minimum(whole * chunk / tokens + gradients, whole)
 
 
 @of_work
@@ -38,27 +37,32 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
     """Return the number of logits on a device, shape (n,): of its vocabulary shard, or of all without parallel loss."""
     scenario = pricing.scenario
     parts = pricing.block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
-    logits: Array = labelled_tokens(pricing) * scenario.outputs_per_token / parts
-    return logits
+    return np.asarray(labelled_tokens(pricing) * scenario.outputs_per_token / parts)
 
 
 @of_sizes
 def head_gradient_bytes(pricing: Pricing) -> Array:
     """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
 
-    Frozen weights have none of its own (M13), and those that a pipeline defers have none yet.
+    Frozen weights have none of its own (M13), and those that a pipeline defers have none yet. Of a loss in chunks the
+    second one's gradient joins the first's while the graphs of the others are alive (M37).
     """
-    scenario, model = pricing.scenario, pricing.scenario.model
-    if scenario.framework.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
+    scenario, model, profile = pricing.scenario, pricing.scenario.model, pricing.scenario.framework
+    if profile.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
         return np.zeros(len(pricing))
-    weight = scenario.outputs_per_token * model.hidden_size / pricing.block.tensor_parallel
-    deferred = scenario.framework.deferred_head_gradients > 0 and pricing.block.pipeline_parallel > 1
+    logits, number = logits_per_micro_batch(pricing), element_bytes(scenario)
+    inputs = number * labelled_tokens(pricing) * model.hidden_size
+    deferred = profile.deferred_head_gradients > 0 and pricing.block.pipeline_parallel > 1
     if not scenario.trains("output") or deferred:
-        inputs = labelled_tokens(pricing) * model.hidden_size
-        return element_bytes(scenario) * (logits_per_micro_batch(pricing) + inputs)
-    gathered = np.where(pricing.block.sequence_parallel, 2.0, 1.0)
-    inputs = labelled_tokens(pricing) * model.hidden_size * gathered
-    return element_bytes(scenario) * (logits_per_micro_batch(pricing) + inputs + weight)
+        return number * logits + inputs
+    weight = number * scenario.outputs_per_token * model.hidden_size / pricing.block.tensor_parallel
+    inputs = inputs * np.where(pricing.block.sequence_parallel, 2.0, 1.0)
+    if profile.loss_chunks < 2 or profile.fused_cross_entropy:
+        return number * logits + inputs + weight
+    chunks, gradients = float(profile.loss_chunks), 2.0 * FP32 * logits / profile.loss_chunks
+    graph = bytes_per_logit(scenario) * logits - gradients
+    second = np.maximum(graph / chunks + gradients, number * logits / chunks + weight)
+    return inputs + weight + graph * (1.0 - 2.0 / chunks) + second
 
 
 def deferred_head_bytes(pricing: Pricing) -> Array:
@@ -68,8 +72,7 @@ def deferred_head_bytes(pricing: Pricing) -> Array:
     parts = np.where(block.sequence_parallel, block.tensor_parallel, 1.0)
     inputs = tokens_per_device(pricing) * scenario.model.hidden_size / parts
     each = element_bytes(scenario) * (inputs + logits_per_micro_batch(pricing))
-    deferred: Array = np.minimum(most, micro_batches(pricing)) * each
-    return deferred
+    return np.asarray(np.minimum(most, micro_batches(pricing)) * each)
 
 
 def labelled_tokens(pricing: Pricing) -> Array:
@@ -81,12 +84,12 @@ def bytes_per_logit(scenario: Scenario) -> float:
     """Return the bytes alive per logit at the loss; a soft cap also saves its tanh (M13)."""
     profile = scenario.framework
     capped = element_bytes(scenario) if scenario.model.logit_softcap else 0.0
+    if profile.loss_chunks and not profile.fused_cross_entropy:
+        return (element_bytes(scenario) if profile.compiled else FP32) + 2.0 * FP32 / profile.loss_chunks + capped
     if scenario.precision == "fp32":
         return capped + (2.0 * FP32 if profile.fused_cross_entropy else 3.0 * FP32)
     if profile.fused_cross_entropy:
         return float(profile.fused_loss_bytes_per_logit or profile.loss_bytes_per_logit) + capped
-    if profile.loss_chunks:
-        return (HALF if profile.compiled else FP32) + (2.0 * HALF + FP32) / profile.loss_chunks + capped
     return float(profile.loss_bytes_per_logit) + capped
 
 

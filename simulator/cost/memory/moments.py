@@ -112,27 +112,22 @@ def _stream_bytes(scenario: Scenario) -> float:
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:
-    """Return the bytes of masks, bias tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n).
+    """Return the bytes of masks, tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n).
 
     So are buffers that gradients are reduced from in every step.
     """
+    model, positions = pricing.scenario.model, pricing.scenario.framework.rotary_tables
+    rotary = FP32 * positions * float(model.qk_rope_head_dim or model.head_dim)
     others = _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
-    return others + _dummy_gradients(pricing) + lasting_buckets(pricing)
+    return others + _dummy_gradients(pricing) + lasting_buckets(pricing) + rotary
 
 
 def _masks(pricing: Pricing) -> KindArray:
     """Return the bytes of attention masks: one per score."""
     scenario, layers = pricing.scenario, pricing.contents.num_layers
-    sequence = float(scenario.seq_length)
-    match scenario.framework.attention_mask:
-        case "compressed":
-            return np.full_like(layers, _COMPRESSED_MASK**2)
-        case "sequence":
-            return np.full_like(layers, sequence**2)
-        case "layers":
-            return layers * sequence**2
-        case _:
-            return np.zeros_like(layers)
+    none, sequence = np.zeros_like(layers), float(scenario.seq_length)
+    masks = {"compressed": _COMPRESSED_MASK**2 + none, "sequence": sequence**2 + none, "layers": layers * sequence**2}
+    return masks.get(scenario.framework.attention_mask, none)
 
 
 def _bias_tables(pricing: Pricing) -> KindArray:
@@ -166,8 +161,7 @@ def _dispatched(pricing: Pricing) -> KindArray:
         return np.zeros_like(contents.ranks)
     hidden: Array = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     of_experts = [kind.routed for kind in contents.layer_kinds]
-    with_experts: KindArray = (contents.layers[of_experts].sum(axis=0) > 0.0) * states * hidden
-    return with_experts
+    return np.asarray((contents.layers[of_experts].sum(axis=0) > 0.0) * states * hidden)
 
 
 @of_sizes

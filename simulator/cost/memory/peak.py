@@ -32,6 +32,7 @@ from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, r
 from simulator.cost.memory.state import (
     TrainingState,
     device_parameters,
+    gathered,
     kept_gathers_bytes,
     module_bytes,
     optimizer_on_device,
@@ -213,11 +214,11 @@ def _other_bytes(pricing: Pricing) -> _OtherBytes:
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
     heads, embeddings = contents.heads, contents.embeddings
     resident, in_step = optimizer_on_device(pricing, state.optimizer)
-    steady = state.gathered + buffer_bytes(pricing)
+    steady = state.gathered + (buffers := buffer_bytes(pricing))
     deferred = heads * deferred_head_bytes(pricing)
     predicted = contents.prediction_layers
     losses = heads if scenario.framework.losses_in_turn else heads + predicted
-    loss_temporary = steady + deferred + heads * head_input_bytes(pricing)
+    loss_temporary = gathered(pricing, at_loss=True) + buffers + deferred + heads * head_input_bytes(pricing)
     of_table = embedding_gradient_bytes(pricing)
     embedding_gradient = embeddings * (of_table + table_sums(pricing, of_table / parameter_bytes(scenario)))
     # Losses of prediction layers wait for their backward passes with an fp32 softmax each.
@@ -269,7 +270,10 @@ def _gradients_absent(pricing: Pricing) -> tuple[StageArray | float, StageArray 
     of_kinds = training_state(pricing).gradients, stage_activations(pricing).one_micro_batch
     gradients, freed = (pricing.contents.on_ranks(each) for each in of_kinds)
     backward = np.where(comes_again, 0.0, np.minimum(gradients, freed))
-    return backward, np.where(comes_again, 0.0, gradients), 0.0
+    # The table's gradient comes last and is taken as it is (PyTorch 2.13, accumulate_grad.h, `accumulateGrad`).
+    adds = comes_again | pricing.scenario.model.tie_word_embeddings | (pricing.block.zero_stage > 0.0)
+    taken = pricing.contents.on_ranks(pricing.contents.embeddings * embedding_gradient_bytes(pricing))
+    return backward, np.where(comes_again, 0.0, gradients), np.where(adds, 0.0, taken)
 
 
 def buffer_bytes(pricing: Pricing) -> Array:
@@ -285,7 +289,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
     pipelined = (block.pipeline_parallel > 1) & (not scenario.framework.kept_boundaries)
     sent = np.where(pipelined, values.pipeline_buffers * layer_input_bytes(pricing), 0.0)
     overlapped = np.where(block.tensor_parallel > 1.0, overlap_workspace_bytes(scenario), 0.0)
-    buffers: Array = workspace_bytes(scenario) + overlapped + sent
+    buffers = np.asarray(workspace_bytes(scenario) + overlapped + sent)
     if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":
         return buffers
     hidden = element_bytes(scenario) * scenario.model.expert_width

@@ -351,16 +351,14 @@ def training_state(pricing: Pricing) -> TrainingState:
             optimizer = optimizer - shard(pricing, routers, 1) * master_bytes(scenario)
     # The optimizer makes fp32 copies of 16-bit gradients for its master weights.
     widens = profile.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
-    on_host = none = np.broadcast_to(0.0, parameters.shape)
-    if profile.offload_parameters:
-        on_host = np.where(block.zero_stage >= 3, parameters, 0.0)
+    on_host = np.where((block.zero_stage >= 3) & profile.offload_parameters, parameters, 0.0)
     return TrainingState(
-        parameters=parameters - on_host if profile.offload_parameters else parameters,
+        parameters=parameters - on_host,
         gradients=gradients,
         optimizer=optimizer,
-        gathered=_gathered(pricing),
+        gathered=gathered(pricing),
         step_temporary=_step_temporary(pricing, stepped, gradients),
-        widened=trained_shard * FP32 if widens else none,
+        widened=trained_shard * FP32 * widens,
         parameters_on_host=on_host,
     )
 
@@ -405,8 +403,9 @@ def _gradients(pricing: Pricing, trained: ByClass, trained_shard: KindArray) -> 
     # A share of reduced gradients goes to the host, to FSDP2's parameters or DeepSpeed's state (M25).
     away = np.where(stage >= 3, float(profile.fully_shard and profile.offload_parameters), 0.0)
     if profile.step_parameters:
-        with_state = pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction
-        away = np.where(stage >= 2, with_state, 0.0)
+        away = np.where(
+            stage >= 2, pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction, 0.0
+        )
     return gradients * (1.0 - away)
 
 
@@ -631,9 +630,10 @@ def cached_bytes(scenario: Scenario) -> float:
     return narrow_weight_bytes(scenario, transposed=transposed)
 
 
-def _gathered(pricing: Pricing) -> KindArray:
+def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24).
 
+    At the loss FSDP2 has gathered no more than the layer that comes next, and has no gradient of one (M37).
     A base in 4 bits is gathered as it is stored (torchao 0598012, dtypes/nf4tensor.py,
     `_INNER_TENSOR_NAMES_FOR_SHARDING`).
     """
@@ -643,9 +643,10 @@ def _gathered(pricing: Pricing) -> KindArray:
     narrowed = element - _quantised_bytes(scenario) if profile.quantised_base else 0.0
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
-    weights = np.where(block.zero_stage >= 3, 2.0 * of_layer, 0.0)
+    begins = at_loss and profile.fully_shard and not (profile.live_parameters or profile.step_parameters)
+    weights = np.where(block.zero_stage >= 3, (1.0 if begins else 2.0) * of_layer, 0.0)
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
-    gradients = np.where(block.zero_stage >= 2, whole * gradient, 0.0)
+    gradients = np.where((block.zero_stage >= 2) & (not begins), whole * gradient, 0.0)
     ends = end_table(pricing) * np.where(block.zero_stage >= 3, element, 0.0)
     held: KindArray = weights + gradients + ends
     if profile.live_parameters:

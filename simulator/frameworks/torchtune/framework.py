@@ -6,7 +6,6 @@ of each builder of `torchtune/models`, and the longest sequence that it makes po
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -18,6 +17,7 @@ from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.take import part, read_optimizer, take
+from simulator.question.frameworks.stacks import stack_options
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
@@ -28,22 +28,11 @@ _KEY: Final = "model._component_"
 _SHIPPED: Final = "recipes/configs"
 _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
 """Keys of files that do not train, if no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
-_PRECISIONS: Final = {"bf16": "bf16", "fp32": "fp32", "fp16": "fp16"}
 _LORA_RANK: Final = 8
-_HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-"""All state is stored in the compute type (`training.set_default_dtype`), without a master copy."""
-_EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true", "release_grads": "true"}
-"""Switches of torchtune's own layers and loop: `modules/rms_norm.py`, `modules/attention.py`; all recipes free the
-gradients after a step (`zero_grad(set_to_none=True)`)."""
+_HALF: Final = ("parameter_dtype", "gradient_dtype", "optimizer_dtype")
+"""State that is stored in the compute type (`training.set_default_dtype`), without a master copy."""
 _CHUNKED: Final = ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss")
 """Losses in chunks (`modules/loss`); the second also has all logits in 16 bits: 7 bytes of each with eight chunks."""
-
-
-@functools.cache
-def _models() -> Mapping[str, tuple[str | None, int]]:
-    """Return shipped model, None without one, and longest sequence by builder."""
-    builders: Mapping[str, Mapping[str, Any]] = read_yaml(_MODELS)
-    return {name: (builder["model"], builder["longest"]) for name, builder in builders.items()}
 
 
 def is_file(names: Collection[str]) -> bool:
@@ -78,39 +67,42 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     targets = take(arguments)
     builder = (arguments.text("model", _KEY) or "").rpartition(".")[2]
     adapters = builder.startswith(("lora_", "qlora_"))
-    model, longest = _model(arguments, builder.removeprefix("q").removeprefix("lora_") if adapters else builder)
-    rank = arguments.integer("lora_rank", "model.lora_rank", high=2**16) or _LORA_RANK if adapters else None
+    known = _model(arguments, builder.removeprefix("q").removeprefix("lora_") if adapters else builder)
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
-    layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
-    types = {} if arguments.text("parameter_dtype", "dtype") == "fp32" else _HALF
+    usual = stack_options("torchtune")
+    if arguments.text("parameter_dtype", "dtype") == "fp32":
+        usual = {name: value for name, value in usual.items() if name not in _HALF}
     named = read_optimizer(arguments, "optimizer._component_", "torch")
     foreach = {"foreach_optimizer": str(not arguments.switch("foreach_optimizer", "optimizer.fused")).lower()}
-    options = types | _EAGER | foreach | named | _loss(arguments, adapters=adapters) | part(targets, "option")
-    kind = arguments.text("precision", "dtype") or "bf16"
+    usual |= known.get("switches", {}) | (known.get("adapters", {}) if adapters else {})
+    options = usual | foreach | named | _loss(arguments, adapters=adapters) | part(targets, "option")
+    dtype = arguments.text("precision", "dtype") or "bf16"
+    kind = dtype if dtype in ("bf16", "fp32", "fp16") else None
     if quantised and adapters:
         options["quantised_base"] = "true"
     run = Recipe(
         framework="torch",
-        model=model,
-        seq_length=_sequence(arguments, longest),
+        model=known.get("model"),
+        seq_length=_sequence(arguments, known.get("longest")),
         gradient_accumulation_steps=targets.get("workload.gradient_accumulation_steps", 1),
-        precision="fp8" if arguments.switch("precision", "enable_fp8_training") else _PRECISIONS.get(kind),
-        lora_rank=rank,
+        precision="fp8" if arguments.switch("precision", "enable_fp8_training") else kind,
+        lora_rank=arguments.integer("lora_rank", "model.lora_rank", high=2**16) or _LORA_RANK if adapters else None,
         options=options,
-        layout=layout,
+        layout=Layout(**_alone(arguments, recipe) | part(targets, "layout")),
     )
     padded = not arguments.switch("packed", "dataset.packed")
     data = (arguments.text("packed", "dataset.source", "dataset._component_") or "").removeprefix("torchtune.datasets.")
     return with_longest_sample(arguments, run, (data,)) if padded else run
 
 
-def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:
+def _model(arguments: Arguments, builder: str) -> Mapping[str, Any]:
+    """Return what is known of a builder, without the start of one with adapters."""
     if "vision" in builder or arguments.has("model.encoder_trainable"):
         arguments.not_modelled(f"{builder}: models that see images are not modelled", _KEY)
-    model, longest = _models().get(builder, (None, 0))
-    if model is None:
+    known: Mapping[str, Any] = read_yaml(_MODELS).get(builder, {})
+    if not known:
         arguments.remark("unknown-model", "warning", f"model '{builder[:80]}' is not known", _KEY, fix="--model NAME")
-    return model, longest or None
+    return known
 
 
 def _alone(arguments: Arguments, recipe: str) -> dict[str, Any]:
@@ -141,12 +133,12 @@ def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:
         arguments.not_modelled("distillation from a second model is not modelled", "kd_loss._component_")
     if name == "DPOLoss":
         frozen = {} if adapters else {"frozen_reference": "true"}
-        return frozen | {"reference_forward": "true", "sequences_per_sample": "2"}
+        return frozen | {"reference_forward": "true", "sequences_per_sample": "2", "loss_chunks": "0"}
     if name and name not in (*_CHUNKED, "CrossEntropyLoss"):
         arguments.not_modelled(f"loss {name[:60]} is not modelled", "loss._component_")
     if name == "LinearCrossEntropyLoss":
         return {"loss_chunks": str(arguments.integer("loss_chunks", "loss.num_output_chunks", high=2**16) or 8)}
-    return {"loss_bytes_per_logit": "7"} if name in _CHUNKED else {}
+    return {"loss_chunks": "0"} | ({"loss_bytes_per_logit": "7"} if name in _CHUNKED else {})
 
 
 FRAMEWORK: Final = Framework(

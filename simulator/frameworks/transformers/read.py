@@ -12,7 +12,7 @@ from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import stacks_of
+from simulator.question.frameworks.stacks import stack_options
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -223,11 +223,10 @@ def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: boo
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
     """Return the switches for the types of weights, gradients and moments."""
     if deepspeed:
-        stack = next(known for known in stacks_of("torch") if known.name == "deepspeed")
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
-        engine = {name: str(value).lower() for name, value in stack.switches.items()}
         # transformers 4.57 needs PyTorch 2, whose Adam makes a root for all tensors at once.
-        return engine | {"gradient_dtype": "fp32" if wide else "bf16", "step_temporaries": "1"}
+        own = {"gradient_dtype": "fp32" if wide else "bf16", "step_temporaries": "1"}
+        return stack_options("deepspeed") | own
     # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     stored = arguments.text("parameter_dtype", "torch_dtype")

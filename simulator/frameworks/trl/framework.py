@@ -123,13 +123,15 @@ def _add_defaults(arguments: Arguments) -> None:
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
     """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
     _add_mode(arguments)
-    if arguments.has("use_peft"):  # a flag of TRL's ModelConfig, as is its default
-        arguments.add_defaults((f"lora_dropout={table_of('trl')['lora_dropout'].default}",), 1)
+    if arguments.has("use_peft"):  # a flag of TRL's ModelConfig, as are its defaults
+        arguments.add_defaults([f"{name}={table_of('trl')[name].default}" for name in ("lora_dropout", "lora_r")], 1)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     kind = kind or ("reward" if arguments.has("num_padding_at_beginning") else "")
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
+    if arguments.has("use_peft") and not any("target" in name for name in arguments.entries):
+        run = replace(run, options={"adapter_targets": "query_value", **run.options})
     if run.lora_rank is None and adapters and not arguments.has(*_SAYS_ADAPTERS):
         message = f"{adapters[:60]}: adapters may be trained, of a rank that is not stated; all weights are priced"
         arguments.remark("upper-bound", "warning", message)

@@ -284,6 +284,7 @@ class FrameworkProfile(Switches, kw_only=True):
 
     # Memory that lives on between steps beside the training state.
     attention_mask: str = switch(default="none", choices=("none", "compressed", "sequence", "layers"))
+    rotary_tables: int = switch(default=0, low=0, high=2147483648, moves=("memory",))
     position_bias_tables: int = switch(default=0, high=3)
     kept_boundaries: bool = switch(default=False)
     kept_dispatches: float = switch(default=0.0, high=64.0)

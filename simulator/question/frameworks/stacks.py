@@ -76,6 +76,11 @@ def stacks_of(framework: str) -> tuple[Stack, ...]:
     return tuple(stack for stack in STACKS if stack.framework == framework)
 
 
+def stack_options(name: str) -> dict[str, str]:
+    """Return the switches of a named stack, as options of a question."""
+    return {switch: str(value).lower() for switch, value in _BY_NAME[name].switches.items()}
+
+
 RELEASE = "@"
 """Separator of a stack's name and its release."""
 
@@ -191,14 +196,13 @@ def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:
 
 def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
     """Return the profile with switches replaced by `options`, text as on the command line. Raises InputError."""
-    known = {f.name: f for f in switches()}
     changes: dict[str, Any] = {}
     for key, text in options.items():
-        if key not in known:
+        if key not in _SWITCHES:
             raise InputError(
-                f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
+                f"--option {key}: unknown switch{did_you_mean(key, list(_SWITCHES))}; `simulate frameworks` lists them"
             )
-        changes[key] = switch_value(known[key], text, getattr(profile, key))
+        changes[key] = switch_value(_SWITCHES[key], text, getattr(profile, key))
     offered = profile.limits.optimizers
     if (optimizer := changes.get("optimizer", offered[0])) not in offered:
         raise InputError(f"optimizer {optimizer}: framework {profile.name} has {', '.join(offered)}")
