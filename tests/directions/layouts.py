@@ -83,7 +83,8 @@ LAYOUT: dict[str, tuple[Choice, ...]] = {
         *along(
             "zero_stage", (0, 1), "state? device? seconds?", "sharded frozen weights are fp32; halves of a reduction"
         ),
-        *along("zero_stage", (1, 2, 3), "state- device? seconds?", "whole layers pass through; exchanges are hidden"),
+        *along("zero_stage", (1, 2), "state- device? seconds?", "whole layers pass through; exchanges are hidden"),
+        *along("zero_stage", (2, 3), "state? device? seconds?", "DeepSpeed's gradients have a buffer at stage 3 alone"),
     ),
     "sequence_parallel": along(
         "sequence_parallel", (False, True), "saved- device- seconds?", "more and smaller exchanges", tensor_parallel=4

@@ -106,11 +106,11 @@ def test_fp8_takes_h_and_f_off() -> None:
 
 
 def test_a_query_key_norm_keeps_statistics_and_where_nothing_else_does_its_input() -> None:
-    # fp32 per head and token: 4 x (4 + 2) = 24. Paddle keeps the input too, composed, 6 (q + k); for Megatron it is the
-    # qkv output.
+    # fp32 per head and token: 4 x (4 + 2) = 24. Paddle's composed norm keeps 6 (q + k) = 576 too; Megatron's input is
+    # the qkv output.
     model = small_dense(qk_norm=True)
     assert saved_bytes(small(model)) == T * (2072 + 24)
-    assert saved_bytes(small(model, "paddle")) == T * (1880 + 512 + 24 + 3 * 192)
+    assert saved_bytes(small(model, "paddle")) == T * (1880 + 512 + 24 + 576)
 
 
 @pytest.mark.parametrize("keeps", ["true", "false"])

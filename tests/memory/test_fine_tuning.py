@@ -520,6 +520,52 @@ NEOX_13B = {
 }
 
 
+SMALL = {**CODER, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8}
+SMALL |= {"num_key_value_heads": 2, "vocab_size": 8000}
+WORKSPACE = 32 * MIB
+"""cuBLAS's in the passes, which a processor has none of."""
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize(
+    ("steps", "rank", "recompute", "traced"),
+    [
+        # The step's 425.0 MiB are above the passes' 364.5, in which no gradients are alive when the loss is made.
+        (1, None, "none", 424.98),
+        # The second micro batch meets the gradients of the first; 39 MiB more.
+        (2, None, "full", 424.98),
+        # Adapters in 16 bits keep no copy of their inputs.
+        (1, 8, "full", 92.7),
+    ],
+)
+def test_deepspeed_drops_gradients_after_its_step(
+    stage: int, steps: int, rank: int | None, recompute: Any, traced: float
+) -> None:
+    """Tensors of DeepSpeed 0.19.8 with transformers 5.24 and peft 0.21 on a processor: one rank, 512 tokens."""
+    eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true", "adapter_targets": "all"}
+    options = {**eager, "reduction_parameters": "0", "step_temporaries": "1", "loss_bytes_per_logit": "12"}
+    sizes: Any = {"seq_length": 512, "micro_batch_size": 1, "global_batch_size": steps, "recompute": recompute}
+    sizes |= {"model": SMALL, "lora_rank": rank, "stack": "deepspeed", "hardware": "h100-sxm-80g", "devices": 1}
+    held = simulator.estimate(**sizes, zero_stage=stage, framework="torch", options=options).memory.allocated_bytes
+    assert (held - WORKSPACE * bool(rank)) / MIB == pytest.approx(traced, rel=0.012)
+
+
+def test_at_the_loss_deepspeed_has_gradients_of_earlier_micro_batches_alone() -> None:
+    """ZeRO 1 and 2 drop them in the step; ZeRO 3 has one buffer for them (0.19.6, `grad_partitions_flat_buffer`)."""
+    run: Any = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "stack": "deepspeed"}
+    run |= {"framework": "torch", "seq_length": 8192, "micro_batch_size": 4, "recompute": "full"}
+
+    def gradients(stage: int, steps: int) -> float:
+        found = simulator.estimate(**run, zero_stage=stage, global_batch_size=32 * steps).memory
+        assert found.moment == "loss"
+        return found.parts_bytes["gradients"]
+
+    of_all = 2 * 8.03e9
+    assert gradients(1, 1) == gradients(2, 1) == 0.0
+    assert gradients(1, 2) == pytest.approx(of_all, rel=0.01)
+    assert gradients(2, 2) == gradients(3, 1) == pytest.approx(of_all / 8, rel=0.01)
+
+
 def test_between_steps_deepspeed_holds_its_bucket_at_stage_3() -> None:
     """13 billion parameters on 8 devices held 25.3114 GiB after a step (deepspeedai/DeepSpeed, issue 3734)."""
     run: Any = {"model": NEOX_13B, "hardware": "a100-sxm-80g", "devices": 8, "stack": "deepspeed", "seq_length": 512}

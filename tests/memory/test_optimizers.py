@@ -163,6 +163,15 @@ def test_numbers_that_a_step_makes(optimizer: str, each: float | None) -> None:
     assert found == (16 * 128256 * 4096 if each is None else each * total_parameters(scenario.model))
 
 
+@pytest.mark.parametrize(("parameters", "numbers"), [("fp32", 2), ("bf16", 4)])
+def test_adafactor_steps_tensor_by_tensor(parameters: str, numbers: int) -> None:
+    """Traced of transformers 5.24: the update and its square; a gradient and a weight of 16 bits are cast before."""
+    options = {"optimizer": "adafactor", "parameter_dtype": parameters, "foreach_optimizer": "false"}
+    scenario = scenario_of(model="llama3.1-8b", devices=1, profile="torch", options=options)
+    found = only(training_state(pricing_of(scenario, layout_of(scenario, zero_stage=0))).step_temporary)
+    assert found == 4 * numbers * 128256 * 4096
+
+
 def test_a_step_within_the_backward_pass() -> None:
     """Llama-2-7B in bf16 with paged 8-bit Adam: a layer's gradients; none at the loss."""
     options = {"optimizer": "paged_adamw_8bit", "parameter_dtype": "bf16", "gradient_dtype": "bf16"}

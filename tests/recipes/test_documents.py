@@ -413,6 +413,16 @@ def test_what_deepspeed_moves_to_the_host(text: str, options: dict[str, str], re
     assert ("not-modelled" in rules(recipe)) is refused
 
 
+@pytest.mark.parametrize(("engine", "copies"), [("--deepspeed ds.json", "false"), ("", "true")])
+def test_adapters_of_a_trainer_keep_no_logits(engine: str, copies: str, tmp_path: Path) -> None:
+    """transformers 5.24, `compute_loss`, drops the output; DeepSpeed 0.16.4 stores adapters in the compute type."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
+    base = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --use_peft --lora_r 8"
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 8 train.py {base} {engine}\n", encoding="utf-8")
+    (recipe,) = read_recipe(tmp_path / "run.sh")
+    assert (recipe.options["adapter_copies"], recipe.options["loss_bytes_per_logit"]) == (copies, "12")
+
+
 @pytest.mark.parametrize(
     ("text", "switch", "value"),
     [

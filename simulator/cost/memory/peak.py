@@ -44,7 +44,7 @@ from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total, weights_of
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
-from simulator.question.scenario.block import Array, KindArray, StageArray
+from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.records import Bare, NamedTuple, replace
 
 
@@ -169,7 +169,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
 def lasting_bytes(pricing: Pricing) -> KindArray:
     """Return the bytes of the training state that no moment of a step is without, shape (kinds, n)."""
     state, profile = training_state(pricing), pricing.scenario.framework
-    gradients = state.gradients * (0.0 if profile.release_grads or profile.step_in_backward else 1.0)
+    gradients = np.where(_released(pricing) | profile.step_in_backward, 0.0, state.gradients)
     return state.parameters + gradients + resident_optimizer(pricing, state.optimizer)
 
 
@@ -257,23 +257,24 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
 
 
 def _gradients_absent(pricing: Pricing) -> tuple[StageArray | float, StageArray | float, StageArray | float]:
-    """Return the bytes that `release_grads` saves at the peaks of the passes (M14), or a step within them.
-
-    They are those of the backward pass, the loss and the embedding's gradient, each of shape (pipeline_parallel, n).
-    """
+    """Return the gradients not there in the backward pass, at the loss and at the embedding's gradient (M14)."""
+    gone = pricing.contents.on_ranks(training_state(pricing).gradients)
     if pricing.scenario.framework.step_in_backward:
-        gone = pricing.contents.on_ranks(training_state(pricing).gradients)
         return 0.0, gone, gone
     if not pricing.scenario.framework.release_grads:
         return 0.0, 0.0, 0.0
-    comes_again = micro_batches(pricing) > in_flight(pricing)
-    of_kinds = training_state(pricing).gradients, stage_activations(pricing).one_micro_batch
-    gradients, freed = (pricing.contents.on_ranks(each) for each in of_kinds)
-    backward = np.where(comes_again, 0.0, np.minimum(gradients, freed))
+    stay = (micro_batches(pricing) > in_flight(pricing)) | ~_released(pricing)
+    freed = np.minimum(gone, pricing.contents.on_ranks(stage_activations(pricing).one_micro_batch))
     # The table's gradient comes last and is taken as it is (PyTorch 2.13, accumulate_grad.h, `accumulateGrad`).
-    adds = comes_again | pricing.scenario.model.tie_word_embeddings | (pricing.block.zero_stage > 0.0)
+    adds = stay | pricing.scenario.model.tie_word_embeddings | (pricing.block.zero_stage > 0.0)
     taken = pricing.contents.on_ranks(pricing.contents.embeddings * embedding_gradient_bytes(pricing))
-    return backward, np.where(comes_again, 0.0, gradients), np.where(adds, 0.0, taken)
+    return np.where(stay, 0.0, freed), np.where(stay, 0.0, gone), np.where(adds, 0.0, taken)
+
+
+def _released(pricing: Pricing) -> Mask:
+    """Return where no gradients outlive a step; DeepSpeed's ZeRO 3 has a buffer for them (M14)."""
+    profile = pricing.scenario.framework
+    return (pricing.block.zero_stage < (3 if profile.step_parameters else 4)) & profile.release_grads
 
 
 def buffer_bytes(pricing: Pricing) -> Array:
@@ -285,9 +286,8 @@ def buffer_bytes(pricing: Pricing) -> Array:
     (`use_global_buffer` of megatron-core 0.19.0, transformer/moe/token_dispatcher.py: one for all layers, never freed).
     """
     scenario, block = pricing.scenario, pricing.block
-    values = scenario.coefficients.memory
     pipelined = (block.pipeline_parallel > 1) & (not scenario.framework.kept_boundaries)
-    sent = np.where(pipelined, values.pipeline_buffers * layer_input_bytes(pricing), 0.0)
+    sent = np.where(pipelined, scenario.coefficients.memory.pipeline_buffers * layer_input_bytes(pricing), 0.0)
     overlapped = np.where(block.tensor_parallel > 1.0, overlap_workspace_bytes(scenario), 0.0)
     buffers = np.asarray(workspace_bytes(scenario) + overlapped + sent)
     if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":

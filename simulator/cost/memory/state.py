@@ -492,7 +492,7 @@ def step_bytes(pricing: Pricing, trained: KindArray, largest: Callable[[], Array
     """Return the bytes that a step makes for all `trained` parameters at once, or for the `largest` tensor of them."""
     profile, optimizer = pricing.scenario.framework, OPTIMIZERS[pricing.scenario.framework.optimizer]
     at_once = profile.foreach_optimizer and not (optimizer.by_tensor or profile.step_in_backward)
-    if not profile.foreach_optimizer and not profile.largest_tensor_step:
+    if not (profile.foreach_optimizer or profile.largest_tensor_step or optimizer.by_tensor):
         return np.broadcast_to(0.0, trained.shape)
     # Adam's root has the type of its moments.
     width = FP32 if optimizer.step_numbers is not None else min(FP32, float(DTYPE_BYTES[profile.optimizer_dtype]))
@@ -501,8 +501,9 @@ def step_bytes(pricing: Pricing, trained: KindArray, largest: Callable[[], Array
 
 def step_numbers(scenario: Scenario) -> float:
     """Return the fp32 numbers that the optimizer step makes for each parameter it works on (M29)."""
-    listed = OPTIMIZERS[scenario.framework.optimizer].step_numbers
-    return float(scenario.framework.step_temporaries) if listed is None else listed
+    profile, optimizer = scenario.framework, OPTIMIZERS[scenario.framework.optimizer]
+    cast = optimizer.by_tensor and parameter_dtype(scenario) != "fp32" and not master_bytes(scenario)
+    return float(profile.step_temporaries) if optimizer.step_numbers is None else optimizer.step_numbers + 2.0 * cast
 
 
 def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> KindArray:
@@ -559,8 +560,7 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
         quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
     linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
-    width = np.where(widened_rest(pricing), FP32, HALF)
-    return np.asarray(linear * _quantised_bytes(scenario) + rest * width)
+    return np.asarray(linear * _quantised_bytes(scenario) + rest * np.where(widened_rest(pricing), FP32, HALF))
 
 
 def _quantised_bytes(scenario: Scenario) -> float:

@@ -113,15 +113,15 @@ def _eager(options: Mapping[str, str], rank: int | None, *, deepspeed: bool) -> 
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
     Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
-    peft casts each adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`), and bitsandbytes keeps
-    embeddings' moments in 32 bits (transformers 4.57.1, trainer.py, `create_optimizer`). The Trainer drops
-    gradients after its step (`model.zero_grad()`); without an engine accelerate wraps autocast and DDP alone.
+    peft casts an adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`); DeepSpeed has adapters in 16
+    bits (0.16.4, runtime/engine.py). The Trainer drops logits (`compute_loss`) and, after its step, gradients, and
+    embeddings keep moments of 32 bits (4.57.1, `create_optimizer`). Without an engine it has autocast and DDP alone.
     """
     expands = not options.get("attention_kernel", "sdpa").startswith("flash")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
-        return eager | {"adapter_copies": "true"}
+        return eager | {"adapter_copies": str(not deepspeed).lower(), "loss_bytes_per_logit": "12"}
     return eager | ({"wide_table_moments": "true"} if options.get("optimizer", "").endswith("8bit") else {})
 
 
