@@ -245,6 +245,13 @@ def test_a_base_of_4_bits(keys: str, options: tuple[str | None, ...], tmp_path: 
     assert "not-modelled" not in rules(recipe)
 
 
+@pytest.mark.parametrize(("nested", "scale"), [("", "1.015625"), (" --bnb_4bit_use_double_quant false", "4")])
+def test_swift_nests_the_scales_of_4_bits_unless_told_not_to(nested: str, scale: str, tmp_path: Path) -> None:
+    """ms-swift 3602360, arguments/base_args/quant_args.py: `bnb_4bit_use_double_quant` is on."""
+    words = "swift sft --model Qwen/Qwen2.5-7B --tuner_type lora --quant_method bnb --quant_bits 4"
+    assert read(tmp_path, f"{words}{nested}\n", "x.sh").options["quantised_scale_bytes"] == scale
+
+
 def test_the_defaults_of_qloras_own_program(tmp_path: Path) -> None:
     """The QLoRA paper trains a 65B on one device of 48 GB, by a paged optimizer that its launches leave unsaid."""
     words = "--model_name_or_path huggyllama/llama-65b --bits 4 --bf16 --source_max_len 16 --target_max_len 512"
