@@ -10,6 +10,8 @@ import pytest
 import simulator
 from tests.cli.running import run
 
+pytestmark = pytest.mark.full_answer
+
 _SIZES = re.compile(r"--(tp|pp|cp|ep|etp|vpp|dp|stage-layers)\b")  # words that these trainers do not have
 TUNED = (
     "--model qwen3-8b --method full --hardware rtx-4090 --devices 4 --stack transformers",
