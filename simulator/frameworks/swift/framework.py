@@ -148,9 +148,9 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     rank = None
     if (arguments.text("lora_rank", "tuner_type") or "full") != "full":
         rank = arguments.integer("lora_rank", "lora_rank", high=2**16) or _LORA_RANK
-    for name in ("quant_bits", "quant_method", "fsdp", "use_liger_kernel"):
+    for name in ("quant_bits", "quant_method", "bnb_4bit_use_double_quant", "fsdp", "use_liger_kernel"):
         if arguments.has(name):
-            arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
+            arguments.not_modelled(QUANTIZED if "quant" in name else f"{name}: no flag of megatron sft", name)
     task = _task(arguments)
     run = replace(take_model(arguments, read(arguments, launch.environment), model), lora_rank=rank)
     run = _bounded(arguments, _parts(arguments, run))

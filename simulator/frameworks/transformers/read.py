@@ -18,6 +18,7 @@ from simulator.question.scenario.layout import Layout
 
 MODEL: Final = ("model_name_or_path", "model", "model_name")
 _TUNING: Final = ("finetuning_type", "tuner_type")
+_NESTED: Final = ("use_bnb_nested_quant", "double_quantization", "bnb_4bit_use_double_quant")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
 _SAVED: Final = ("additional_target", "lora_modules_to_save", "modules_to_save")
 _ENDS: Final = {
@@ -191,7 +192,7 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
         arguments.not_modelled(QUANTIZED, *four)
         return {}
     own = arguments.has(*_TUNING)
-    nested = arguments.switch("quantised_scale_bytes", "use_bnb_nested_quant", "double_quantization", default=own)
+    nested = arguments.switch("quantised_scale_bytes", *_NESTED, default=own)
     nested = nested or _STORED_IN_4_BITS.search(arguments.text("model", *MODEL) or "") is not None
     arguments.forget("quantised_scale_bytes")
     scale = str(1 + 4 / 256) if nested else "4"
