@@ -240,7 +240,7 @@ def remedies(query: Query, *, lawful: bool = True, judged: _Judged = None) -> It
 
 
 _FREE = "free choice of"
-_MOST_PAIRS = 5
+_MOST_PAIRS = 5  # pairs of changes that a ranking proposes
 
 
 def _fastest(changes: Iterable[tuple[str, Query]], judged: _Judged) -> Iterator[Remedy]:

@@ -240,7 +240,7 @@ def fastest_of(
 
     The search skips layouts whose step takes `below` seconds or more; those `among` which it looks are priced already.
     """
-    candidates(query.scenario, query.space)
+    candidates(query.scenario, query.space)  # refuses a space that is too large
     shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
     for priced, where in layouts_below(query, lambda: shortlist.bar, misses) if among is None else among:
         unlikely = _offer(shortlist, priced, where)

@@ -15,7 +15,8 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
 
 _TITLE: Final = "accelerate"
-_TYPES: Final = ("parameter_dtype", "gradient_dtype", "master_weights", "foreach_optimizer")
+_STORED: Final = ("parameter_dtype", "gradient_dtype", "master_weights")
+_TYPES: Final = (*_STORED, "foreach_optimizer")
 """Switches that distinguish DeepSpeed's optimizer from PyTorch's."""
 _ENGINE: Final = ("bf16", "bf16", True, False)
 """Their values under DeepSpeed; other values need a DeepSpeed configuration file."""
@@ -125,8 +126,8 @@ def _sharding(profile: FrameworkProfile, layout: Layout, *, adapters: bool) -> I
         elif layout.offload != "none":
             raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")
         return
-    usual = tuple(getattr(PROFILES["torch"], name) for name in _TYPES)
-    if types[:3] != usual[:3] and not _is_half(profile) and (not adapters or types[:3] != ("bf16", *usual[1:3])):
+    usual, stored = (tuple(getattr(each, name) for name in _STORED) for each in (PROFILES["torch"], profile))
+    if stored != usual and not _is_half(profile) and (not adapters or stored != ("bf16", *usual[1:])):
         message = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
         raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
     if layout.offload != "none":
