@@ -152,8 +152,8 @@ _AT_ONCE = 256
 
 
 UNFORESEEN = 0.02
-"""Probability that a run like no other needs memory that no formula counts, as when it loads a model or falls back to
-another kernel. Of 50 such runs in public threads four failed on a device more than a third free; threads tell of
+"""Probability that a run on a cluster without measured runs needs memory that no formula counts, as when it loads a
+model or falls back to another kernel. Of 46 answers to public threads that said less, five failed; threads tell of
 failures first."""
 
 
@@ -330,7 +330,7 @@ class Applied(NamedTuple):
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
         moved = memory_spread(priced.memory.state_share(priced.binding_stage[index], index))
-        spread = _spreads(self.memory, self.time, scenario).of(priced.block, index)
+        spread = _spreads(self.memory, scenario).of(priced.block, index)
         deviations = np.where(probability <= spread.surest, least_deviations(probability), np.inf)
         beyond = spread.beyond * moved
 
@@ -363,8 +363,6 @@ class _Spreads(Bare):
     """Deviations of the predicted memory needs of a question's layouts."""
 
     calibration: Calibration
-    time: Calibration | None
-    """Calibration of the speed, whose runs tell too whether any is like a layout."""
     scenario: Scenario
     known: dict[tuple[float, ...], tuple[float, ...]] = field(default_factory=dict)
     """Figures of `_Spread` computed so far, by place beside measured runs."""
@@ -382,25 +380,24 @@ class _Spreads(Bare):
         """Return the spread of a place, from a layout in it."""
         if place not in self.known:
             layout = block.layout(int(at))
-            where, beside = (words_of(layout) for words_of in self._words)
+            where = self._words(layout)
             part, unit_of = self._served[where.worst in _COVERED]
             unit = unit_of(layout, 0.0, 1.0)
             unit = unit if where.stack in _COVERED else _beyond_stack(unit)
             _, scatter, *beyond = unit.deviations(part.sizes).values()
             size = part.sizes.get(unit.key("coefficients"), 1.0)
-            self.known[place] = (size, scatter, math.hypot(*beyond), _surest(where, beside))
+            self.known[place] = (size, scatter, math.hypot(*beyond), _surest(self.calibration, where))
         return self.known[place]
 
     @cached_property
     def _told_apart(self) -> Callable[[Matrix], Matrix]:
         """What tells places apart."""
-        return told_apart([each.range for each in (self.calibration, self.time) if each is not None], self.scenario)
+        return told_apart(self.calibration.range, self.scenario)
 
     @cached_property
-    def _words(self) -> tuple[Callable[[Layout], RangeWords], ...]:
-        """Where layouts lie beside the rows of memory and of speed."""
-        memory = _words_of(self.calibration, "memory", self.scenario)
-        return memory, memory if self.time is None else _words_of(self.time, "time", self.scenario)
+    def _words(self) -> Callable[[Layout], RangeWords]:
+        """Where layouts lie beside the rows."""
+        return _words_of(self.calibration, "memory", self.scenario)
 
     @cached_property
     def _served(self) -> dict[bool, tuple[FittedPart, Callable[[Layout, float, float], Unit]]]:
@@ -451,16 +448,14 @@ def with_calibration(
     words: list[RangeWords] = []
     ranges: dict[CoefficientKind, _Range] = {}
     known = {kind: calibration for kind in KINDS if (calibration := used.calibration(kind)) is not None}
-    places = {kind: _words_of(each, kind, scenario)(estimate.layout) for kind, each in known.items()}
     for kind, calibration in known.items():
-        where, part = places[kind], used.part(kind)
-        if part is None:
+        if (part := used.part(kind)) is None:
             continue
+        where = _words_of(calibration, kind, scenario)(estimate.layout)
         serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
         of_kind = ranges[kind] = _Range(kind, scenario, estimate, serving, where, partial(variance, kind, part))
         if kind == "memory":
-            surest = _surest(where, places.get("time", where))
-            result = replace(result, memory=memory_interval(result, of_kind.deviation, surest))
+            result = replace(result, memory=memory_interval(result, of_kind.deviation, _surest(calibration, where)))
         else:
             result = replace(result, throughput=deferred(partial(time_interval, estimate, of_kind.deviation)))
         notes.append(partial(_notes, kind, scenario, estimate, calibration, where))
@@ -528,13 +523,9 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
     return replace(result, noise_by={sort: max(part.noise, noise) for sort, noise in scatter.items()})
 
 
-def _surest(where: RangeWords, beside: RangeWords) -> float:
-    """Return the highest probability to fit: less for software, devices or features of a layout that no run had.
-
-    The words are those of memory and of speed, whose runs tell too whether any is like the layout.
-    """
-    alike = where.stack in _COVERED and "never" not in (where.worst, beside.worst)
-    return 1.0 if alike else 1.0 - UNFORESEEN
+def _surest(calibration: Calibration, where: RangeWords) -> float:
+    """Return the highest probability to fit: 1 by a cluster's own runs alone, where its layouts have no new feature."""
+    return 1.0 if len(calibration.tables) == 1 and where.worst != "never" else 1.0 - UNFORESEEN
 
 
 def _beyond_stack(unit: Unit) -> Unit:

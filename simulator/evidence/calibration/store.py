@@ -494,22 +494,22 @@ def places_beside(
 _RUN_SIZES = late_pattern(r"tp(\d+) pp(\d+) cp(\d+) vp(\d+) mbs(\d+) ")  # sizes in a signature, as `_signed_sizes`
 
 
-def told_apart(ranges: Sequence[CalibratedRange], scenario: Scenario) -> Callable[[Matrix], Matrix]:
+def told_apart(calibrated: CalibratedRange, scenario: Scenario) -> Callable[[Matrix], Matrix]:
     """Return a function from columns of `PLACE`, shape (fields, n), to columns that differ where coverage may.
 
-    A size counts as 1 or more, and all by the ranges that hold them, and by the runs of the same question with them.
+    A size counts as 1 or more, and all by whether the range holds them, and by the runs of the same question with them.
     """
     signed = f"{_signed(scenario)} "
-    of_question = (run for each in ranges for run in each.runs if run.startswith(signed))
+    of_question = (run for run in calibrated.runs if run.startswith(signed))
     sizes_of_runs = (_RUN_SIZES.match(run, len(signed)) for run in of_question)
     of_runs = np.array([[float(size) for size in run.groups()] for run in sizes_of_runs if run], dtype=np.float64)
-    limits = np.array([[each.sizes.get(name, (0.0, 0.0)) for name in _SIZES] for each in ranges])
-    low, high = limits[..., :1], limits[..., 1:]  # shape (ranges, sizes, 1)
+    limits = np.array([calibrated.sizes.get(name, (0.0, 0.0)) for name in _SIZES])
+    low, high = limits[:, :1], limits[:, 1:]
 
     def told(columns: Matrix) -> Matrix:
         sizes, others = columns[: len(_SIZES)], columns[len(_SIZES) :]
         alike = (of_runs.reshape(-1, len(_SIZES) - 1, 1) == np.delete(sizes, _UNSIGNED, axis=0)).all(axis=1)
-        inside = ((low <= sizes) & (sizes <= high)).all(axis=1)
+        inside = ((low <= sizes) & (sizes <= high)).all(axis=0, keepdims=True)
         return np.concatenate((others, sizes[:_SPLITS] > 1.0, inside, alike))
 
     return told
