@@ -19,6 +19,7 @@ from simulator.question.scenario.complete import NAMES, Wording, layout_fields
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
 from simulator.question.scenario.lengths import Lengths
+from simulator.question.specs.optimizers import optimizer_name
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
 from simulator.records import Record, field, replace
@@ -270,6 +271,9 @@ def _switches(options: Mapping[str, Any], optimizer: str | None, origin: Callabl
         wrong = next(name for name, text in options.items() if not isinstance(text, str))
         raise InputError(f"option {wrong}: its value is text, as after --option")
     options = current_switches(options)
+    if "optimizer" in options:
+        options["optimizer"] = optimizer_name(options["optimizer"])
+    optimizer = optimizer_name(optimizer) if optimizer is not None else None
     if optimizer is not None and options.get("optimizer", optimizer) != optimizer:
         raise InputError(f"optimizer: given as '{optimizer}' and, among the switches, as '{options['optimizer']}'")
     switches = {name: Input(text, origin("options")) for name, text in options.items()}

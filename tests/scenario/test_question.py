@@ -70,6 +70,24 @@ def test_the_command_line_tells_options_from_the_environment(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("paged_adamw_32bit", "paged_adamw"),
+        ("AdamW_torch_fused", "adamw"),
+        ("adamw_bnb_8bit", "adamw_8bit"),
+        ("lion", "lion"),
+    ],
+)
+def test_an_optimizer_is_named_in_the_words_of_its_trainer(word: str, name: str) -> None:
+    asked: dict[str, Any] = {"model": "qwen3-0.6b", "framework": "torch", "devices": 1, "seq_length": 512}
+    named, worded, switched = (
+        simulator.estimate(**asked, **of_word)
+        for of_word in ({"optimizer": name}, {"optimizer": word}, {"options": {"optimizer": word}})
+    )
+    assert named.memory.need_bytes == worded.memory.need_bytes == switched.memory.need_bytes
+
+
+@pytest.mark.parametrize(
     ("options", "fields"),
     [
         ({}, {"tensor_parallel": 4, "pipeline_parallel": 2, "sequence_parallel": True}),

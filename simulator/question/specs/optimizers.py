@@ -63,3 +63,9 @@ def optimizer_of_word(word: str) -> Optimizer | None:
     """Return the optimizer that a framework's word means, such as `torch.optim.AdamW`; None for an unknown one."""
     plain = word.rpartition(".")[2].strip().lower().replace("-", "_")
     return next((each for each in OPTIMIZERS.values() if plain in each.words), None)
+
+
+def optimizer_name(word: str) -> str:
+    """Return the name of the optimizer that a framework's word means, or the word where it means none."""
+    optimizer = optimizer_of_word(word)
+    return word if optimizer is None else optimizer.name

@@ -170,6 +170,16 @@ class Word(Choice):
         self.fail(f"{shown(word)}{not_one_of(word, choices, hint)}", param, ctx)
 
 
+class OptimizerWord(Word):
+    """Name of an optimizer, or a framework's word for it, such as `adamw_torch`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name."""
+        from simulator.question.specs.optimizers import optimizer_name
+
+        return super().convert(optimizer_name(str(value)), param, ctx)
+
+
 class WordSet(Word):
     """Several of a fixed set of words: ``none,full``."""
 
@@ -501,7 +511,8 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             low, high = setting.low, setting.high
             return WholeList(low, high, distinct=True) if many else Whole(low, high, of_tokens=setting.of_tokens)
         case "word":
-            return (WordSet if many else Word)(setting.named_choices or setting.choices)
+            word = OptimizerWord if setting.name == "optimizer" else Word
+            return (WordSet if many else word)(setting.named_choices or setting.choices)
         case "words":
             return WordSet(setting.choices)
         case "layers":
