@@ -286,6 +286,8 @@ def _changes(query: Query, judged: _Judged = None, *, lawful: bool = True) -> It
         if getattr(space, axis.name) != axis.default and axis.name not in absent:
             free: dict[str, Any] = {axis.name: axis.default}
             yield f"{_FREE} {axis.name}", replace(query, space=replace(space, **free))
+    if judged is not None and not space.recompute:  # what is open may need what the fastest layout does without
+        yield "--recompute full", replace(query, space=replace(space, recompute=("full",)))
     for method in methods(query.scenario, query.question, space.offload or ()):
         yield method.option, method.of(query)
     for other in clusters_meant(str(query.question.stated("hardware") or ""))[1:]:

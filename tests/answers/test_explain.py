@@ -246,12 +246,12 @@ def test_inputs_without_effect_stand_on_one_line() -> None:
 @pytest.mark.full_answer
 def test_a_layout_that_may_not_fit_says_how_sure_it_is_and_what_helps() -> None:
     question = ("examples/recipes/llama3-8b-megatron.sh", "--hardware", "a100-sxm-40g")
-    text = run("explain", *question, "--min-fit-probability", "0.99").stdout
+    text = run("explain", *question, "--min-fit-probability", "0.97").stdout
     [checked] = json.loads(run("check", *question, "--format", "json").stdout)["results"]
     priced = checked["estimate"]["memory"]
     assert priced["fits"]
     assert f"fits with {100 * priced['fit_probability']:.1f} %" in text
-    assert "What would make it fit with at least 99 %" in text
+    assert "What would make it fit with at least 97 %" in text
     assert "What would make it fit\n" in run("explain", *TOO_BIG, "--calibration", "none").stdout
 
 

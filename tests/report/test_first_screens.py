@@ -39,7 +39,7 @@ SCREENS = {
     "explain": ("explain --model llama3.1-70b --nodes 8 --tp 8 --pp 4", ("z2000, the default: ", "Why", "Longest")),
     "explain experts that do not fit": (
         "explain --model deepseek-v3 --hardware h800 --nodes 32 --pp 16 --ep 16 --tp 1",
-        ("does not fit", "(4 of 16: -v)", "What would make it fit", "--recompute full", "Next to measure"),
+        ("does not fit", "(3 of 16: -v)", "What would make it fit", "--recompute full", "Next to measure"),
     ),
     "explain a deep pipeline": (
         "explain --model llama3.1-405b --nodes 16 --pp 16 --tp 8",

@@ -560,7 +560,8 @@ def general_first(words: Sequence[str]) -> list[str]:
 
 SURE = Option(
     "--min-fit-probability",
-    "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all.",
+    "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all; above 0.98"
+    " takes runs of the cluster.",
     percentage(zero=True),
     default=0.95,
 )

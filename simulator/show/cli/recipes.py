@@ -51,7 +51,11 @@ _RECIPE = options.in_section(
 _GATES = options.in_section(
     "What passes",
     Option("--max-memory-fraction", "Share of the usable memory that may be needed.", options.percentage()),
-    Option("--min-fit-probability", "Least probability to fit.", options.percentage()),
+    Option(
+        "--min-fit-probability",
+        "Least probability to fit; above 0.98 takes runs of the cluster.",
+        options.percentage(),
+    ),
     Option(
         "--fail-on",
         "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable.",

@@ -163,7 +163,7 @@ _BESIDE_BARS = 32  # characters of the columns beside the bars
 _BESIDE_CHANGES = 40  # characters of the columns beside the changes
 _NARROWEST_CHANGE = 30
 _WIDE = 160  # characters of a line where nothing limits it
-_MOST_RANKS, _CAUSES_AND_CHANGES, _FEWEST_CHANGES = 4, 6, 2
+_MOST_RANKS, _CAUSES_AND_CHANGES, _FEWEST_CHANGES = 3, 6, 3
 """Most stages of a first screen of an explanation; causes and changes together, and changes beside many causes."""
 
 
@@ -194,8 +194,10 @@ def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterato
         short = [row for row in rows if row is rows[0] or len(row[0]) <= 2 * room]
         most = max(_CAUSES_AND_CHANGES - len(explanation.causes), _FEWEST_CHANGES)
         short = [*short[: most - 1], *short[most - 1 :][-1:]]  # more devices are the last
-        table = shown.grid(headers, rows if full else short, wrapped={headers[0]: room})
-        yield shown.titled(changes_title(explanation), table)
+        short = rows if full else short
+        which = "" if len(short) == len(rows) else f" ({len(short)} of {len(rows)}: -v)"
+        table = shown.grid(headers, short, wrapped={headers[0]: room})
+        yield shown.titled(changes_title(explanation) + which, table)
     yield shown.sentences([longest_text(explanation)])
 
 
