@@ -280,7 +280,7 @@ def _passing(query: Query, judged: _Judged) -> Query | None:
     return query if fits_somewhere(query) and (judged is None or any(_fastest([("", query)], judged))) else None
 
 
-def _changes(query: Query, judged: _Judged = None, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
+def _other_layouts(query: Query, judged: _Judged) -> Iterator[tuple[str, Query]]:
     space, absent = query.space, absent_sizes(query.scenario, query.question) - set(query.question.layout)
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default and axis.name not in absent:
@@ -288,7 +288,11 @@ def _changes(query: Query, judged: _Judged = None, *, lawful: bool = True) -> It
             yield f"{_FREE} {axis.name}", replace(query, space=replace(space, **free))
     if judged is not None and not space.recompute:  # what is open may need what the fastest layout does without
         yield "--recompute full", replace(query, space=replace(space, recompute=("full",)))
-    for method in methods(query.scenario, query.question, space.offload or ()):
+
+
+def _changes(query: Query, judged: _Judged = None, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
+    yield from _other_layouts(query, judged)
+    for method in methods(query.scenario, query.question, query.space.offload or ()):
         yield method.option, method.of(query)
     for other in clusters_meant(str(query.question.stated("hardware") or ""))[1:]:
         named = query.question.changed(SEARCH, hardware=other)
