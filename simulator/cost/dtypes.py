@@ -90,6 +90,14 @@ def narrow_weight_bytes(scenario: Typed, *, transposed: bool = True) -> float:
     return copies * (1.0 + (_SCALES["mxfp8"] if recipe == "mxfp8" else 0.0))
 
 
+def quantised_bytes(scenario: Typed) -> float:
+    """Return the bytes of a frozen weight in 4 bits with its part of a scale."""
+    return 0.5 + scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
+
+
+_SCALED_WEIGHTS: Final = 64.0  # number of weights that share a scale
+
+
 def narrow_number_bytes(scenario: Typed) -> float:
     """Return the bytes of one number as fp8 or fp4 computes with it; with the scales of fp4."""
     return fp4_bytes(scenario) if scenario.precision == "fp4" else 1.0

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.cost.pricing.price import Priced
 from simulator.cost.timing.collectives import RankGroup, gather_seconds
+from simulator.cost.timing.products import memory_rate
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, only, priced, scenario_of, small_dense, small_moe
 
@@ -339,3 +340,20 @@ def test_what_is_exchanged_in_each_micro_batch_hides_behind_its_passes_alone(zer
         once = gathering - beside
     expected = batches * own.max() - batches * pace + once.max()
     assert exchanged(answer) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2.0), ("full", 3.0)])
+def test_weights_of_4_bits_are_written_in_16_in_every_pass(recompute: str, passes: float) -> None:
+    """A forward and a backward product each write theirs: half a byte, a scale per 64 and two bytes a weight."""
+    weights = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+
+    def seconds(*, quantised: str) -> float:
+        options = {"quantised_base": quantised, "recompute_stops_early": "false"}
+        scenario = scenario_of(
+            profile="torch", options=options, devices=1, lora_rank=8, seq_length=8192, global_batch_size=1
+        )
+        return only(priced(scenario, recompute=recompute).step.total)
+
+    rate = memory_rate(scenario_of(profile="torch", devices=1))
+    extra = seconds(quantised="true") - seconds(quantised="false")
+    assert extra == pytest.approx(passes * (0.5 + 2 / 64 + 2.0) * weights / rate, rel=1e-6)

@@ -20,6 +20,7 @@ from simulator.cost.dtypes import (
     narrow_weight_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
+    quantised_bytes,
 )
 from simulator.cost.memory.activations import recompute_plan, widened_rest
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
@@ -560,15 +561,7 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
         quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
     linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
-    return np.asarray(linear * _quantised_bytes(scenario) + rest * np.where(widened_rest(pricing), FP32, HALF))
-
-
-def _quantised_bytes(scenario: Scenario) -> float:
-    """Return the bytes of a weight in 4 bits with its part of a scale."""
-    return 0.5 + scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
-
-
-_SCALED_WEIGHTS = 64.0  # number of weights that share a scale
+    return np.asarray(linear * quantised_bytes(scenario) + rest * np.where(widened_rest(pricing), FP32, HALF))
 
 
 def _routers(pricing: Pricing) -> ByClass:
@@ -640,7 +633,7 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
-    narrowed = element - _quantised_bytes(scenario) if profile.quantised_base else 0.0
+    narrowed = element - quantised_bytes(scenario) if profile.quantised_base else 0.0
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     begins = at_loss and profile.fully_shard and not (profile.live_parameters or profile.step_parameters)

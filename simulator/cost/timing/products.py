@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
-from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes
+from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes, quantised_bytes
 from simulator.cost.operations.blocks import output_layer, prediction
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import conditions_of
@@ -392,6 +392,20 @@ def product_passes(pricing: Pricing, product: Product) -> Products:
     stay = scenario.framework.fp8_weight_cache or scenario.framework.fp8_param_gather
     weight = narrow if stay or product.split in ("expert_column", "expert_row") else element_bytes(scenario)
     return product_seconds(scenario, gemm_rate(scenario), product_shape(pricing, product), narrow, weight)
+
+
+def dequantised_seconds(pricing: Pricing, work: Work) -> Array | float:
+    """Return the seconds in which a pass writes its frozen weights of 4 bits in 16 (T6).
+
+    bitsandbytes 0.50 (autograd/_functions.py, `MatMul4Bit`) does so in the forward and in the backward pass.
+    """
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    if not profile.quantised_base:
+        return 0.0
+    products = (*work.shapes, *(work.grouped if profile.quantised_experts else ()))
+    shapes = [product_shape(pricing, each) for each in products]
+    numbers = sum(shape.at_once * shape.outputs * shape.depth for shape in shapes)
+    return (quantised_bytes(scenario) + element_bytes(scenario)) * numbers / memory_rate(scenario)
 
 
 def product_shape(pricing: Pricing, product: Product) -> ProductShape:
