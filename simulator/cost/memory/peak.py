@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import reduce
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, r
 from simulator.cost.memory.state import (
     TrainingState,
     device_parameters,
+    flat_blocks,
     gathered,
     kept_gathers_bytes,
     module_bytes,
@@ -42,7 +44,7 @@ from simulator.cost.memory.state import (
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total, weights_of
-from simulator.cost.stages import StageContents
+from simulator.cost.stages import StageContents, usable_bytes
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.records import Bare, NamedTuple, replace
@@ -156,13 +158,29 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
         peak = np.maximum(peak, value)
     encoder = encoder_bytes(pricing)
     peak = peak + retained + encoder
-    outside = outside_allocator(pricing, peak)
+    outside = outside_allocator(pricing, peak, _apart(pricing, moments, totals))
     if shards_by_unit(scenario):
         streams = np.minimum(idle_stream_bytes(pricing, moments, totals), room(pricing, peak + outside.total))
         outside = replace(outside, streams=streams)
     after = contents.on_ranks(lasting_bytes(pricing) + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
     return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device, encoder)
+
+
+def _apart(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
+    """Return the bytes that DeepSpeed's engine reserves above the peak of `totals`; 0 of others (M20).
+
+    Blocks of its flat step are larger than those that passes leave, so that both stay. What loading left takes in
+    activations and whole gradients alone.
+    """
+    scenario, contents, profile = pricing.scenario, pricing.contents, pricing.scenario.framework
+    if not (profile.step_parameters and profile.live_parameters):
+        return 0.0
+    blocks, left = map(contents.on_ranks, flat_blocks(pricing))
+    taken = np.where(pricing.block.zero_stage < 2, contents.on_ranks(training_state(pricing).gradients), 0.0)
+    left = np.where(2.0 * left <= usable_bytes(scenario, contents), left, 0.0) - taken
+    passes = (total + np.maximum(left - moments[index].activations, 0.0) for index, total in enumerate(totals[:3]))
+    return np.maximum(reduce(np.maximum, passes) + blocks - reduce(np.maximum, totals), 0.0)
 
 
 @of_sizes
