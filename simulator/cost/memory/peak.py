@@ -25,6 +25,7 @@ from simulator.cost.memory.loss import (
     deferred_head_bytes,
     head_gradient_bytes,
     head_input_bytes,
+    labelled_tokens,
     loss_bytes,
     widened_head_bytes,
 )
@@ -33,12 +34,14 @@ from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, r
 from simulator.cost.memory.state import (
     TrainingState,
     device_parameters,
-    flat_blocks,
+    flat_copies,
     gathered,
     kept_gathers_bytes,
     module_bytes,
     optimizer_on_device,
     resident_optimizer,
+    shard,
+    step_numbers,
     training_state,
 )
 from simulator.cost.operations.layer import layer_operations
@@ -168,19 +171,27 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
 
 
 def _apart(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
-    """Return the bytes that DeepSpeed's engine reserves above the peak of `totals`; 0 of others (M20).
+    """Return the bytes of blocks that stay beside the peak of `totals`, as later tensors are larger (M20).
 
-    Blocks of its flat step are larger than those that passes leave, so that both stay. What loading left takes in
-    activations and whole gradients alone.
+    Logits do not fit where gradients and the step's temporaries were; nor do blocks of DeepSpeed's flat step where
+    passes were, whose activations and whole gradients fill what loading left (v0.19.0, runtime/zero/stage_1_and_2.py,
+    `flatten_on_accelerator`: weights are copied into one tensor where the device has room).
     """
-    scenario, contents, profile = pricing.scenario, pricing.contents, pricing.scenario.framework
-    if not (profile.step_parameters and profile.live_parameters):
+    scenario, contents, stage = pricing.scenario, pricing.contents, pricing.block.zero_stage
+    if shards_by_unit(scenario):
         return 0.0
-    blocks, left = map(contents.on_ranks, flat_blocks(pricing))
-    taken = np.where(pricing.block.zero_stage < 2, contents.on_ranks(training_state(pricing).gradients), 0.0)
-    left = np.where(2.0 * left <= usable_bytes(scenario, contents), left, 0.0) - taken
-    passes = (total + np.maximum(left - moments[index].activations, 0.0) for index, total in enumerate(totals[:3]))
-    return np.maximum(reduce(np.maximum, passes) + blocks - reduce(np.maximum, totals), 0.0)
+    wide = FP32 * labelled_tokens(pricing) > gradient_bytes(scenario) * scenario.model.hidden_size
+    apart = totals[3] + np.where(wide, contents.on_ranks(np.asarray(moments[1].logits)), 0.0)
+    if scenario.framework.step_parameters and scenario.framework.live_parameters:
+        whole, gradients = device_parameters(pricing, "trained"), training_state(pricing).gradients
+        worked, copied, stays = flat_copies(pricing, shard(pricing, whole, 1))
+        left = element_bytes(scenario) * contents.on_ranks(whole.dense + whole.routed) * ((stage >= 1) & (stage < 3))
+        left = np.where(2.0 * left <= usable_bytes(scenario, contents), left, 0.0)
+        left = left - np.where(stage < 2, contents.on_ranks(gradients), 0.0)
+        passes = (total + np.maximum(left - moments[index].activations, 0.0) for index, total in enumerate(totals[:3]))
+        blocks = (copied + FP32 * step_numbers(scenario) * worked) * stays
+        apart = reduce(np.maximum, passes) + contents.on_ranks(blocks)
+    return np.maximum(apart - reduce(np.maximum, totals), 0.0)
 
 
 @of_sizes
