@@ -147,7 +147,7 @@ def stranded_logits(pricing: Pricing) -> Array:
 
     PyTorch's loss casts the logits to fp32, frees the cast, puts the gradient of the picked tokens in its place, and
     then needs a third fp32 tensor: larger than the block that the 16-bit logits left. `unfused_loss_bytes_per_logit` is
-    what runs of Megatron-LM and MindSpeed-LLM show in addition; none of it lies in tensors. One device shows neither.
+    what runs of Megatron-LM and MindSpeed-LLM show in addition. One device shows neither.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens

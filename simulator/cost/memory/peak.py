@@ -173,9 +173,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
 def _apart(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
     """Return the bytes of blocks that stay beside the peak of `totals`, as later tensors are larger (M20).
 
-    Logits do not fit where gradients and the step's temporaries were; nor do blocks of DeepSpeed's flat step where
-    passes were, whose activations and whole gradients fill what loading left (v0.19.0, runtime/zero/stage_1_and_2.py,
-    `flatten_on_accelerator`: weights are copied into one tensor where the device has room).
+    ZeRO 1 and 2 copy weights where the device has room (v0.19.0, stage_1_and_2.py, `flatten_on_accelerator`).
     """
     scenario, contents, stage = pricing.scenario, pricing.contents, pricing.block.zero_stage
     if shards_by_unit(scenario):

@@ -676,10 +676,7 @@ def _bucket_bytes(scenario: Scenario) -> float:
 def lasting_buckets(pricing: Pricing) -> KindArray:
     """Return the bytes of buffers that gradients are reduced from in every step, shape (kinds, n) (M24, M36).
 
-    ZeRO 1 and 2 make theirs when a backward pass begins and free them when it ends (DeepSpeed v0.19.6, runtime/zero/
-    stage3.py, `_setup_for_real_optimizer`; stage_1_and_2.py, `setup_buckets`, `_release_ipg_buffers`).
-    DistributedDataParallel keeps a bucket for every gradient (torch 2.13, nn/parallel/distributed.py,
-    `gradient_as_bucket_view`, off).
+    ZeRO 1 and 2 free theirs when a backward pass ends (stage_1_and_2.py, `_release_ipg_buffers`).
     """
     scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     reduces = (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
