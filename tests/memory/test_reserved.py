@@ -1,6 +1,7 @@
 """What tensors take, what the allocator holds, and what the device shows are figures of their own."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -63,3 +64,90 @@ def test_short_of_memory_they_give_blocks_back() -> None:
     beyond = on_torch(seq_length=32_768).memory
     assert beyond.device_bytes > beyond.capacity_bytes
     assert beyond.outside_parts_bytes["streams"] == 0
+
+
+_BY_DEFAULT = {"reduction_parameters": "500000000", "prefetch_parameters": "50000000"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "recompute", "configured", "reserved"),
+    [
+        (3, "none", {}, 35.20),
+        (3, "full", {}, 24.48),
+        (3, "none", _BY_DEFAULT, 38.28),
+        (3, "full", _BY_DEFAULT, 27.78),
+        (2, "none", {}, 44.10),
+        (2, "full", {}, 44.09),
+        (1, "none", {}, 44.10),
+        (1, "full", {}, 44.09),
+        (1, "none", _BY_DEFAULT, 46.66),
+    ],
+)
+def test_deepspeed_s_flat_step_has_blocks_of_its_own(
+    stage: int, recompute: Any, configured: dict[str, str], reserved: float
+) -> None:
+    """What PyTorch's allocator reserves, in GiB, for DeepSpeed 0.19.8's own requests, replayed by its rules.
+
+    Llama-7B on a rank of eight, three steps of torch's AdamW of all tensors at once. Of ZeRO 1 and 2 the weights'
+    blocks before they were made flat, 12.55 GiB, are among it.
+    """
+    options = {"step_temporaries": "1", "kept_gathers": "false"} | configured
+    asked = {"model": "llama-7b", "hardware": "a100-sxm-80g", "devices": 8, "framework": "torch", "stack": "deepspeed"}
+    sizes = {"zero_stage": stage, "recompute": recompute, "seq_length": 2048, "micro_batch_size": 1}
+    found = simulator.estimate(**asked, **sizes, global_batch_size=8, options=options).memory  # type: ignore[arg-type]
+    assert found.reserved_bytes / 2**30 == pytest.approx(reserved, rel=0.09)
+    cached = found.outside_parts_bytes["cached"]
+    assert found.need_bytes == pytest.approx(found.device_bytes - cached)
+
+
+def test_weights_are_made_flat_on_the_device_where_there_is_room() -> None:
+    """Twice the weights of Llama-7B are 25.1 GiB: on 24 GiB DeepSpeed copies them on the host, and leaves nothing."""
+
+    def cached(hardware: str) -> float:
+        found = simulator.estimate(
+            model="llama-7b",
+            hardware=hardware,
+            devices=64,
+            framework="torch",
+            stack="deepspeed",
+            zero_stage=2,
+            recompute="full",
+            seq_length=512,
+            micro_batch_size=1,
+            global_batch_size=64,
+            options={"step_temporaries": "0"},
+        )
+        return float(found.memory.outside_parts_bytes["cached"]) / 2**30
+
+    assert cached("a100-sxm-80g") == pytest.approx(12.55, rel=0.1)
+    assert cached("rtx-4090") < 6.0
+
+
+@pytest.mark.parametrize(
+    ("model", "recompute", "tokens", "allocated", "reserved"),
+    [
+        ("llama3.2-1b", "none", 2048, 13.99, 15.10),
+        ("llama3.2-1b", "full", 2048, 11.51, 14.47),
+        ("qwen2.5-3b", "full", 4096, 29.12, 36.64),
+    ],
+)
+def test_logits_fit_into_no_freed_gradient(
+    model: str, recompute: Any, tokens: int, allocated: float, reserved: float
+) -> None:
+    """GiB of transformers' requests in full fine-tuning on one device, replayed by the rules of PyTorch's allocator.
+
+    The step's temporaries fill what the first pass freed; the next one's logits are larger than any weight.
+    """
+    options = dict.fromkeys(("optimizer_dtype", "parameter_dtype", "gradient_dtype"), "bf16") | {
+        "master_weights": "false",
+        "foreach_optimizer": "true",
+        "step_temporaries": "1",
+        "loss_bytes_per_logit": "14",
+    }
+    asked = {"model": model, "hardware": "a100-sxm-80g", "devices": 1, "framework": "torch", "stack": "transformers"}
+    sizes = {"recompute": recompute, "seq_length": tokens, "micro_batch_size": 1, "global_batch_size": 1}
+    found = simulator.estimate(**asked, **sizes, options=options).memory  # type: ignore[arg-type]
+    assert found.allocated_bytes / 2**30 == pytest.approx(allocated, rel=0.02)
+    assert found.reserved_bytes / 2**30 == pytest.approx(reserved, rel=0.05)
+    grown = simulator.estimate(**asked, **sizes, options=options | {"expandable_segments": "true"})  # type: ignore[arg-type]
+    assert grown.memory.outside_parts_bytes["cached"] == 0.0

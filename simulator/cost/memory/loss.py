@@ -42,11 +42,7 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
 
 @of_sizes
 def head_gradient_bytes(pricing: Pricing) -> Array:
-    """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
-
-    Frozen weights have none of its own (M13), and those that a pipeline defers have none yet. Of a loss in chunks the
-    second one's gradient joins the first's while the graphs of the others are alive (M37).
-    """
+    """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t` (M13, M37)."""
     scenario, model, profile = pricing.scenario, pricing.scenario.model, pricing.scenario.framework
     if profile.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
         return np.zeros(len(pricing))

@@ -131,10 +131,7 @@ def _masks(pricing: Pricing) -> KindArray:
 
 
 def _bias_tables(pricing: Pricing) -> KindArray:
-    """Return the bytes of position bias: `2 a s^2 / t` per sequence of a micro batch and per shared table (M26).
-
-    One object holds them for all layers (`Alibi`, mindspeed_llm/tasks/models/common/alibi.py, v1.0.RC3 to v26.1.0).
-    """
+    """Return the bytes of position bias: `2 a s^2 / t` per sequence of a micro batch and per shared table (M26)."""
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     tables = scenario.framework.position_bias_tables
     if not tables:
@@ -166,12 +163,7 @@ def _dispatched(pricing: Pricing) -> KindArray:
 
 @of_sizes
 def _dummy_gradients(pricing: Pricing) -> KindArray:
-    """Return the bytes of an unused gradient for each distinct weight shape, `2 outputs x inputs` on the device.
-
-    TransformerEngine's backward pass hands autograd an empty tensor where it has added the gradient to the accumulated
-    one, and keeps it by shape and type (`get_dummy_wgrad`, transformer_engine/pytorch/module/base.py, v2.3 to v2.14;
-    grouped_linear.py since v2.10). All experts of a rank share two. Frozen weights have none.
-    """
+    """Return the bytes of an unused gradient for each distinct weight shape, `2 outputs x inputs` (M10)."""
     scenario, contents = pricing.scenario, pricing.contents
     profile, block = scenario.framework, pricing.block
     if profile.dummy_weight_gradients == "none" or not profile.fused_gradient_accumulation or scenario.lora_rank:
@@ -315,12 +307,7 @@ def _weight_bytes(pricing: Pricing, width: int) -> Array:
 
 
 def table_sums(pricing: Pricing, table: KindArray) -> KindArray:
-    """Return the partial sums of a `table`'s gradient, `4 h (T / 10 + min(T, V))` beside its parameters (M34).
-
-    More than 3,072 tokens are sorted, and the rows of equal ones added up ten by ten (PyTorch 2.6, ATen/native/cuda/
-    EmbeddingBackwardKernel.cu and Embedding.cu: `embedding_backward_cuda_kernel`, `embedding_dense_backward_cuda`);
-    Ascend, a processor and Paddle, whose pool grows, have kernels of their own.
-    """
+    """Return the partial sums of a `table`'s gradient, `4 h (T / 10 + min(T, V))` beside its parameters (M34)."""
     tokens, hidden = tokens_per_device(pricing), float(pricing.scenario.model.hidden_size)
     hardware, pool = pricing.scenario.hardware, pricing.scenario.framework.growing_pool
     on_cuda = hardware.caching_allocator and hardware.attention_kernel != "npu" and not pool

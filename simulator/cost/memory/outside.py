@@ -46,8 +46,8 @@ class OutsideAllocator(Bare):
         return self.cached + self.streams
 
 
-def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocator:
-    """Return the memory outside the tensors, for a peak of `allocated` tensor bytes (M18, M19, M20)."""
+def outside_allocator(pricing: Pricing, allocated: StageArray, apart: StageArray | float = 0.0) -> OutsideAllocator:
+    """Return the memory outside a peak of `allocated` tensor bytes, with blocks cached `apart` (M18, M19, M20)."""
     scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
     profile, model = scenario.framework, scenario.model
@@ -59,7 +59,7 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)
-    fragmentation, cached = _unused(pricing, allocated)
+    fragmentation, cached = _unused(pricing, allocated, apart)
     outside = OutsideAllocator(
         context=np.full(len(pricing), _context_bytes(scenario)),
         communicators=values.communicator_bytes * communicator_groups(pricing),
@@ -85,7 +85,7 @@ _OPEN_SEGMENTS = 3.0 * 20.0 * MIB
 one that is part full in each of forward pass, backward pass and optimizer step."""
 
 
-def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageArray]:
+def _unused(pricing: Pricing, allocated: StageArray, apart: StageArray | float) -> tuple[StageArray, StageArray]:
     """Return unusable space and cached blocks beside `allocated` bytes, shape (pipeline_parallel, n) (M20)."""
     scenario, block = pricing.scenario, pricing.block
     values, profile = scenario.coefficients.memory, scenario.framework
@@ -101,7 +101,8 @@ def _unused(pricing: Pricing, allocated: StageArray) -> tuple[StageArray, StageA
     always = values.fragmentation_early if profile.eager_modules else values.fragmentation
     share = always + _split_share(pricing)
     most = (_CACHED_SHARE if scenario.devices == 1 else _CACHED_BESIDE) * allocated + _OPEN_SEGMENTS
-    cached = cached + np.minimum(values.unexpandable_bytes + gathers, most) + widened_tables(pricing)
+    beside = np.maximum(np.minimum(values.unexpandable_bytes + gathers, most), apart)
+    cached = cached + beside + widened_tables(pricing)
     return share * allocated + late, cached
 
 
@@ -146,7 +147,7 @@ def stranded_logits(pricing: Pricing) -> Array:
 
     PyTorch's loss casts the logits to fp32, frees the cast, puts the gradient of the picked tokens in its place, and
     then needs a third fp32 tensor: larger than the block that the 16-bit logits left. `unfused_loss_bytes_per_logit` is
-    what runs of Megatron-LM and MindSpeed-LLM show in addition; none of it lies in tensors. One device shows neither.
+    what runs of Megatron-LM and MindSpeed-LLM show in addition. One device shows neither.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens

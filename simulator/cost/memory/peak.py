@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import reduce
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from simulator.cost.memory.loss import (
     deferred_head_bytes,
     head_gradient_bytes,
     head_input_bytes,
+    labelled_tokens,
     loss_bytes,
     widened_head_bytes,
 )
@@ -32,17 +34,20 @@ from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, r
 from simulator.cost.memory.state import (
     TrainingState,
     device_parameters,
+    flat_copies,
     gathered,
     kept_gathers_bytes,
     module_bytes,
     optimizer_on_device,
     resident_optimizer,
+    shard,
+    step_numbers,
     training_state,
 )
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total, weights_of
-from simulator.cost.stages import StageContents
+from simulator.cost.stages import StageContents, usable_bytes
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.records import Bare, NamedTuple, replace
@@ -156,13 +161,35 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
         peak = np.maximum(peak, value)
     encoder = encoder_bytes(pricing)
     peak = peak + retained + encoder
-    outside = outside_allocator(pricing, peak)
+    outside = outside_allocator(pricing, peak, _apart(pricing, moments, totals))
     if shards_by_unit(scenario):
         streams = np.minimum(idle_stream_bytes(pricing, moments, totals), room(pricing, peak + outside.total))
         outside = replace(outside, streams=streams)
     after = contents.on_ranks(lasting_bytes(pricing) + state.widened) + retained
     activations, device = stage_activations(pricing), peak + outside.total
     return MemoryByStage(contents, state, after, retained, activations, moments, moment, peak, outside, device, encoder)
+
+
+def _apart(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
+    """Return the bytes of blocks that stay beside the peak of `totals`, as later tensors are larger (M20).
+
+    ZeRO 1 and 2 copy weights where the device has room (v0.19.0, stage_1_and_2.py, `flatten_on_accelerator`).
+    """
+    scenario, contents, stage = pricing.scenario, pricing.contents, pricing.block.zero_stage
+    if shards_by_unit(scenario):
+        return 0.0
+    wide = FP32 * labelled_tokens(pricing) > gradient_bytes(scenario) * scenario.model.hidden_size
+    apart = totals[3] + np.where(wide, contents.on_ranks(np.asarray(moments[1].logits)), 0.0)
+    if scenario.framework.step_parameters and scenario.framework.live_parameters:
+        whole, gradients = device_parameters(pricing, "trained"), training_state(pricing).gradients
+        worked, copied, stays = flat_copies(pricing, shard(pricing, whole, 1))
+        left = element_bytes(scenario) * contents.on_ranks(whole.dense + whole.routed) * ((stage >= 1) & (stage < 3))
+        left = np.where(2.0 * left <= usable_bytes(scenario, contents), left, 0.0)
+        left = left - np.where(stage < 2, contents.on_ranks(gradients), 0.0)
+        passes = (total + np.maximum(left - moments[index].activations, 0.0) for index, total in enumerate(totals[:3]))
+        blocks = (copied + FP32 * step_numbers(scenario) * worked) * stays
+        apart = reduce(np.maximum, passes) + contents.on_ranks(blocks)
+    return np.maximum(apart - reduce(np.maximum, totals), 0.0)
 
 
 @of_sizes

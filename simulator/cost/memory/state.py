@@ -511,14 +511,20 @@ def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> Ki
     """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28)."""
     scenario, stage = pricing.scenario, pricing.block.zero_stage
     whole, each = stage < 3, gradient_bytes(scenario)
-    worked = np.where(whole, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
-    copied = worked * (np.where(stage < 1, FP32, each) + (FP32 if each < FP32 else 0.0))
+    worked, copied, stays = flat_copies(pricing, trained)
     norm = np.where(whole & (stage >= 1), 2.0 * FP32 * np.minimum(worked, largest_weight(pricing)), 0.0)
     updated = worked * FP32 * (1.0 + step_numbers(scenario)) - np.where(whole, each * worked, 0.0)
     others = np.where(whole, gradients - each * trained, 0.0)
-    most = np.maximum(np.maximum(copied, norm), updated)
+    return np.asarray((np.maximum(np.maximum(copied, norm), updated) - others) * stays)
+
+
+def flat_copies(pricing: Pricing, trained: KindArray) -> tuple[KindArray, ...]:
+    """Return the parameters that DeepSpeed's step works on, gradients' copies in bytes, and the share not offloaded."""
+    scenario, stage, each = pricing.scenario, pricing.block.zero_stage, gradient_bytes(pricing.scenario)
+    worked: KindArray = np.where(stage < 3, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
+    copied: KindArray = worked * (np.where(stage < 1, FP32, each) + (FP32 if each < FP32 else 0.0))
     away = pricing.offloads("optimizer", "optimizer_tensorwise") * scenario.framework.offload_fraction
-    return np.asarray(np.where(away >= 1.0, 0.0, (most - others) * (1.0 - away)))
+    return worked, copied, np.asarray(1.0 - away)
 
 
 @derived
@@ -663,10 +669,7 @@ def _bucket_bytes(scenario: Scenario) -> float:
 def lasting_buckets(pricing: Pricing) -> KindArray:
     """Return the bytes of buffers that gradients are reduced from in every step, shape (kinds, n) (M24, M36).
 
-    ZeRO 1 and 2 make theirs when a backward pass begins and free them when it ends (DeepSpeed v0.19.6, runtime/zero/
-    stage3.py, `_setup_for_real_optimizer`; stage_1_and_2.py, `setup_buckets`, `_release_ipg_buffers`).
-    DistributedDataParallel keeps a bucket for every gradient (torch 2.13, nn/parallel/distributed.py,
-    `gradient_as_bucket_view`, off).
+    ZeRO 1 and 2 free theirs when a backward pass ends (stage_1_and_2.py, `_release_ipg_buffers`).
     """
     scenario, block, profile = pricing.scenario, pricing.block, pricing.scenario.framework
     reduces = (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
