@@ -97,6 +97,13 @@ BESIDE = {
     "loads_unquantised": {"quantised_base": "true"},
     "quantising_bytes": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
+    "adapter_copies": {"flat_parameters": "true"},
+    "flat_parameters": {
+        "fully_shard": "true",
+        "plain_module": "true",
+        "parameter_dtype": "fp32",
+        "gradient_dtype": "fp32",
+    },
     "saved_modules_dtype": {"saved_modules": "both", "master_weights": "false"},
     "reference_gradients": {"fully_shard": "false"},
     "delayed_weight_gradients": {"fully_shard": "false"},

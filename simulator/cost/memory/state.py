@@ -22,6 +22,7 @@ from simulator.cost.dtypes import (
     parameter_dtype,
 )
 from simulator.cost.memory.activations import recompute_plan, widened_rest
+from simulator.cost.memory.loss import absent_in_forward
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
@@ -592,18 +593,11 @@ def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
 
 
 def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
-    """Return the bytes of LoRA's frozen weights: sharded ones have the parameters' type, others the compute type (M2).
-
-    FSDP2 shards parameters of one type, so accelerate widens all that it shards to fp32 (accelerate 1.15,
-    utils/fsdp_utils.py, `fsdp2_prepare_model`); a module that nothing shards stays as it was loaded.
-    """
+    """Return the bytes of LoRA's frozen weights, of the compute type; `widened_base` stores sharded ones in fp32 (M2)."""
     if pricing.scenario.framework.quantised_base:
         return _quantised(pricing, weights)
-    stored = _stored_bytes(pricing, weights, cast=False)
-    if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
-        return stored
-    wide = _stored_bytes(pricing, weights, cast=True)
-    return np.asarray(np.where(pricing.block.zero_stage >= 1, wide, stored))
+    wide = (pricing.block.zero_stage >= 1) & pricing.scenario.framework.widened_base
+    return np.where(wide, *(_stored_bytes(pricing, weights, cast=cast) for cast in (True, False)))
 
 
 def narrow_bytes(pricing: Pricing) -> KindArray:
@@ -633,7 +627,7 @@ def cached_bytes(scenario: Scenario) -> float:
 def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24).
 
-    At the loss FSDP2 has gathered no more than the layer that comes next, and has no gradient of one (M37).
+    At the loss FSDP2 has gathered no more than the layer that comes next, and nobody has a gradient of one (M37).
     A base in 4 bits is gathered as it is stored (torchao 0598012, dtypes/nf4tensor.py,
     `_INNER_TENSOR_NAMES_FOR_SHARDING`).
     """
@@ -644,11 +638,18 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     begins = at_loss and profile.fully_shard and not (profile.live_parameters or profile.step_parameters)
-    weights = np.where(block.zero_stage >= 3, (1.0 if begins else 2.0) * of_layer, 0.0)
+    # accelerate's model has the loss inside: only its last unit is gathered then (M15).
+    prepared, flat = begins and profile.plain_module, profile.fully_shard and profile.flat_parameters
+    ahead = 0.0 if prepared and not flat else 1.0 if begins or flat else 2.0
+    weights = np.where(block.zero_stage >= 3, ahead * of_layer, 0.0)
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
-    gradients = np.where((block.zero_stage >= 2) & (not begins), whole * gradient, 0.0)
-    ends = end_table(pricing) * np.where(block.zero_stage >= 3, element, 0.0)
+    none_yet = at_loss and (profile.fully_shard or profile.step_parameters > 0)
+    gradients = np.where((block.zero_stage >= 2) & (not none_yet), whole * gradient, 0.0)
+    tables = 2.0 - scenario.model.tie_word_embeddings if flat else 1.0
+    ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
+    if prepared and not flat:
+        held = held + np.maximum(ends - absent_in_forward(pricing), 0.0)  # as it was gathered, in the forward pass
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
