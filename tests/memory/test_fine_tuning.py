@@ -467,7 +467,7 @@ FLAT = {"flat_parameters": "true"}
 SHARDED: Any = [
     # Ranks, tokens, words, micro batches, rank of adapters, recompute, options; MiB of tensors: accelerate 1.15.0's own
     # FSDP (`fsdp2_prepare_model`, and `prepare_model` with BACKWARD_PRE) over transformers 5.24.0 and peft 0.21.2 on a
-    # processor (torch 2.13, a fake process group), second step of AdamW; the peak at the loss, in a layer or at a table.
+    # processor (torch 2.13, a fake process group), second step; peaks at the loss, in a layer or at a table.
     (2, 768, 12000, 1, None, "none", {}, 361.53),
     (2, 768, 12000, 1, None, "full", {}, 280.76),
     (4, 768, 12000, 1, None, "full", {}, 202.47),

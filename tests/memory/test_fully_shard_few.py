@@ -75,7 +75,9 @@ def test_one_micro_batch_of_zero_3_gathers_the_table_alone() -> None:
     expected: Expected = [...] * 10
     expected += [None] * 8
     layers = [s.kept + s.backward + (4 + 2 + 2) * s.L, s.backward + (4 + 2) * s.L + 2 * s.E]
-    expected += endings(((layer, table),), layers, [4 * s.L + 2 * s.E + 2 * s.E + s.stream, 4 * s.E + 2 * s.E + 4 * s.E / 4])
+    expected += endings(
+        ((layer, table),), layers, [4 * s.L + 2 * s.E + 2 * s.E + s.stream, 4 * s.E + 2 * s.E + 4 * s.E / 4]
+    )
     s.holds([*expected, ("optimizer step", parts + parts)])
 
 

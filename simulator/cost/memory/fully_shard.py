@@ -33,7 +33,7 @@ from simulator.cost.memory.activations import (
     recompute_plan,
     stage_activations,
 )
-from simulator.cost.memory.loss import absent_in_forward, head_input_bytes, logits_per_micro_batch, loss_bytes
+from simulator.cost.memory.loss import head_input_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.moments import Moment, MomentName, layer_backward_bytes, table_sums, workspace_bytes
 from simulator.cost.memory.state import (
     cached_bytes,
@@ -200,8 +200,6 @@ class _Policy(NamedTuple):
     """Bytes that a unit's reduction holds until the next unit's, in the last pass at least."""
     sent: Array
     """Bytes of a gradient as it is reduced, and as it is summed whole over micro batches."""
-    kept: Array
-    """Gathered bytes of the last unit at the loss, which accelerate's model makes."""
     root: Array
     """Gathered bytes of table, norm and output layer, which are one unit of FSDP 1 and stay through both passes."""
 
@@ -231,7 +229,6 @@ def _policy(pricing: Pricing) -> _Policy:
         stays=np.where(reshards & pipelined, element, 0.0),
         buffer=np.where(reduces & (each | whole) & ~flat, sent, 0.0),
         sent=sent,
-        kept=np.where(reshards & prepared & ~flat, element, 0.0),
         root=np.where(reshards & flat, element, 0.0),
     )
 
@@ -435,7 +432,8 @@ def _begin(step: _Step) -> list[_Event]:
     pricing, fsdp, units, ranks = step
     block, at_loss, layer = pricing.block, _Mark("loss", ranks.last), units.gathered_layer
     logits, several = logits_per_micro_batch(pricing), ranks.last_chunk > 1.0
-    forward = (fsdp.root == 0.0) * fsdp.ahead * units.head - absent_in_forward(pricing)
+    forward = (fsdp.root == 0.0) * fsdp.ahead * units.head - (FP32 - fsdp.element) * logits  # a gradient less
+    head = (fsdp.root == 0.0) * fsdp.used * units.head  # at the loss too where accelerate's model makes it
     reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), fsdp.sent, 0.0)
     # While one unit is used, the next one's gathered weights come in.
     follows = np.where(several | ranks.first, fsdp.ahead, 0.0)
@@ -446,7 +444,7 @@ def _begin(step: _Step) -> list[_Event]:
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
             # Weights gathered by another chunk's backward pass stay until that chunk's next forward pass.
             other_chunks=fsdp.stays * layer * (ranks.layers - ranks.last_chunk),
-            head=fsdp.kept * units.head,
+            head=(fsdp.sent < FP32) * head,
             # With BACKWARD_PRE FSDP 1 gathers the last layer before the outer unit's backward pass.
             next_layer=fsdp.root * units.next_layer,
             head_input=head_input_bytes(pricing),
@@ -456,8 +454,7 @@ def _begin(step: _Step) -> list[_Event]:
         ),
         at_loss,
         _Free({"forward"}),
-        _Allocate(logits=fsdp.element * logits, head=(fsdp.root == 0.0) * fsdp.used * units.head),
-        _Allocate(head_gradient=fsdp.element * units.head),
+        _Allocate(logits=fsdp.element * logits, head=head, head_gradient=fsdp.element * units.head),
         _Allocate(input_gradient=ranks.boundary, next_layer=fsdp.ahead * units.next_layer),
         at_loss,
         _Free({"head_input", "logits", "head", "head_gradient", "reduced_before"}),
@@ -477,13 +474,13 @@ def _begin(step: _Step) -> list[_Event]:
 def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happens: Mask) -> list[_Event]:
     """Return the events of a backward pass's end: the first layers and the input table, beside their `gradients`."""
     pricing, fsdp, units, ranks = step
-    block, at_table = pricing.block, _Mark("embedding gradient", happens & ranks.first)
+    apart, block, at_table = fsdp.root == 0.0, pricing.block, _Mark("embedding gradient", happens & ranks.first)
     # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
     done = fsdp.stays * np.maximum(units.all - units.table - units.layer, 0.0)
     # FSDP2 forgets the order of the passes in the last backward pass only: until then the unit before the table is
     # the previous micro batch's output layer, which is gathered ahead.
-    wrong_prefetch = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), fsdp.ahead, 0.0)
+    wrong_prefetch = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), apart * fsdp.ahead, 0.0)
     # With interleaved chunks, this backward pass gathered the first chunk's layers alone.
     at_end = np.where(block.chunks == 1, units.all - units.table, ranks.first_chunk * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
@@ -491,7 +488,6 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happ
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
     scattered = np.where(fsdp.reduces_each & (units.table_gradient > units.table), fsdp.element * units.table, 0.0)
     # FSDP 1 reduces its outer unit last, from a copy of its gradients in one (torch 2.13, fsdp/_flat_param.py).
-    apart = fsdp.root == 0.0
     of_head = np.where(fsdp.reduces_each, 0.0, fsdp.root) - np.where(apart, 0.0, FP32 / fsdp.ranks)
     outer = fsdp.root * (units.table + 2.0 * units.head) + of_head * units.head
     return [
@@ -504,7 +500,7 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happ
         _Allocate(gradients=gradients[1], done=done, ahead=fsdp.ahead * units.table),
         _Mark("backward", happens),
         _Free({"layer", "used", "sent", "done", "ahead"}),
-        _Allocate(gradients=gradients[2], ahead=apart * wrong_prefetch * units.head, used=apart * fsdp.used * units.table),
+        _Allocate(gradients=gradients[2], ahead=wrong_prefetch * units.head, used=apart * fsdp.used * units.table),
         _Allocate(done=fsdp.stays * at_end, gradient=fsdp.element * units.table_gradient),
         _Allocate(beside=np.maximum(incoming + table_sums(pricing, units.table_gradient), scattered) + outer),
         at_table,
@@ -524,9 +520,8 @@ def _reduced(fsdp: _Policy, unit: KindArray) -> KindArray:
     """Return the bytes that reducing a unit adds to the counted gradients: its gradient, buffer and reduced shard."""
     # A loop's variable holds the unit's last gradient, here its largest (PyTorch 2.13, `foreach_reduce`).
     shard = (FP32 + np.where(fsdp.sent < FP32, fsdp.sent, 0.0)) * unit / fsdp.ranks
-    held = np.where(fsdp.ranks > 1.0, fsdp.element * unit + shard, np.maximum(fsdp.element * unit, shard))
-    each = fsdp.sent * unit + held
-    return np.where(fsdp.reduces_each, each, fsdp.buffer * unit)
+    each = np.where(fsdp.ranks > 1.0, fsdp.element * unit + shard, np.maximum(fsdp.element * unit, shard))
+    return np.where(fsdp.reduces_each, fsdp.sent * unit + each, fsdp.buffer * unit)
 
 
 def _reduction(step: _Step) -> list[_Event]:

@@ -107,11 +107,6 @@ def widened_head_bytes(pricing: Pricing) -> Array:
     return np.where(widened_rest(pricing), HALF * more, 0.0)
 
 
-def absent_in_forward(pricing: Pricing) -> Array:
-    """Return what the forward pass holds less at the loss: an fp32 gradient, beside its 16-bit logits; shape (n,)."""
-    return (FP32 - element_bytes(pricing.scenario)) * logits_per_micro_batch(pricing)
-
-
 @of_work
 def head_input_bytes(pricing: Pricing) -> Array:
     """Return the bytes that the final norm and the output layer save, shape (n,)."""

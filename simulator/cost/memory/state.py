@@ -22,7 +22,7 @@ from simulator.cost.dtypes import (
     parameter_dtype,
 )
 from simulator.cost.memory.activations import recompute_plan, widened_rest
-from simulator.cost.memory.loss import absent_in_forward
+from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
@@ -565,11 +565,8 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
 
 
 def _quantised_bytes(scenario: Scenario) -> float:
-    """Return the bytes of a weight in 4 bits with its part of a scale."""
-    return 0.5 + scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
-
-
-_SCALED_WEIGHTS = 64.0  # number of weights that share a scale
+    """Return the bytes of a weight in 4 bits with its part of a scale, which 64 share."""
+    return 0.5 + scenario.framework.quantised_scale_bytes / 64.0
 
 
 def _routers(pricing: Pricing) -> ByClass:
@@ -593,7 +590,7 @@ def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
 
 
 def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
-    """Return the bytes of LoRA's frozen weights, of the compute type; `widened_base` stores sharded ones in fp32 (M2)."""
+    """Return the bytes of frozen weights, of the compute type; `widened_base` has sharded ones in fp32 (M2)."""
     if pricing.scenario.framework.quantised_base:
         return _quantised(pricing, weights)
     wide = (pricing.block.zero_stage >= 1) & pricing.scenario.framework.widened_base
@@ -649,7 +646,8 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
     if prepared and not flat:
-        held = held + np.maximum(ends - absent_in_forward(pricing), 0.0)  # as it was gathered, in the forward pass
+        # As it was gathered, in the forward pass, which has an fp32 gradient less.
+        held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
@@ -688,7 +686,8 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     scenario, profile = pricing.scenario, pricing.scenario.framework
     parts, square = device_parameters(pricing), float(scenario.model.hidden_size) ** 2
     used = np.maximum(layer, end_table(pricing))
-    ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
+    # transformers 4.57, integrations/deepspeed.py, `trainer_config_finalize`.
+    ahead = float(profile.prefetch_parameters) or 0.9 * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
     return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed))
 
@@ -712,10 +711,6 @@ def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     more = np.maximum(element_bytes(scenario) * gathered - _live_bytes(pricing, layer), 0.0)
     repeated = recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
     return np.where(pricing.block.zero_stage >= 3, more * np.maximum(1.0 - repeated, 0.0), 0.0)
-
-
-_PREFETCHED = 0.9
-"""Prefetched parameters per h^2 (transformers v4.57, integrations/deepspeed.py, `trainer_config_finalize`)."""
 
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
