@@ -215,7 +215,7 @@ def _policy(pricing: Pricing) -> _Policy:
     # accelerate reduces in the compute type, and a step's gradients once (1.14, `set_mixed_precision`, `no_sync`).
     prepared = scenario.framework.plain_module & (block.zero_stage >= 1)
     sent, flat = np.where(prepared, element, FP32), scenario.framework.flat_parameters & prepared
-    each = ((block.zero_stage >= 2) & ~prepared) | (micro_batches(pricing) == 1.0)
+    each = (block.zero_stage >= 2) & (~prepared | scenario.framework.sync_each_batch) | (micro_batches(pricing) == 1.0)
     # Reducing a gradient that is not sharded takes a second buffer.
     whole = alone | (block.zero_stage == 0)
     return _Policy(
