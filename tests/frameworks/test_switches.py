@@ -77,6 +77,13 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model": "llama3.1-8b", "devices": 64, "seq_length": 128, "global_batch_size": 64}, {"zero_stage": 3}),
     ({"model": "llama3.1-8b", "devices": 64, "seq_length": 128, "global_batch_size": 64}, {"zero_stage": 1}),
 ]
+PREPARED = {
+    "fully_shard": "true",
+    "plain_module": "true",
+    "parameter_dtype": "fp32",
+    "gradient_dtype": "fp32",
+    "foreach_optimizer": "false",
+}
 DEEPSPEED = {"live_parameters": "1000000000", "fully_shard": "false"}
 # A switch that only acts beside another one.
 BESIDE = {
@@ -97,6 +104,9 @@ BESIDE = {
     "loads_unquantised": {"quantised_base": "true"},
     "quantising_bytes": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
+    "adapter_copies": {"flat_parameters": "true"},
+    "flat_parameters": PREPARED,
+    "sync_each_batch": PREPARED,
     "saved_modules_dtype": {"saved_modules": "both", "master_weights": "false"},
     "reference_gradients": {"fully_shard": "false"},
     "delayed_weight_gradients": {"fully_shard": "false"},

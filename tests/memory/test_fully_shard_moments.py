@@ -125,12 +125,12 @@ def test_zero_3_gathers_and_reduces_every_unit() -> None:
     alive = parts + 4 * s.kept
     first_table = parts - 4 * s.E / 4
     first_layer = first_table - 4 * s.L / 4
-    table = [4 * s.L + 2 * s.H + 2 * s.E + 2 * s.E + s.stream, 2 * s.H + 4 * s.E + 2 * s.E]
+    table = [4 * s.L + 2 * s.H + 2 * s.E + 2 * s.E + s.stream, 2 * s.H + 4 * s.E + 2 * s.E + 4 * s.E / 4]
     layers = [s.kept + s.backward + (4 + 2 + 2) * s.L, s.backward + (4 + 2) * s.L + 2 * s.E]
     expected: Expected = [
         ("loss", alive + s.head_input + 4 * s.E + s.loss),
         ("loss", alive + s.head_input + 4 * s.E + 2 * s.logits + 2 * s.H + 2 * s.H + s.stream + 2 * s.L),
-        ("loss", alive + s.stream + 2 * s.L + 4 * s.H + 2 * s.H),
+        ("loss", alive + s.stream + 2 * s.L + 4 * s.H + 2 * s.H + 4 * s.H / 4),
         ("backward", alive - s.kept + s.backward + 2 * s.L + 2 * s.L + 4 * s.H),
         ("backward", alive - 2 * s.kept + s.backward + 2 * s.L + 2 * s.L + 4 * s.L),
     ]
@@ -146,7 +146,7 @@ def test_zero_2_with_one_micro_batch_keeps_gathered_weights_until_the_pass_ends(
     one_pass: Expected = [
         ("loss", alive + s.head_input + s.loss),
         ("loss", alive + s.head_input + 2 * s.logits + 2 * s.H + s.stream),
-        ("loss", alive + s.stream + 4 * s.H + 2 * s.H),
+        ("loss", alive + s.stream + 4 * s.H + 2 * s.H + 4 * s.H / 2),
         ("backward", alive - s.kept + s.backward + 4 * s.H),
         ("backward", alive - 2 * s.kept + s.backward + 4 * s.L),
     ]
@@ -154,7 +154,7 @@ def test_zero_2_with_one_micro_batch_keeps_gathered_weights_until_the_pass_ends(
     table = parts - 4 * s.E / 2
     layer = table - 4 * s.L / 2
     layers = [s.kept + s.backward + (4 + 2) * s.L, s.backward + (4 + 2) * s.L]
-    of_table = [4 * s.L + 2 * s.E + 2 * 2 * s.E + max(3 * s.stream, 2 * s.E), 4 * s.E + 2 * s.E]
+    of_table = [4 * s.L + 2 * s.E + 2 * 2 * s.E + max(3 * s.stream, 2 * s.E), 4 * s.E + 2 * s.E + 4 * s.E / 2]
     nothing: Expected = [None] * 4
     end = endings(((layer, table),), layers, of_table)
     s.holds([*one_pass, *one_pass, *nothing, *nothing, *end, ("optimizer step", parts + parts)])
@@ -367,7 +367,7 @@ def test_one_unit_holds_a_table_that_is_also_the_output_layer() -> None:
     expected: Expected = [
         ("loss", alive + s.head_input + 4 * s.H + s.loss),
         ("loss", alive + s.head_input + 4 * s.H + 2 * s.logits + 2 * s.H + 2 * s.H + s.stream + 2 * s.L),
-        ("loss", alive + s.stream + 2 * s.L + 4 * s.H + 2 * s.H),
+        ("loss", alive + s.stream + 2 * s.L + 4 * s.H + 2 * s.H + 4 * s.H / 4),
     ]
     s.holds([*expected, *[...] * 15])
 

@@ -52,7 +52,7 @@ def test_a_frozen_copy_is_held_sharded_like_the_trained_weights(
     found = {}
     for stage in ("sft", "dpo"):
         file = tmp_path / f"{stage}.yaml"
-        file.write_text(FACTORY.replace("STAGE", stage), encoding="utf-8")
+        file.write_text(FACTORY.replace("STAGE", stage) + "fsdp_config.version: 2\n", encoding="utf-8")
         question = question_of({"hardware": "h100-sxm-80g", "devices": 4})
         (result,) = check_files([str(file)], question, Gates(), root=tmp_path)
         assert result.estimate is not None

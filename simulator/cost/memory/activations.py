@@ -70,6 +70,13 @@ def autocasts(pricing: Pricing) -> Mask:
     return plain & (pricing.block.zero_stage < 1)
 
 
+def gathers_adapters(pricing: Pricing) -> Mask:
+    """Return where FSDP2 gathers adapters in the compute type, so that nothing casts what they read (M15)."""
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    casts = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_dropout != "before"
+    return (pricing.block.zero_stage >= 1) & (casts and profile.fully_shard and not profile.flat_parameters)
+
+
 @of_work
 def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves more under autocast, shape (n,) (M36).
@@ -103,8 +110,13 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
-    cast = autocasts(pricing)
-    return result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
+    cast, narrow = autocasts(pricing), gathers_adapters(pricing)
+    result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
+    if not narrow.any():
+        return result
+    saved = (each for operation in layer_operations(conditions_of(pricing.scenario), kind) for each in operation.saved)
+    copies = summed(each for each in saved if each.name == "adapter_copies")
+    return result - np.where(narrow, total(pricing, copies), 0.0)
 
 
 @of_work

@@ -198,6 +198,10 @@ class _Policy(NamedTuple):
     """Gathered bytes that stay after a backward pass: with a pipeline."""
     buffer: Array
     """Bytes that a unit's reduction holds until the next unit's, in the last pass at least."""
+    sent: Array
+    """Bytes of a gradient as it is reduced, and as it is summed whole over micro batches."""
+    root: Array
+    """Gathered bytes of table, norm and output layer, which are one unit of FSDP 1 and stay through both passes."""
 
 
 def _policy(pricing: Pricing) -> _Policy:
@@ -208,7 +212,10 @@ def _policy(pricing: Pricing) -> _Policy:
     wrapped = ~(alone & (scenario.precision == "fp32")) & ~cast
     reshards = wrapped & (block.zero_stage >= 3)
     reduces = wrapped & (not pipelined)
-    each = (block.zero_stage >= 2) | (micro_batches(pricing) == 1.0)
+    # accelerate reduces in the compute type, and a step's gradients once (1.14, `set_mixed_precision`, `no_sync`).
+    prepared = scenario.framework.plain_module & (block.zero_stage >= 1)
+    sent, flat = np.where(prepared, element, FP32), scenario.framework.flat_parameters & prepared
+    each = (block.zero_stage >= 2) & (~prepared | scenario.framework.sync_each_batch) | (micro_batches(pricing) == 1.0)
     # Reducing a gradient that is not sharded takes a second buffer.
     whole = alone | (block.zero_stage == 0)
     return _Policy(
@@ -220,7 +227,9 @@ def _policy(pricing: Pricing) -> _Policy:
         used=np.where(reshards, element, 0.0),
         ahead=np.where(reshards & ~alone, element, 0.0),
         stays=np.where(reshards & pipelined, element, 0.0),
-        buffer=np.where(reduces & (each | whole), FP32, 0.0),
+        buffer=np.where(reduces & (each | whole) & ~flat, sent, 0.0),
+        sent=sent,
+        root=np.where(reshards & flat, element, 0.0),
     )
 
 
@@ -245,7 +254,7 @@ class _Units(NamedTuple):
     cast_again: KindArray
     """Parameters that autocast casts for a forward pass and, their layers done again, not for the backward pass."""
     accumulated: KindArray
-    """Bytes of unsharded gradients."""
+    """Parameters with unsharded gradients."""
     shards: KindArray
     """Bytes of the rank's shard of parameters."""
     table_shard: KindArray
@@ -288,7 +297,7 @@ def _units(pricing: Pricing) -> _Units:
         next_layer=gathered - np.where(shard_degrees(pricing).routed > 1.0, 0.0, (1.0 - half) * experts),
         gathered_all=whole - half * linear - cast * table - cast_again,
         cast_again=cast_again,
-        accumulated=FP32 * (whole - table + table_gradient),
+        accumulated=whole - table + table_gradient,
         shards=shards,
         table_shard=on_device * table / np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0),
         reduced=on_device * shards,
@@ -381,8 +390,8 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     pricing, fsdp, units, ranks = step
     count, flight, pipelined = ranks.micro_batches, ranks.flight, pricing.block.pipeline_parallel > 1
     repeated, behind = count > 1.0, np.minimum(flight, count - 1.0)
-    later = np.where(fsdp.reduces_each, units.reduced, units.accumulated)
-    parameters, begin = units.stored + fsdp.copied * units.gathered_all, _begin(step)
+    later = np.where(fsdp.reduces_each, units.reduced, fsdp.sent * units.accumulated)
+    parameters, begin = _parameters(step), _begin(step)
     if not (count > flight).all():
         # Otherwise a later pass has as many micro batches in flight, and gradients too.
         yield _Allocate(parameters=parameters, gradients=0.0, activations=_held(step, flight)), *begin
@@ -390,25 +399,28 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     yield _Allocate(parameters=parameters, gradients=gradients, activations=held), *begin
     # The first pass reaches its first layers and input table before their own gradients exist.
     # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
-    of_table = np.where(fsdp.wrapped & (fsdp.element < FP32), 0.0, FP32 * units.table_gradient)
+    of_table = np.where(fsdp.wrapped & (fsdp.element < fsdp.sent), 0.0, fsdp.sent * units.table_gradient)
     no_table = np.where(fsdp.reduces_each, FP32 * units.table_shard, of_table)
-    no_layer = no_table + np.where(fsdp.reduces_each, FP32 * units.layer_shard, 0.0)
-    each = step._replace(fsdp=fsdp._replace(buffer=np.where(fsdp.reduces_each, FP32, 0.0)))
+    shard = np.where(fsdp.reduces_each, FP32 * units.layer_shard, 0.0)
+    no_layer, narrow = no_table + shard, fsdp.sent < FP32  # in fp32 a layer's reduction is as large as its passes
+    shard = narrow * np.where(fsdp.reduces_each, shard, fsdp.sent * units.layer)
+    each = step._replace(fsdp=fsdp._replace(buffer=np.where(fsdp.reduces_each & (fsdp.root == 0.0), fsdp.sent, 0.0)))
     middle = np.maximum(behind, 1.0)
-    yield _end(each, flight, (later - no_layer, later - no_table), repeated)
-    yield _end(each, middle, (later, later), count > (1.0 if pipelined else 2.0))
+    yield _end(each, flight, (later - no_layer - shard, later - no_layer, later - no_table), repeated)
+    yield _end(each, middle, (later, later, later), count > (1.0 if pipelined else 2.0))
     if pipelined:
         yield _reduction(step)
     else:
         # Gathered weights are freed and whole gradients reduced as the last pass goes.
-        whole = np.where(fsdp.reduces_each, 0.0, FP32)
-        table = units.reduced + whole * (units.table_gradient - units.table_shard)
-        layer = table + whole * (units.layer - units.layer_shard)
-        no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (no_layer, no_table))
+        whole = np.where(fsdp.reduces_each, 0.0, 1.0)
+        table = units.reduced + whole * (fsdp.sent * units.table_gradient - FP32 * units.table_shard)
+        more = whole * (fsdp.sent * units.layer - FP32 * units.layer_shard)
+        shard, no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (shard, no_layer, no_table))
         last = step._replace(fsdp=fsdp._replace(copied=np.zeros_like(fsdp.copied), used=fsdp.copied + fsdp.used))
-        yield _end(last, flight, (layer - no_layer, table - no_table), np.ones_like(repeated))
+        layer, table = table + more - no_layer, table - no_table
+        yield _end(last, flight, (layer + narrow * more - shard, layer, table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
-    gradients = np.where(fsdp.wrapped, units.reduced, units.accumulated)
+    gradients = np.where(fsdp.wrapped, units.reduced, fsdp.sent * units.accumulated)
     foreach = step_bytes(pricing, units.shards / FP32, lambda: largest_weight(pricing, sharded=True))
     foreach = foreach + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
@@ -420,9 +432,9 @@ def _begin(step: _Step) -> list[_Event]:
     pricing, fsdp, units, ranks = step
     block, at_loss, layer = pricing.block, _Mark("loss", ranks.last), units.gathered_layer
     logits, several = logits_per_micro_batch(pricing), ranks.last_chunk > 1.0
-    # The forward pass has one fp32 gradient less beside the 16-bit logits, but the output layer is gathered.
-    forward = fsdp.ahead * units.head - (2.0 * FP32 - fsdp.element - FP32) * logits
-    reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), FP32, 0.0)
+    forward = (fsdp.root == 0.0) * fsdp.ahead * units.head - (FP32 - fsdp.element) * logits  # a gradient less
+    head = (fsdp.root == 0.0) * fsdp.used * units.head  # at the loss too where accelerate's model makes it
+    reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), fsdp.sent, 0.0)
     # While one unit is used, the next one's gathered weights come in.
     follows = np.where(several | ranks.first, fsdp.ahead, 0.0)
     received = np.where(ranks.last, 0.0, ranks.boundary)
@@ -432,6 +444,9 @@ def _begin(step: _Step) -> list[_Event]:
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
             # Weights gathered by another chunk's backward pass stay until that chunk's next forward pass.
             other_chunks=fsdp.stays * layer * (ranks.layers - ranks.last_chunk),
+            head=(fsdp.sent < FP32) * head,
+            # With BACKWARD_PRE FSDP 1 gathers the last layer before the outer unit's backward pass.
+            next_layer=fsdp.root * units.next_layer,
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
             logits=loss_bytes(pricing),
@@ -439,7 +454,7 @@ def _begin(step: _Step) -> list[_Event]:
         ),
         at_loss,
         _Free({"forward"}),
-        _Allocate(logits=fsdp.element * logits, head=fsdp.used * units.head, head_gradient=fsdp.element * units.head),
+        _Allocate(logits=fsdp.element * logits, head=head, head_gradient=fsdp.element * units.head),
         _Allocate(input_gradient=ranks.boundary, next_layer=fsdp.ahead * units.next_layer),
         at_loss,
         _Free({"head_input", "logits", "head", "head_gradient", "reduced_before"}),
@@ -456,48 +471,57 @@ def _begin(step: _Step) -> list[_Event]:
     ]
 
 
-def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, KindArray], happens: Mask) -> list[_Event]:
+def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happens: Mask) -> list[_Event]:
     """Return the events of a backward pass's end: the first layers and the input table, beside their `gradients`."""
     pricing, fsdp, units, ranks = step
-    block, at_table = pricing.block, _Mark("embedding gradient", happens & ranks.first)
+    apart, block, at_table = fsdp.root == 0.0, pricing.block, _Mark("embedding gradient", happens & ranks.first)
     # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
     done = fsdp.stays * np.maximum(units.all - units.table - units.layer, 0.0)
     # FSDP2 forgets the order of the passes in the last backward pass only: until then the unit before the table is
     # the previous micro batch's output layer, which is gathered ahead.
-    wrong_prefetch = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), fsdp.ahead, 0.0)
+    wrong_prefetch = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), apart * fsdp.ahead, 0.0)
     # With interleaved chunks, this backward pass gathered the first chunk's layers alone.
     at_end = np.where(block.chunks == 1, units.all - units.table, ranks.first_chunk * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
     scattered = np.where(fsdp.reduces_each & (units.table_gradient > units.table), fsdp.element * units.table, 0.0)
+    # FSDP 1 reduces its outer unit last, from a copy of its gradients in one (torch 2.13, fsdp/_flat_param.py).
+    of_head = np.where(fsdp.reduces_each, 0.0, fsdp.root) - np.where(apart, 0.0, FP32 / fsdp.ranks)
+    outer = fsdp.root * (units.table + 2.0 * units.head) + of_head * units.head
     return [
-        _Allocate(
-            parameters=units.stored + fsdp.copied * units.gathered_all, activations=_held(step, flight, ended=True)
-        ),
+        _Allocate(parameters=_parameters(step), activations=_held(step, flight, ended=True)),
         _Allocate(gradients=gradients[0], reduction=fsdp.buffer * units.layer, layer=ranks.backward),
         _Allocate(used=fsdp.used * units.gathered_layer, sent=sent, first_layer=ranks.first_layer),
         _Allocate(done=done - fsdp.stays * units.layer, ahead=fsdp.ahead * units.next_layer),
         _Mark("backward", happens & (ranks.first_chunk > 1.0)),
         _Free({"first_layer"}),
-        _Allocate(done=done, ahead=fsdp.ahead * units.table),
+        _Allocate(gradients=gradients[1], done=done, ahead=fsdp.ahead * units.table),
         _Mark("backward", happens),
         _Free({"layer", "used", "sent", "done", "ahead"}),
-        _Allocate(gradients=gradients[1], ahead=wrong_prefetch * units.head, used=fsdp.used * units.table),
+        _Allocate(gradients=gradients[2], ahead=wrong_prefetch * units.head, used=apart * fsdp.used * units.table),
         _Allocate(done=fsdp.stays * at_end, gradient=fsdp.element * units.table_gradient),
-        _Allocate(beside=np.maximum(incoming + table_sums(pricing, units.table_gradient), scattered)),
+        _Allocate(beside=np.maximum(incoming + table_sums(pricing, units.table_gradient), scattered) + outer),
         at_table,
         _Free({"used", "done", "gradient", "beside"}),
-        _Allocate(reduction=_reduced(fsdp, units.table)),
+        _Allocate(reduction=apart * _reduced(fsdp, units.table)),
         at_table,
     ]
 
 
+def _parameters(step: _Step) -> KindArray:
+    """Return the bytes of stored parameters and of those that stay gathered through the passes."""
+    _, fsdp, units, _ = step
+    return units.stored + fsdp.copied * units.gathered_all + fsdp.root * (units.table + units.head)
+
+
 def _reduced(fsdp: _Policy, unit: KindArray) -> KindArray:
     """Return the bytes that reducing a unit adds to the counted gradients: its gradient, buffer and reduced shard."""
-    each = FP32 * unit + np.maximum(fsdp.element * unit, FP32 * unit / fsdp.ranks)
-    return np.where(fsdp.reduces_each, each, fsdp.buffer * unit)
+    # A loop's variable holds the unit's last gradient, here its largest (PyTorch 2.13, `foreach_reduce`).
+    shard = (FP32 + np.where(fsdp.sent < FP32, fsdp.sent, 0.0)) * unit / fsdp.ranks
+    each = np.where(fsdp.ranks > 1.0, fsdp.element * unit + shard, np.maximum(fsdp.element * unit, shard))
+    return np.where(fsdp.reduces_each, fsdp.sent * unit + each, fsdp.buffer * unit)
 
 
 def _reduction(step: _Step) -> list[_Event]:
@@ -506,8 +530,8 @@ def _reduction(step: _Step) -> list[_Event]:
     others = ranks.layers - ranks.first_chunk
     of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - fsdp.element * units.table
     unit = np.where(units.table > 0.0, of_table, (FP32 - fsdp.element) * units.layer)
-    gradients = units.accumulated - FP32 * others * (units.layer - units.layer_shard)
-    parameters, done = units.stored + fsdp.copied * units.gathered_all, fsdp.used * (units.all - others * units.layer)
+    gradients = fsdp.sent * units.accumulated - FP32 * others * (units.layer - units.layer_shard)
+    parameters, done = _parameters(step), fsdp.used * (units.all - others * units.layer)
     return [
         _Allocate(parameters=parameters, gradients=gradients, sharded=FP32 * others * units.layer_shard),
         _Allocate(activations=ranks.buffers, done=done, unit=unit),

@@ -12,6 +12,7 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes, gradient_bytes, par
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
+    gathers_adapters,
     in_flight,
     layer_input_bytes,
     overlapped_bytes,
@@ -208,7 +209,9 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     # At the embedding's gradient the first rank has freed the micro batch (the chunk of it) whose backward pass ends.
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
-    backward = other.steady + activations.recompute_working_set + layer_gradient_bytes(pricing) + gathers
+    narrow = gathers_adapters(pricing)
+    gradients = np.where(narrow, layer_gradient_bytes(pricing, casts=False), layer_gradient_bytes(pricing))
+    backward = other.steady + activations.recompute_working_set + gradients + gathers
     state_held = state.parameters, state.gradients, other.resident
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
@@ -324,7 +327,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
 
 
 @of_work
-def layer_gradient_bytes(pricing: Pricing) -> Array:
+def layer_gradient_bytes(pricing: Pricing, *, casts: bool = True) -> Array:
     """Return the gradients alive inside one layer's backward pass, shape (n,) (M12).
 
     Attention needs less than the network in every shipped model, except for saved scores.
@@ -333,7 +336,7 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     # An adapter behind the product casts it to fp32 and back (peft 0.21, tuners/lora/layer.py, `_cast_input_dtype`).
     profile = scenario.framework
-    casts = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
+    casts = casts and scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
         made = [operation.temporary for operation in layer_operations(conditions, kind)]

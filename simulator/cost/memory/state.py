@@ -23,6 +23,7 @@ from simulator.cost.dtypes import (
     quantised_bytes,
 )
 from simulator.cost.memory.activations import recompute_plan, widened_rest
+from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
@@ -591,18 +592,11 @@ def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
 
 
 def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
-    """Return the bytes of LoRA's frozen weights: sharded ones have the parameters' type, others the compute type (M2).
-
-    FSDP2 shards parameters of one type, so accelerate widens all that it shards to fp32 (accelerate 1.15,
-    utils/fsdp_utils.py, `fsdp2_prepare_model`); a module that nothing shards stays as it was loaded.
-    """
+    """Return the bytes of frozen weights, of the compute type; `widened_base` has sharded ones in fp32 (M2)."""
     if pricing.scenario.framework.quantised_base:
         return _quantised(pricing, weights)
-    stored = _stored_bytes(pricing, weights, cast=False)
-    if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
-        return stored
-    wide = _stored_bytes(pricing, weights, cast=True)
-    return np.asarray(np.where(pricing.block.zero_stage >= 1, wide, stored))
+    wide = (pricing.block.zero_stage >= 1) & pricing.scenario.framework.widened_base
+    return np.where(wide, *(_stored_bytes(pricing, weights, cast=cast) for cast in (True, False)))
 
 
 def narrow_bytes(pricing: Pricing) -> KindArray:
@@ -632,7 +626,7 @@ def cached_bytes(scenario: Scenario) -> float:
 def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24).
 
-    At the loss FSDP2 has gathered no more than the layer that comes next, and has no gradient of one (M37).
+    At the loss FSDP2 has gathered no more than the layer that comes next, and nobody has a gradient of one (M37).
     A base in 4 bits is gathered as it is stored (torchao 0598012, dtypes/nf4tensor.py,
     `_INNER_TENSOR_NAMES_FOR_SHARDING`).
     """
@@ -643,11 +637,19 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     begins = at_loss and profile.fully_shard and not (profile.live_parameters or profile.step_parameters)
-    weights = np.where(block.zero_stage >= 3, (1.0 if begins else 2.0) * of_layer, 0.0)
+    # accelerate's model has the loss inside: only its last unit is gathered then (M15).
+    prepared, flat = begins and profile.plain_module, profile.fully_shard and profile.flat_parameters
+    ahead = 0.0 if prepared and not flat else 1.0 if begins or flat else 2.0
+    weights = np.where(block.zero_stage >= 3, ahead * of_layer, 0.0)
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
-    gradients = np.where((block.zero_stage >= 2) & (not begins), whole * gradient, 0.0)
-    ends = end_table(pricing) * np.where(block.zero_stage >= 3, element, 0.0)
+    none_yet = at_loss and (profile.fully_shard or profile.step_parameters > 0)
+    gradients = np.where((block.zero_stage >= 2) & (not none_yet), whole * gradient, 0.0)
+    tables = 2.0 - scenario.model.tie_word_embeddings if flat else 1.0
+    ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
+    if prepared and not flat:
+        # As it was gathered, in the forward pass, which has an fp32 gradient less.
+        held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
@@ -683,7 +685,8 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     scenario, profile = pricing.scenario, pricing.scenario.framework
     parts, square = device_parameters(pricing), float(scenario.model.hidden_size) ** 2
     used = np.maximum(layer, end_table(pricing))
-    ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
+    # transformers 4.57, integrations/deepspeed.py, `trainer_config_finalize`.
+    ahead = float(profile.prefetch_parameters) or 0.9 * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
     return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed))
 
@@ -707,10 +710,6 @@ def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     more = np.maximum(element_bytes(scenario) * gathered - _live_bytes(pricing, layer), 0.0)
     repeated = recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
     return np.where(pricing.block.zero_stage >= 3, more * np.maximum(1.0 - repeated, 0.0), 0.0)
-
-
-_PREFETCHED = 0.9
-"""Prefetched parameters per h^2 (transformers v4.57, integrations/deepspeed.py, `trainer_config_finalize`)."""
 
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:

@@ -121,8 +121,9 @@ def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
         arguments.not_modelled(f"fsdp_sharding_strategy {strategy[:30]} is not known")
     line = next(iter(words.places.values())).line if words.places else 1
     arguments.add("fsdp", [known_value(_SHARDS.get(strategy, "full_shard"), 1)], line)
-    if words.text("saves_on_host", "fsdp_state_dict_type"):
-        _hand_over(arguments, words, "fsdp_state_dict_type", "fsdp_config.state_dict_type")
+    for option, name in (("saves_on_host", "fsdp_state_dict_type"), ("flat_parameters", "fsdp_version")):
+        if words.text(option, name):
+            _hand_over(arguments, words, name, name.replace("_", "_config.", 1))
     if words.switch("recompute", "fsdp_activation_checkpointing"):
         line = next(iter(words.places.values())).line
         arguments.add("gradient_checkpointing", [known_value("true", 1)], line)

@@ -62,6 +62,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
+    options |= {"flat_parameters": "true"} if layout.zero_stage and not deepspeed else {}
     options |= _eager(part(targets, "option"), rank, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
