@@ -60,7 +60,7 @@ class ModelTotals(Bare):
     """A multi-token prediction module without its layer."""
 
 
-Counted = CountedWeights | Literal["trained", "adapters"]
+Counted = CountedWeights | Literal["trained", "adapters", "small adapters"]
 """What to count: of weights, or parameters that are trained or of LoRA adapters."""
 
 
@@ -72,7 +72,9 @@ def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTo
 @lru_cache(maxsize=64)
 def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapters_of(conditions, operations) if counted == "adapters" else weight_totals(operations, counted)
+        if counted in ("adapters", "small adapters"):
+            return adapters_of(conditions, operations, _PAGED_FROM if counted == "small adapters" else np.inf)
+        return weight_totals(operations, counted)
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds),
@@ -82,6 +84,9 @@ def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
         last_norm=totals(output_layer(conditions)[:1]),
         prediction=totals(prediction(conditions)),
     )
+
+
+_PAGED_FROM = 1e5  # numbers of a tensor whose moments are paged (bitsandbytes 0.50, optim/optimizer.py)
 
 
 class ByClass(NamedTuple):
@@ -721,7 +726,8 @@ def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
     fraction = pricing.scenario.framework.offload_fraction
     if OPTIMIZERS[pricing.scenario.framework.optimizer].paged:
-        return np.zeros_like(optimizer)
+        small = shard(pricing, device_parameters(pricing, "small adapters"), 1)
+        return np.zeros_like(optimizer) + small * optimizer_bytes_per_parameter(pricing.scenario)
     offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
     return optimizer - optimizer * offloaded
 
