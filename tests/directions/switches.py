@@ -161,6 +161,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
         ),
         *along("adamw paged_adamw paged_adamw_8bit", "state- device- host? seconds?", because="state goes to the host"),
         *along("lion paged_lion", "state- device- host+"),
+        *along("adamw_4bit adamw_8bit", "state+ device+ host+ seconds+"),
+        *along("paged_lion_8bit lion_8bit lion", "state+ device+ host? seconds?", because="state goes to the host"),
     ),
     "optimizer_dtype": along("fp8 bf16 fp32", f"{STATE} host+ seconds+"),
     "master_weights": on(f"{STATE} host+ seconds+", "parameter_dtype=bf16"),

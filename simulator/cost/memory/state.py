@@ -724,12 +724,11 @@ _PREFETCHED = 0.9
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
-    fraction = pricing.scenario.framework.offload_fraction
-    if OPTIMIZERS[pricing.scenario.framework.optimizer].paged:
-        small = shard(pricing, device_parameters(pricing, "small adapters"), 1)
-        return np.zeros_like(optimizer) + small * optimizer_bytes_per_parameter(pricing.scenario)
-    offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
-    return optimizer - optimizer * offloaded
+    profile, resident = pricing.scenario.framework, optimizer
+    if OPTIMIZERS[profile.optimizer].paged:
+        resident = shard(pricing, device_parameters(pricing, "small adapters"), 1)
+        resident = resident * optimizer_bytes_per_parameter(pricing.scenario)
+    return resident - resident * (pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction)
 
 
 def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:

@@ -115,8 +115,8 @@ def _eager(arguments: Arguments, options: Mapping[str, str], rank: int | None, *
 
     Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
     peft casts an adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`); DeepSpeed has adapters in 16
-    bits (0.16.4, runtime/engine.py). The Trainer drops logits (`compute_loss`) and, after its step, gradients, and
-    bitsandbytes keeps embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine it has autocast and DDP alone.
+    bits (0.16.4, runtime/engine.py). The Trainer drops logits (`compute_loss`) and, after its step, gradients;
+    bitsandbytes keeps embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine there are autocast and DDP.
     """
     expands = not options.get("attention_kernel", "sdpa").startswith("flash")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
