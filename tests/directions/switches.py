@@ -219,6 +219,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "loads_unquantised": on("device?", "quantised_base=true", because="only more than a step where little is saved"),
     "quantising_bytes": along("0 256", "device?", "quantised_base=true", because="only more than a step of few tokens"),
     "plain_module": on(f"saved+ {STATE}", because="buckets of several ranks; with fp32 weights streams of fp32"),
+    "wide_base": on("saved? state+ device+", because="a table in fp32 makes the stream fp32"),
     "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
     "saved_modules": along("none output both", f"{STATE} flop+ host+ seconds+")
     + along("none embedding", f"{STATE} host+ seconds+"),

@@ -97,6 +97,41 @@ def test_adapters_on_one_t4(row: tuple[Any, int, bool, int, int, float, float]) 
     assert found.verdict == "fits"
 
 
+@pytest.mark.parametrize(
+    ("model", "method", "recompute", "tokens", "words", "traced"),
+    [
+        # autocast in fp16 and GradScaler over fp32 weights: unscaling and clipping are in place.
+        ("qwen2.5-0.5b", "full", "full", 1024, {}, 8178.0),
+        ("qwen2.5-0.5b", "full", "none", 512, {"flash_attention": "false"}, 8807.0),
+        ("qwen2.5-1.5b", "lora", "full", 1024, {}, 4883.0),
+        ("qwen2.5-1.5b", "qlora", "full", 1024, {}, 4061.8),
+        ("llama3.2-1b", "lora", "none", 1024, {"flash_attention": "false"}, 8464.9),
+        # A base loaded in fp32: cast product by product, and the casts saved but for layers that are done again.
+        ("qwen2.5-0.5b", "lora", "full", 1024, {"wide_base": "true"}, 4046.7),
+        ("qwen2.5-0.5b", "lora", "none", 1024, {"wide_base": "true"}, 5883.3),
+    ],
+)
+def test_the_trainer_in_fp16_on_one_t4(  # noqa: PLR0917  the columns of a table
+    model: str, method: Any, recompute: Any, tokens: int, words: dict[str, str], traced: float
+) -> None:
+    """MiB traced of transformers 5.24 and peft 0.21 (adapters of rank 16 in attention), without cuBLAS' workspaces."""
+    found = simulator.estimate(
+        model=model,
+        hardware="t4",
+        devices=1,
+        method=method,
+        stack="transformers",
+        precision="fp16",
+        seq_length=tokens,
+        micro_batch_size=1,
+        global_batch_size=1,
+        recompute=recompute,
+        options=words if method == "full" else words | {"adapter_targets": "attention"},
+        lora_rank=None if method == "full" else 16,
+    )
+    assert found.memory.allocated_bytes / MIB - 16.25 == pytest.approx(traced, rel=0.01)
+
+
 BEFORE_CHUNKS = {"loss_chunks": "0", "loss_bytes_per_logit": "12"}
 OF_A_LAYER = {"recompute": "full", "compiled": "true", "step_in_backward": "true"}
 

@@ -154,6 +154,8 @@ def test_the_type_that_a_release_loads_is_open(kind: str, bound: bool, tmp_path:
     assert ("types" in {remark.bound for remark in recipe.remarks}) == bound
     (found,) = check_files([str(tmp_path / "run.sh")], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.outcome == {"": "longest_does_not_fit", "--lora_r 8": "fits"}.get(kind, "does_not_fit")
+    wide = read(tmp_path, "run.sh", f"torchrun --nproc_per_node 8 train.py {words} {kind} --lora_r 8\n")
+    assert (wide.options.get("wide_base") == "true") == ("float32" in kind)
 
 
 @pytest.mark.parametrize("word", ["galore_adamw", "galore_adamw_8bit_layerwise", "apollo_adamw"])

@@ -605,6 +605,10 @@ def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
     if pricing.scenario.framework.quantised_base:
         return _quantised(pricing, weights)
     stored = _stored_bytes(pricing, weights, cast=False)
+    if pricing.scenario.widened_rest:  # products save their casts, but in layers that are done again (M36)
+        kept = 1.0 - recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
+        casts = element_bytes(pricing.scenario) * np.maximum(kept, 0.0) * shard(pricing, linear_by_class(pricing), 3)
+        stored = np.asarray(np.where(widened_rest(pricing), stored * (FP32 / HALF) + casts, stored))
     if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
         return stored
     wide = _stored_bytes(pricing, weights, cast=True)

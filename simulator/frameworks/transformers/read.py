@@ -239,6 +239,8 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     pure, half = arguments.switch("parameter_dtype", "pure_bf16"), stored in _HALF and not widened
     if pure or (half and not adapters):
         return dict(IN_16_BITS)
+    if adapters and stored == "float32" and not (_fsdp_stage(arguments) or arguments.has(*_TUNING)):
+        return {"wide_base": "true"}
     # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
     return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}
 
