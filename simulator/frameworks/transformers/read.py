@@ -123,7 +123,7 @@ def _eager(arguments: Arguments, options: Mapping[str, str], rank: int | None, *
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
         return eager | {"adapter_copies": str(not deepspeed).lower(), "loss_bytes_per_logit": "12"}
-    word = arguments.text("optimizer", "optim") or ""
+    word = "" if (entry := arguments.entry("optim")) is None else entry.text
     return eager | ({"wide_table_moments": "true"} if "8bit" in word and "torch" not in word else {})
 
 
