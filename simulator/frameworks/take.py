@@ -145,7 +145,7 @@ _USUAL: Final = "adamw"
 _UNPRICED: Final = {
     **dict.fromkeys(("galore", "apollo"), "gradients of low rank are"),
     **dict.fromkeys(("ademamix", "grokadamw", "stable_adamw", "optimi_"), "what it keeps beside Adam's moments is"),
-}  # why, by a part of the word: a third moment, or what 16-bit weights round off (torch-optimi 0.3.3, `kahan_sum`)
+}  # why, by a part of the word: a third moment, or what 16-bit weights round off (torch-optimi, `kahan_sum`)
 _IN_BACKWARD: Final = {"lomo": "sgd", "adalomo": "adafactor"}
 """Optimizers that step in the backward pass (lomo-optim 0.1.1): without state, or with means of rows and columns."""
 

@@ -605,9 +605,8 @@ def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
     if pricing.scenario.framework.quantised_base:
         return _quantised(pricing, weights)
     stored = _stored_bytes(pricing, weights, cast=False)
-    if pricing.scenario.widened_rest:  # products save their casts, but in layers that are done again (M36)
-        kept = 1.0 - recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
-        casts = element_bytes(pricing.scenario) * np.maximum(kept, 0.0) * shard(pricing, linear_by_class(pricing), 3)
+    if pricing.scenario.widened_rest:  # products save their casts (M36)
+        casts = element_bytes(pricing.scenario) * _done_once(pricing) * shard(pricing, linear_by_class(pricing), 3)
         stored = np.asarray(np.where(widened_rest(pricing), stored * (FP32 / HALF) + casts, stored))
     if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
         return stored
@@ -718,8 +717,13 @@ def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
     gathered = np.minimum(sum(linear_by_class(pricing)) + end_table(pricing), sum(device_parameters(pricing)))
     more = np.maximum(element_bytes(scenario) * gathered - _live_bytes(pricing, layer), 0.0)
+    return np.where(pricing.block.zero_stage >= 3, more * _done_once(pricing), 0.0)
+
+
+def _done_once(pricing: Pricing) -> KindArray:
+    """Return the share of a rank's layers that full recompute leaves alone."""
     repeated = recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
-    return np.where(pricing.block.zero_stage >= 3, more * np.maximum(1.0 - repeated, 0.0), 0.0)
+    return np.asarray(np.maximum(1.0 - repeated, 0.0))
 
 
 _PREFETCHED = 0.9

@@ -233,8 +233,8 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     stored, said = arguments.text("parameter_dtype", "torch_dtype"), arguments.has("torch_dtype", "finetuning_type")
     if not widened and (stored == "auto" or not (said or adapters)):
-        # transformers 5.0, modeling_utils.py, `from_pretrained`: `dtype` is auto; before, fp32. TRL 1.16 loads in fp32.
-        message = "the weights have the checkpoint's type, or fp32 where the library is older than 5; priced in fp32"
+        # transformers 5.0, modeling_utils.py, `from_pretrained`; TRL 1.16 loads in fp32.
+        message = "weights have the checkpoint's type, or fp32 where transformers is older than 5; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype", bound="types")
     pure, half = arguments.switch("parameter_dtype", "pure_bf16"), stored in _HALF and not widened
     if pure or (half and not adapters):
