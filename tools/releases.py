@@ -296,8 +296,9 @@ def write(checkout: Path, stack: str, release: str, version: str) -> int:
         (f"{release}.csv", COLUMNS, lines),
         (f"{release}.files.csv", ("number", "file"), [(number, path) for path, number in places.numbers.items()]),
     ):
-        with (folder / "releases" / name).open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows((head, *content))
+        if content:
+            with (folder / "releases" / name).open("w", newline="", encoding="utf-8") as stream:
+                csv.writer(stream, lineterminator="\n").writerows((head, *content))
     more = dict(source.more)
     about = f"{source.about.format(release)}, by model, device and precision"
     content = {

@@ -142,7 +142,10 @@ def _text_of(meaning: Meaning, value: Any) -> Any:
 
 
 _USUAL: Final = "adamw"
-_LOW_RANK: Final = ("galore", "apollo")
+_UNPRICED: Final = {
+    **dict.fromkeys(("galore", "apollo"), "gradients of low rank are"),
+    **dict.fromkeys(("ademamix", "grokadamw", "stable_adamw", "optimi_"), "what it keeps beside Adam's moments is"),
+}  # why, by a part of the word: a third moment, or what 16-bit weights round off (torch-optimi, `kahan_sum`)
 _IN_BACKWARD: Final = {"lomo": "sgd", "adalomo": "adafactor"}
 """Optimizers that step in the backward pass (lomo-optim 0.1.1): without state, or with means of rows and columns."""
 
@@ -168,8 +171,8 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     if not word:
         return {}
     plain = word.rpartition(".")[2].lower()
-    if any(name in plain for name in _LOW_RANK):
-        arguments.not_modelled(f"optimizer {word[:40]}: gradients of low rank are not priced", name)
+    if why := next((why for part, why in _UNPRICED.items() if part in plain), None):
+        arguments.not_modelled(f"optimizer {word[:40]}: {why} not priced", name)
         return {}
     if plain in _IN_BACKWARD and framework == "torch":
         return {"optimizer": _IN_BACKWARD[plain], "step_in_backward": "true"}
@@ -183,7 +186,8 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
         offered = ", ".join(profile_of(framework).limits.optimizers)
         arguments.not_modelled(f"optimizer {word[:60]} is not priced; priced are {offered}", name)
         return {}
-    fused = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in word.lower() else {}
+    fused = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in plain else {}
+    fused |= {"optimizer_dtype": "fp32"} if "32bit" in plain else {}  # bitsandbytes', whatever the weights' type
     return (fused if framework == "torch" else {}) | ({} if optimizer.name == _USUAL else {"optimizer": optimizer.name})
 
 

@@ -161,6 +161,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
         ),
         *along("adamw paged_adamw paged_adamw_8bit", "state- device- host? seconds?", because="state goes to the host"),
         *along("lion paged_lion", "state- device- host+"),
+        *along("adamw_4bit adamw_8bit", "state+ device+ host+ seconds+"),
+        *along("paged_lion_8bit lion_8bit lion", "state+ device+ host? seconds?", because="state goes to the host"),
     ),
     "optimizer_dtype": along("fp8 bf16 fp32", f"{STATE} host+ seconds+"),
     "master_weights": on(f"{STATE} host+ seconds+", "parameter_dtype=bf16"),
@@ -219,7 +221,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "plain_module": on("saved+ state+ device?", because="FSDP reduces in 16 bits; elsewhere there are buckets"),
     "flat_parameters": on("device+", "plain_module=true"),
     "sync_each_batch": on("device?", "plain_module=true", because="parts of 4 bytes may be more than all of 2"),
-    "widened_base": on(STATE),
+    "frozen_dtype": along("compute fp32", "saved? state+ device+", because="a table in fp32 makes the stream fp32"),
     "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
     "saved_modules": along("none output both", f"{STATE} flop+ host+ seconds+")
     + along("none embedding", f"{STATE} host+ seconds+"),

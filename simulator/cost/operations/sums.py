@@ -302,8 +302,10 @@ def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
 
 
 @lru_cache(maxsize=1024)
-def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
+def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below: float = np.inf) -> WeightTotals:
     """Return the LoRA parameters on the target weights: rank x (inputs + outputs), split as the weight is.
+
+    Of those with `below` numbers or more none count.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
     side. Products of one input may share an adapter.
@@ -326,8 +328,9 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> We
                 continue
             joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")
             shared.add((weight.inputs, weight.split))
-            first = 0.0 if joined else float(rank * weight.inputs * weight.copies)
-            second = float(rank * weight.outputs * weight.copies)
+            first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
+            first = 0.0 if joined or first >= below else first * weight.copies
+            second = 0.0 if second >= below else second * weight.copies
             if weight.split == "column":
                 result += WeightTotals(split=second, replicated=first)
             elif weight.split == "row":

@@ -21,6 +21,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.take import part, read_optimizer, take
+from simulator.question.frameworks.stacks import IN_16_BITS
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, rank_layers
 from simulator.question.specs.documents import of_fields
@@ -37,8 +38,6 @@ _LENGTHS: Final = ("packed_sequence.packed_sequence_size", "packed_sequence.pack
 _CUT: Final = "dataloader.collate_fn.max_length"
 """Length that samples are cut to, and of models that see images also filled up to."""
 _BOUNDS: Final = (_CUT, "dataset.seq_length", "dataset.max_length")
-_HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-"""Weights have the checkpoint's type, and FSDP2 gives gradients back in it; `mp_policy` computes in bf16."""
 _EAGER: Final = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "true"}
 _RECIPES: Final = ("recipe", "recipe._target_")
 _PREDICTING: Final = (
@@ -102,7 +101,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     fused = {"fused_rms_norm": "true", "repeat_kv": "false"} if is_te else _EAGER
     narrow = arguments.has("model.backend.te_fp8.recipe") or arguments.switch("precision", "fp8.enabled")
     quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
-    options = {**({} if whole else _HALF), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
+    options = {**({} if whole else IN_16_BITS), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
     options |= _optimizer(arguments)
     if model is not None and models.load_model(model).architecture in _PREDICTING:
         options["mtp"] = "true"

@@ -18,10 +18,10 @@ from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.models import known_model
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.values import PlainValue
+from simulator.question.frameworks.stacks import IN_16_BITS
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 
-_HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
 _EAGER: Final = {
     "fused_rms_norm": "false",
     "composed_norm_bytes": "8",
@@ -101,7 +101,7 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         options=_EAGER
         | places
         | part(targets, "option")
-        | (_HALF if precision in {"bf16-true", "16-true"} else {})
+        | (IN_16_BITS if precision in {"bf16-true", "16-true"} else {})
         | read_optimizer(arguments, optimizer, "torch"),
         layout=Layout(**usual | part(targets, "layout")),
     )

@@ -21,6 +21,7 @@ from simulator.frameworks.logs import StepLogForm, counts, parse_count
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.values import PlainValue
 from simulator.frameworks.write import WordPair
+from simulator.question.frameworks.stacks import IN_16_BITS
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, model_chunks, pipeline_shape, rank_layers
 from simulator.question.specs.documents import read_limited, read_yaml, validated
@@ -285,7 +286,7 @@ def _options(arguments: Arguments, layout: Layout) -> dict[str, str]:
         # Each rank passes its keys and values to the next.
         options["cp_communication"] = "ring"
     if arguments.text("parameter_dtype", "training.dtype") == "bfloat16":
-        options |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+        options |= IN_16_BITS
     return options | _compiled(arguments)
 
 

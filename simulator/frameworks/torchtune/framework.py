@@ -17,7 +17,7 @@ from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import stack_options
+from simulator.question.frameworks.stacks import IN_16_BITS, stack_options
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
@@ -29,8 +29,6 @@ _SHIPPED: Final = "recipes/configs"
 _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
 """Keys of files that do not train, if no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
 _LORA_RANK: Final = 8
-_HALF: Final = ("parameter_dtype", "gradient_dtype", "optimizer_dtype")
-"""State that is stored in the compute type (`training.set_default_dtype`), without a master copy."""
 _CHUNKED: Final = ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss")
 """Losses in chunks (`modules/loss`); the second also has all logits in 16 bits: 7 bytes of each with eight chunks."""
 
@@ -71,7 +69,7 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
     usual = stack_options("torchtune")
     if arguments.text("parameter_dtype", "dtype") == "fp32":
-        usual = {name: value for name, value in usual.items() if name not in _HALF}
+        usual = {name: value for name, value in usual.items() if name not in IN_16_BITS}
     named = read_optimizer(arguments, "optimizer._component_", "torch")
     foreach = {"foreach_optimizer": str(not arguments.switch("foreach_optimizer", "optimizer.fused")).lower()}
     usual |= known.get("switches", {}) | (known.get("adapters", {}) if adapters else {})

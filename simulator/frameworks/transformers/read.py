@@ -12,7 +12,7 @@ from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import stack_options
+from simulator.question.frameworks.stacks import IN_16_BITS, stack_options
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -63,7 +63,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= {"flat_parameters": "true"} if layout.zero_stage and not deepspeed else {}
-    options |= _eager(part(targets, "option"), rank, deepspeed=deepspeed) | part(targets, "option")
+    options |= _eager(arguments, part(targets, "option"), rank, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
@@ -111,20 +111,21 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _eager(options: Mapping[str, str], rank: int | None, *, deepspeed: bool) -> dict[str, str]:
+def _eager(arguments: Arguments, options: Mapping[str, str], rank: int | None, *, deepspeed: bool) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
     Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
     peft casts an adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`); DeepSpeed has adapters in 16
-    bits (0.16.4, runtime/engine.py). The Trainer drops logits (`compute_loss`) and, after its step, gradients, and
-    embeddings keep moments of 32 bits (4.57.1, `create_optimizer`). Without an engine it has autocast and DDP alone.
+    bits (0.16.4, runtime/engine.py). The Trainer drops logits (`compute_loss`) and, after its step, gradients;
+    bitsandbytes keeps embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine there are autocast and DDP.
     """
     expands = not options.get("attention_kernel", "sdpa").startswith("flash")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
         return eager | {"adapter_copies": str(not deepspeed).lower(), "loss_bytes_per_logit": "12"}
-    return eager | ({"wide_table_moments": "true"} if options.get("optimizer", "").endswith("8bit") else {})
+    word = "" if (entry := arguments.entry("optim")) is None else entry.text
+    return eager | ({"wide_table_moments": "true"} if "8bit" in word and "torch" not in word else {})
 
 
 def _precision(arguments: Arguments) -> str | None:
@@ -231,13 +232,16 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         return stack_options("deepspeed") | own
     # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
-    stored = arguments.text("parameter_dtype", "torch_dtype")
-    if stored == "auto" and not widened:
-        message = "the weights have the checkpoint's type, which is not read; priced in fp32"
-        arguments.remark("upper-bound", "warning", message, "torch_dtype")
+    stored, said = arguments.text("parameter_dtype", "torch_dtype"), arguments.has("torch_dtype", "finetuning_type")
+    if not widened and (stored == "auto" or not (said or adapters)):
+        # transformers 5.0, modeling_utils.py, `from_pretrained`; TRL 1.16 loads in fp32.
+        message = "weights have the checkpoint's type, or fp32 where transformers is older than 5; priced in fp32"
+        arguments.remark("upper-bound", "warning", message, "torch_dtype", bound="types")
     pure, half = arguments.switch("parameter_dtype", "pure_bf16"), stored in _HALF and not widened
     if pure or (half and not adapters):
-        return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+        return dict(IN_16_BITS)
+    if adapters and stored == "float32" and not (_fsdp_stage(arguments) or arguments.has(*_TUNING)):
+        return {"frozen_dtype": "fp32"}
     # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
     return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}
 

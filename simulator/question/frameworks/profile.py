@@ -273,7 +273,7 @@ class FrameworkProfile(Switches, kw_only=True):
     loads_unquantised: bool = switch(default=False, moves=("memory",))
     quantising_bytes: int = switch(default=0, high=256, moves=("memory",))
     widened_rest: bool = switch(default=False)
-    widened_base: bool = switch(default=False, moves=("memory",))
+    frozen_dtype: str = switch(default="compute", choices=("compute", "fp32"), moves=("memory",))
     frozen_reference: bool = switch(default=False)
     reference_gradients: bool = switch(default=False)
     reference_forward: bool = switch(default=False)

@@ -19,6 +19,9 @@ from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, RecomputeMode, ScheduleName, StackName
 from simulator.records import Bare, NamedTuple, field, replace
 
+IN_16_BITS: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+"""Switches of weights in the compute type, without a master copy: torch makes gradients and moments alike."""
+
 
 class Stack(Bare, kw_only=True):
     """Switches that somebody's runs set, and where that is documented."""

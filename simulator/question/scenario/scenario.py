@@ -190,8 +190,10 @@ class Scenario(Workload, kw_only=True):
 
     @property
     def widened_rest(self) -> bool:
-        """Whether weights that a quantised base leaves alone, tables included, are stored in fp32."""
-        return self.lora_rank is not None and self.framework.quantised_base and self.framework.widened_rest
+        """Whether weights that a quantised base leaves alone, tables included, or all of a base, are in fp32."""
+        profile = self.framework
+        widened = profile.widened_rest if profile.quantised_base else profile.frozen_dtype == "fp32"
+        return self.lora_rank is not None and widened
 
     def trains(self, end: Literal["embedding", "output"]) -> bool:
         """Return whether the input table or the output layer is trained: with all weights, or beside adapters."""

@@ -65,8 +65,9 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
     table = Path(FRAMEWORK_FOLDER, STACK_FILES[stack]).parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
     if not table.exists():  # a year of a trainer has no recipes of its own
         return
-    with table.with_suffix(".files.csv").open(newline="", encoding="utf-8") as stream:
-        files = {row["number"]: row["file"] for row in csv.DictReader(stream)}
+    others = table.with_suffix(".files.csv")
+    named = others.read_text(encoding="utf-8").splitlines() if others.exists() else ()
+    files = {row["number"]: row["file"] for row in csv.DictReader(named)}
     with table.open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             files[""] = row["file"].rpartition(":")[0]

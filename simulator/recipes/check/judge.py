@@ -28,6 +28,7 @@ from simulator.errors import (
 )
 from simulator.evidence.cluster import cluster
 from simulator.late import deferred
+from simulator.question.frameworks.stacks import IN_16_BITS
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.origin import Place, Remark, Severity
 from simulator.question.question import Question
@@ -533,6 +534,8 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
     if "experts" in kinds:
         narrow = replace(scenario.framework, expert_adapters=False, quantised_experts=True)
         scenario = replace(scenario, framework=narrow)
+    if "types" in kinds:
+        scenario = replace(scenario, framework=replace(scenario.framework, **IN_16_BITS))
     memory = estimate_layout(scenario, layout).memory
     if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
         return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
