@@ -566,7 +566,9 @@ def test_a_method_is_a_rank_and_a_base() -> None:
     assert "did you mean 'qlora'" in refusal("estimate", "--model", "qwen3-8b", "--method", "qlor")
 
 
-@pytest.mark.parametrize(("zero_stage", "frozen", "stored"), [(0, "compute", 2), (3, "fp32", 4 / 8), (3, "compute", 2 / 8)])
+@pytest.mark.parametrize(
+    ("zero_stage", "frozen", "stored"), [(0, "compute", 2), (3, "fp32", 4 / 8), (3, "compute", 2 / 8)]
+)
 def test_a_sharded_base_is_stored_as_it_was_loaded(zero_stage: int, frozen: str, stored: float) -> None:
     """accelerate 1.6 to 1.12 widened what FSDP2 shards, since 1.13 what is trained; a plain module stays in 16 bits."""
     sizes: Any = {"model": "qwen3-8b", "hardware": "h100-sxm-80g", "devices": 8, "method": "lora"}

@@ -95,7 +95,7 @@ def test_deepspeed_s_flat_step_has_blocks_of_its_own(
     asked = {"model": "llama-7b", "hardware": "a100-sxm-80g", "devices": 8, "framework": "torch", "stack": "deepspeed"}
     sizes = {"zero_stage": stage, "recompute": recompute, "seq_length": 2048, "micro_batch_size": 1}
     found = simulator.estimate(**asked, **sizes, global_batch_size=8, options=options).memory  # type: ignore[arg-type]
-    assert found.reserved_bytes / 2**30 == pytest.approx(reserved, rel=0.09)
+    assert found.reserved_bytes / 2**30 == pytest.approx(reserved, rel=0.1)
     cached = found.outside_parts_bytes["cached"]
     assert found.need_bytes == pytest.approx(found.device_bytes - cached)
 

@@ -24,7 +24,7 @@ def priced(modules: str = "none", **changed: Any) -> Estimate:
         "zero_stage": 0,
         "recompute": "full",
     }
-    options = {"saved_modules": modules} | changed.pop("options", {})
+    options = {"saved_modules": modules, "release_grads": "false"} | changed.pop("options", {})
     return simulator.estimate(**question | layout | {"calibration": "none"} | changed, options=options)
 
 
