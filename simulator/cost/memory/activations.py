@@ -52,7 +52,8 @@ def layer_input_bytes(pricing: Pricing) -> Array:
     """
     scenario = pricing.scenario
     wide = scenario.widened_modules and scenario.trains("embedding")
-    width = np.where(wide | widened_rest(pricing) | autocasts(pricing), FP32, element_bytes(scenario))
+    cast = widened_rest(pricing) | autocasts(pricing) | scenario.frozen_in_fp32
+    width = np.where(wide | cast, FP32, element_bytes(scenario))
     streams: Array = width * scenario.model.stream_width * extent(pricing, "sequence")
     return streams
 
@@ -86,6 +87,31 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 
 @of_work
+def _returned_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes that a layer saves more where products of 4 bits return the fp32 of a norm, shape (n,) (M36).
+
+    What an activation saves is fp32 but for its output, which the next product casts (bitsandbytes 0.50, nn/modules.py,
+    `Linear4bit.forward`).
+    """
+    conditions = conditions_of(pricing.scenario)
+    wide = (
+        tensor
+        for operation in layer_operations(conditions, kind)
+        for tensor in operation.saved
+        if operation.group in ("feed_forward", "shared_experts") and not tensor.name.endswith("_product")
+    )
+    return (FP32 / element_bytes(conditions) - 1.0) * total(pricing, summed(wide))
+
+
+@of_work
+def _cast_weights(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes of 16-bit copies that products save of a layer's frozen fp32 weights, shape (n,) (M36)."""
+    operations = layer_operations(conditions_of(pricing.scenario), kind)
+    products = sum(weight.parameters for each in operations for weight in each.weights if weight.matmul)
+    return HALF * products / pricing.block.tensor_parallel
+
+
+@of_work
 def embedded_bytes(pricing: Pricing) -> Array:
     """Return the bytes that a micro batch saves before the first layer, shape (n,): norm and dropout of embeddings."""
     operations = inputs(conditions_of(pricing.scenario))
@@ -103,8 +129,11 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
-    cast = autocasts(pricing)
-    return result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
+    cast, wide = autocasts(pricing), widened_rest(pricing)
+    result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
+    if pricing.scenario.frozen_in_fp32:
+        return result + _cast_weights(pricing, kind)
+    return result + np.where(wide, _returned_bytes(pricing, kind), 0.0) if wide.any() else result
 
 
 @of_work

@@ -100,11 +100,12 @@ def widened_head_bytes(pricing: Pricing) -> Array:
     """
     profile, model = pricing.scenario.framework, pricing.scenario.model
     chunked = profile.fused_cross_entropy or profile.loss_chunks or profile.cross_entropy_chunk_tokens
-    if not pricing.scenario.widened_rest or (chunked and not profile.plain_module):
+    wide = widened_rest(pricing) | pricing.scenario.frozen_in_fp32
+    if not wide.any() or (chunked and not profile.plain_module):
         return np.zeros(len(pricing))
     table = model.vocab_size * model.hidden_size / pricing.block.tensor_parallel
     more = table if profile.plain_module else logits_per_micro_batch(pricing)
-    return np.where(widened_rest(pricing), HALF * more, 0.0)
+    return np.where(wide, HALF * more, 0.0)
 
 
 @of_work

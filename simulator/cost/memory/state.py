@@ -599,7 +599,7 @@ def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
     """
     if pricing.scenario.framework.quantised_base:
         return _quantised(pricing, weights)
-    stored = _stored_bytes(pricing, weights, cast=False)
+    stored = _stored_bytes(pricing, weights, cast=False) * (1.0 + pricing.scenario.frozen_in_fp32)
     if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
         return stored
     wide = _stored_bytes(pricing, weights, cast=True)

@@ -203,21 +203,30 @@ def plain_activation(
 ) -> Operation:
     """Return GELU or (squared) ReLU: saves its input, `2 T f`, and its output for the next product (fp8: half).
 
-    ReLU saves its output only. It reads one tensor and writes one; its backward pass holds the input's gradient.
+    ReLU saves its output only, beside an adapter's copy of it. It reads one tensor and writes one; its backward pass
+    holds the input's gradient.
     """
     element = element_bytes(conditions)
-    entered = (
-        ()
-        if conditions.model.activation == "relu"
-        else (Saved(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
-    )
+    copied = conditions.lora_rank is not None and conditions.framework.adapter_copies
+    number = activation_input_bytes(conditions) * (copied or conditions.model.activation != "relu")
+    entered = Saved(f"{name}_up", number * width, spread)
     return Operation(
         name=f"{name}_activation",
         group=group,
-        saved=(*entered, Saved(f"{name}_product", _saved_product(conditions, width), spread)),
+        saved=(
+            entered,
+            *_composed(conditions, name, width, spread),
+            Saved(f"{name}_product", _saved_product(conditions, width), spread),
+        ),
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
+
+
+def _composed(conditions: Conditions, name: str, width: float, spread: Spread) -> tuple[Saved, ...]:
+    """Return what elementwise operations save of a function that they make up; nothing where they are compiled."""
+    number = 0.0 if conditions.framework.compiled else float(conditions.framework.composed_activation_bytes)
+    return (Saved(f"{name}_composed", number / HALF * element_bytes(conditions) * width, spread),) if number else ()
 
 
 def gated_activation(
@@ -238,6 +247,7 @@ def gated_activation(
         saved=(
             Saved(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
             *silu,
+            *_composed(conditions, name, width, spread),
             Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),

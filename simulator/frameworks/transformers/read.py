@@ -12,7 +12,7 @@ from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import stack_options
+from simulator.question.frameworks.stacks import library_options, stack_options
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -62,7 +62,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
-    options |= _eager(part(targets, "option"), rank, deepspeed=deepspeed) | part(targets, "option")
+    options |= _eager(part(targets, "option"), rank, model, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
@@ -110,7 +110,7 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _eager(options: Mapping[str, str], rank: int | None, *, deepspeed: bool) -> dict[str, str]:
+def _eager(options: Mapping[str, str], rank: int | None, model: str | None, *, deepspeed: bool) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
     Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
@@ -120,6 +120,7 @@ def _eager(options: Mapping[str, str], rank: int | None, *, deepspeed: bool) -> 
     """
     expands = not options.get("attention_kernel", "sdpa").startswith("flash")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
+    eager |= library_options("transformers", models.load_model(model).architecture) if model else {}
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
         return eager | {"adapter_copies": str(not deepspeed).lower(), "loss_bytes_per_logit": "12"}
@@ -237,6 +238,8 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     pure, half = arguments.switch("parameter_dtype", "pure_bf16"), stored in _HALF and not widened
     if pure or (half and not adapters):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    if adapters and stored == "float32":
+        return {"frozen_dtype": "fp32"}
     # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
     return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}
 

@@ -112,12 +112,25 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
 
 
 def _add_defaults(arguments: Arguments) -> None:
-    """Add the defaults of TRL's own scripts."""
-    if not arguments.has(*_LENGTHS):
-        arguments.add_defaults(("max_length=1024",), 1)
-    if not arguments.has("gradient_checkpointing"):
-        message = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
-        arguments.remark("activations-bound", "warning", message)
+    """Add the defaults of TRL's own scripts, of the newest release that has every flag: later ones refuse the others.
+
+    trl/trainer/{sft,dpo,kto,reward}_config.py and base_config.py of v0.18.2 to v1.9.0.
+    """
+    table = table_of("trl")
+    last = [table[name].last for name in arguments.entries if name in table and table[name].last.startswith("v")]
+    release = min(([*map(int, text[1:].split("."))] for text in last), default=[1, 9, 0])
+    own = ["bf16=true"] if release >= [0, 19] and not arguments.has("fp16", "bf16") else []
+    own += ["gradient_checkpointing=true"] if release >= [0, 22] else []
+    own += ["dtype=float32"] if release >= [1, 0] and not arguments.has("torch_dtype", "dtype") else []
+    own += (
+        ["loss_type=chunked_nll"]
+        if release >= [1, 7] and not arguments.any_switch("kernels", "use_liger_kernel")
+        else []
+    )
+    arguments.add_defaults([*own, *([] if arguments.has(*_LENGTHS) else ["max_length=1024"])], 1)
+    if release >= [0, 22] and "gradient_checkpointing" in arguments.defaults:
+        message = "no flag tells the release: TRL 1.9's defaults count, gradient_checkpointing on (off before 0.22)"
+        arguments.remark("release-assumed", "note", message)
 
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
@@ -129,6 +142,9 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     kind = kind or ("reward" if arguments.has("num_padding_at_beginning") else "")
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
+    if not kind and arguments.text("cross_entropy_chunk_tokens", "loss_type") == "chunked_nll":
+        chunk = {"cross_entropy_chunk_tokens": "256"}  # TRL 1.9, sft_trainer.py, `_CHUNKED_LM_HEAD_CHUNK_SIZE`
+        run = replace(run, options={**chunk, **run.options})
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
     if arguments.has("use_peft") and not any("target" in name for name in arguments.entries):
         run = replace(run, options={"adapter_targets": "query_value", **run.options})
