@@ -52,8 +52,7 @@ def layer_input_bytes(pricing: Pricing) -> Array:
     """
     scenario = pricing.scenario
     wide = scenario.widened_modules and scenario.trains("embedding")
-    cast = widened_rest(pricing) | autocasts(pricing) | scenario.frozen_in_fp32
-    width = np.where(wide | cast, FP32, element_bytes(scenario))
+    width = np.where(wide | widened_rest(pricing) | autocasts(pricing), FP32, element_bytes(scenario))
     streams: Array = width * scenario.model.stream_width * extent(pricing, "sequence")
     return streams
 
@@ -66,18 +65,23 @@ def widened_rest(pricing: Pricing) -> Mask:
 def autocasts(pricing: Pricing) -> Mask:
     """Return where fp32 weights that nothing wraps are cast product by product (M36)."""
     scenario = pricing.scenario
-    stored = parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
-    plain = scenario.framework.plain_module and scenario.lora_rank is None and stored
-    return plain & (pricing.block.zero_stage < 1)
+    framework, frozen = scenario.framework, scenario.lora_rank is not None
+    stored = framework.frozen_dtype if frozen and not framework.quantised_base else parameter_dtype(scenario)
+    plain = framework.plain_module and stored == "fp32" and element_bytes(scenario) < FP32
+    return (plain and not (frozen and framework.quantised_base)) & (pricing.block.zero_stage < 1)
 
 
 @of_work
 def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves more under autocast, shape (n,) (M36).
 
-    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own.
+    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own. Of
+    frozen weights products save 16-bit copies.
     """
     conditions, hidden = conditions_of(pricing.scenario), float(pricing.scenario.model.hidden_size)
+    if conditions.lora_rank is not None:
+        weights = [weight for each in layer_operations(conditions, kind) for weight in each.weights if weight.matmul]
+        return HALF * sum(weight.parameters for weight in weights) / pricing.block.tensor_parallel
     further = 0.0
     for operation in layer_operations(conditions, kind):
         readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
@@ -104,14 +108,6 @@ def _returned_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 
 @of_work
-def _cast_weights(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes of 16-bit copies that products save of a layer's frozen fp32 weights, shape (n,) (M36)."""
-    operations = layer_operations(conditions_of(pricing.scenario), kind)
-    products = sum(weight.parameters for each in operations for weight in each.weights if weight.matmul)
-    return HALF * products / pricing.block.tensor_parallel
-
-
-@of_work
 def embedded_bytes(pricing: Pricing) -> Array:
     """Return the bytes that a micro batch saves before the first layer, shape (n,): norm and dropout of embeddings."""
     operations = inputs(conditions_of(pricing.scenario))
@@ -129,11 +125,9 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
-    cast, wide = autocasts(pricing), widened_rest(pricing)
-    result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
-    if pricing.scenario.frozen_in_fp32:
-        return result + _cast_weights(pricing, kind)
-    return result + np.where(wide, _returned_bytes(pricing, kind), 0.0) if wide.any() else result
+    for more, where in ((_cast_bytes, autocasts(pricing)), (_returned_bytes, widened_rest(pricing))):
+        result = result + np.where(where, more(pricing, kind), 0.0) if where.any() else result
+    return result
 
 
 @of_work

@@ -21,7 +21,7 @@ from simulator.cost.dtypes import (
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
-from simulator.cost.memory.activations import recompute_plan, widened_rest
+from simulator.cost.memory.activations import autocasts, recompute_plan, widened_rest
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
@@ -599,7 +599,7 @@ def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
     """
     if pricing.scenario.framework.quantised_base:
         return _quantised(pricing, weights)
-    stored = _stored_bytes(pricing, weights, cast=False) * (1.0 + pricing.scenario.frozen_in_fp32)
+    stored = _stored_bytes(pricing, weights, cast=False) * (1.0 + autocasts(pricing))
     if not pricing.scenario.framework.fully_shard or parameter_dtype(pricing.scenario) != "fp32":
         return stored
     wide = _stored_bytes(pricing, weights, cast=True)

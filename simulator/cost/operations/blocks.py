@@ -209,24 +209,20 @@ def plain_activation(
     element = element_bytes(conditions)
     copied = conditions.lora_rank is not None and conditions.framework.adapter_copies
     number = activation_input_bytes(conditions) * (copied or conditions.model.activation != "relu")
-    entered = Saved(f"{name}_up", number * width, spread)
+    entered = (Saved(f"{name}_up", (number + _composed_bytes(conditions)) * width, spread),) if number else ()
     return Operation(
         name=f"{name}_activation",
         group=group,
-        saved=(
-            entered,
-            *_composed(conditions, name, width, spread),
-            Saved(f"{name}_product", _saved_product(conditions, width), spread),
-        ),
+        saved=(*entered, Saved(f"{name}_product", _saved_product(conditions, width), spread)),
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
 
 
-def _composed(conditions: Conditions, name: str, width: float, spread: Spread) -> tuple[Saved, ...]:
-    """Return what elementwise operations save of a function that they make up; nothing where they are compiled."""
-    number = 0.0 if conditions.framework.compiled else float(conditions.framework.composed_activation_bytes)
-    return (Saved(f"{name}_composed", number / HALF * element_bytes(conditions) * width, spread),) if number else ()
+def _composed_bytes(conditions: Conditions) -> float:
+    """Return what elementwise operations save of an inner feature, of a function that they make up."""
+    framework = conditions.framework
+    return 0.0 if framework.compiled else framework.composed_activation_bytes / HALF * element_bytes(conditions)
 
 
 def gated_activation(
@@ -239,15 +235,15 @@ def gated_activation(
     """
     element, fused = element_bytes(conditions), conditions.framework.fused_swiglu or conditions.framework.compiled
     share = conditions.framework.recomputed_activation_share
+    entered = 2.0 * activation_input_bytes(conditions) + _composed_bytes(conditions)
     again = _again(share)
     silu = () if fused else (Saved(f"{name}_silu", (1.0 - share) * element * width, spread),)
     return Operation(
         name=f"{name}_activation",
         group=group,
         saved=(
-            Saved(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
+            Saved(f"{name}_gate_up", entered * width, spread),
             *silu,
-            *_composed(conditions, name, width, spread),
             Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),

@@ -12,7 +12,7 @@ from simulator.cost.timing import products as flops
 from simulator.errors import InputError, SimulateError
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.question.coefficients import Coefficients
-from simulator.question.frameworks.stacks import framework, library_options, stack_for
+from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.origin import Input, Origin
 from simulator.question.question import Question
 from simulator.question.recipe import Recipe
@@ -258,12 +258,10 @@ def _scenario_of(row: MeasuredRow, stated: Question, coefficients: Coefficients)
         raise InputError(f"{row.key}: no spec for model '{row.model_as_stated}'; name one in column model")
     try:
         hardware, name = _hardware(stated.value("hardware")), stated.value("framework")
-        model, stack = _model(stated.value("model"), stated.stated("num_layers")), stated.stated("stack")
-        stack = stack_for(name, stack, hardware.stack)
         return scenario_on(
             Cluster(hardware=hardware, devices=stated.value("devices"), coefficients=coefficients),
-            model,
-            framework(name, {**library_options(stack, model.architecture), **stated.options}, stack),
+            _model(stated.value("model"), stated.stated("num_layers")),
+            framework(name, stated.options, stack_for(name, stated.stated("stack"), hardware.stack)),
             **{setting.name: stated.value(setting.name) for setting in WORKLOAD},
         )
     except SimulateError as error:

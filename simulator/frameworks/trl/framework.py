@@ -111,24 +111,25 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     return _with_purpose(arguments, "/".join(PurePath(arguments.file).parts[-3:]), deepspeed=deepspeed)
 
 
-def _add_defaults(arguments: Arguments) -> None:
-    """Add the defaults of TRL's own scripts, of the newest release that has every flag: later ones refuse the others.
+_SINCE: Final = {
+    "bf16=true": (0, 19),
+    "gradient_checkpointing=true": (0, 22),
+    "dtype=float32": (1, 0),
+    "loss_type=chunked_nll": (1, 7),
+    "max_length=1024": (0,),
+}  # defaults of TRL's own scripts (trl/trainer/{sft,model,base}_config.py of v0.8.6 to v1.9.0) and their first release
 
-    trl/trainer/{sft,dpo,kto,reward}_config.py and base_config.py of v0.18.2 to v1.9.0.
-    """
+
+def _add_defaults(arguments: Arguments) -> None:
+    """Add the defaults of the newest release that has every flag: later ones refuse the others."""
     table = table_of("trl")
     last = [table[name].last for name in arguments.entries if name in table and table[name].last.startswith("v")]
-    release = min(([*map(int, text[1:].split("."))] for text in last), default=[1, 9, 0])
-    own = ["bf16=true"] if release >= [0, 19] and not arguments.has("fp16", "bf16") else []
-    own += ["gradient_checkpointing=true"] if release >= [0, 22] else []
-    own += ["dtype=float32"] if release >= [1, 0] and not arguments.has("torch_dtype", "dtype") else []
-    own += (
-        ["loss_type=chunked_nll"]
-        if release >= [1, 7] and not arguments.any_switch("kernels", "use_liger_kernel")
-        else []
-    )
-    arguments.add_defaults([*own, *([] if arguments.has(*_LENGTHS) else ["max_length=1024"])], 1)
-    if release >= [0, 22] and "gradient_checkpointing" in arguments.defaults:
+    release = min((tuple(map(int, text[1:].split("."))) for text in last), default=(1, 9))
+    liger = arguments.any_switch("kernels", "use_liger_kernel")
+    others = {"bf16": arguments.has("fp16"), "max_length": arguments.has(*_LENGTHS), "loss_type": liger}
+    own = [text for text, first in _SINCE.items() if release >= first]
+    arguments.add_defaults(own, 1, [name for name, said in others.items() if said])
+    if "gradient_checkpointing" in arguments.defaults:
         message = "no flag tells the release: TRL 1.9's defaults count, gradient_checkpointing on (off before 0.22)"
         arguments.remark("release-assumed", "note", message)
 

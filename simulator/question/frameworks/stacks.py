@@ -13,15 +13,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
+from simulator.files import read_table
 from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProfile, switch_value, switches
-from simulator.question.specs.stacks import (
-    library_rows,
-    practice_rows,
-    profile_data,
-    release_rows,
-    releases,
-    stack_data,
-)
+from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, RecomputeMode, ScheduleName, StackName
 from simulator.records import Bare, NamedTuple, field, replace
@@ -299,10 +293,9 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     options: Mapping[str, str],
     named: str | None,
     usual: Collection[str],
-    case: tuple[str, str, str],
+    case: tuple[str, str, str, str],
     devices: tuple[str, str],
     *,
-    family: str,
     recommended: bool = False,
     adapters: bool = False,
 ) -> FrameworkProfile:
@@ -311,19 +304,18 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     Else on the newest release for `devices`, their maker and family, where it has a recipe of this `case`: model,
     device and precision. A layout that is `recommended` runs with what is published for speed on such devices, recipe
     or not: nobody books them for the framework's bare defaults. Runs that train `adapters` have the switches of most
-    such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers, which are those
-    of its `family`. On a family of devices runs have what more than half have there: kernels that it lacks are no
-    default.
+    such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers. On a family of
+    devices runs have what more than half have there: kernels that it lacks are no default.
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
-    options = {**library_options(stack, family), **{each.switch: each.text for each in there}, **options}
+    options = {**library_options(stack, case[-1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
         options = {**usual_with_adapters(name, stack), **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
-            if recommended or _of_case(release_recipes(tuned.name), case):
+            if recommended or _of_case(release_recipes(tuned.name), case[:3]):
                 whose = f"stack {tuned.name}, good practice there (--stack default for none)"
                 profile = framework(name, options, tuned.name)
                 return replace(profile, stack_assumed=True, release=whose, release_source=tuned.source)
@@ -443,11 +435,11 @@ def _others(row: Mapping[str, str]) -> dict[str, str]:
     return dict(pair.split("=") for pair in row["others"].split())
 
 
+@lru_cache(maxsize=256)
 def library_options(stack: StackName, family: str) -> Mapping[str, str]:
     """Return the switches, as text, in which a family's layers differ where a stack has transformers' own (M3)."""
-    if stack not in _BY_NAME or not _BY_NAME[stack].library:
-        return {}
-    return {name: text for row in library_rows(family) for name, text in _others(row).items()}
+    rows = read_table(__file__, "library") if stack in _BY_NAME and _BY_NAME[stack].library else ()
+    return {name: text for row in rows if family in row["families"].split() for name, text in _others(row).items()}
 
 
 PROFILES: dict[str, FrameworkProfile] = {

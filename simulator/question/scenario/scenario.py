@@ -193,12 +193,6 @@ class Scenario(Workload, kw_only=True):
         """Whether weights that a quantised base leaves alone, tables included, are stored in fp32."""
         return self.lora_rank is not None and self.framework.quantised_base and self.framework.widened_rest
 
-    @property
-    def frozen_in_fp32(self) -> bool:
-        """Whether weights under adapters are stored in fp32, and cast product by product."""
-        frozen = self.lora_rank is not None and not self.framework.quantised_base
-        return frozen and self.precision != "fp32" and self.framework.frozen_dtype == "fp32"
-
     def trains(self, end: Literal["embedding", "output"]) -> bool:
         """Return whether the input table or the output layer is trained: with all weights, or beside adapters."""
         return self.lora_rank is None or self.framework.saved_modules in (end, "both")

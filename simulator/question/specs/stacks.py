@@ -47,12 +47,6 @@ def practice_rows() -> tuple[Mapping[str, str], ...]:
 
 
 @cache
-def library_rows(family: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of library.csv for a family of models: families, others, source."""
-    return tuple(row for row in read_table(__file__, "library") if family in row["families"].split())
-
-
-@cache
 def releases() -> Mapping[str, Mapping[str, Any]]:
     """Return the switches of the releases of stacks, by name, the oldest of each stack first."""
     by_name: dict[str, Mapping[str, Any]] = {}
