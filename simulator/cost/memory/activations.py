@@ -75,36 +75,23 @@ def autocasts(pricing: Pricing) -> Mask:
 def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves more under autocast, shape (n,) (M36).
 
-    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own. Of
-    frozen weights products save 16-bit copies.
+    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own. Frozen
+    weights are saved in 16 bits, or those of 4 bits return fp32, and a network's activation saves that.
     """
     conditions, hidden = conditions_of(pricing.scenario), float(pricing.scenario.model.hidden_size)
-    if conditions.lora_rank is not None:
-        weights = [weight for each in layer_operations(conditions, kind) for weight in each.weights if weight.matmul]
+    operations, framework, further = layer_operations(conditions, kind), conditions.framework, 0.0
+    if conditions.lora_rank is not None and not framework.quantised_base:
+        weights = (weight for operation in operations for weight in operation.weights if weight.matmul)
         return HALF * sum(weight.parameters for weight in weights) / pricing.block.tensor_parallel
-    further = 0.0
-    for operation in layer_operations(conditions, kind):
+    if conditions.lora_rank is not None:
+        networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
+        saved = [tensor for network in networks for tensor in network.saved if not tensor.name.endswith("_product")]
+        return (FP32 / element_bytes(conditions) - 1.0) * total(pricing, summed(saved))
+    for operation in operations:
         readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
-        further += HALF * max(len(readers) - 1, 0) * (not conditions.framework.fused_projections)
+        further += HALF * max(len(readers) - 1, 0) * (not framework.fused_projections)
         further += max(2.0 * FP32 - norm_copies(conditions), 0.0) * (operation.group == "norm")
     return further * hidden * extent(pricing, "sequence")
-
-
-@of_work
-def _returned_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes that a layer saves more where products of 4 bits return the fp32 of a norm, shape (n,) (M36).
-
-    What an activation saves is fp32 but for its output, which the next product casts (bitsandbytes 0.50, nn/modules.py,
-    `Linear4bit.forward`).
-    """
-    conditions = conditions_of(pricing.scenario)
-    wide = (
-        tensor
-        for operation in layer_operations(conditions, kind)
-        for tensor in operation.saved
-        if operation.group in ("feed_forward", "shared_experts") and not tensor.name.endswith("_product")
-    )
-    return (FP32 / element_bytes(conditions) - 1.0) * total(pricing, summed(wide))
 
 
 @of_work
@@ -125,9 +112,8 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
-    for more, where in ((_cast_bytes, autocasts(pricing)), (_returned_bytes, widened_rest(pricing))):
-        result = result + np.where(where, more(pricing, kind), 0.0) if where.any() else result
-    return result
+    cast = autocasts(pricing) | widened_rest(pricing)
+    return result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
 
 
 @of_work

@@ -33,7 +33,6 @@ _MICRO_BATCH_SIZE: Final = 8
 _STORED_IN_4_BITS: Final = re.compile(r"(?i)(?<!-unsloth)-bnb-4bit/?$")
 """Ending of unsloth's checkpoints in nested 4 bits; `-unsloth-bnb-4bit` keeps some layers in 16."""
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-_HALF: Final = ("bfloat16", "float16")
 _PARAMETERS_ON_HOST: Final = "zero_optimization.offload_param.device"
 _VERSIONS: Final = ("fsdp_version", "fsdp_config.version", "fsdp_config.fsdp_version")
 _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard": 3, "shard_grad_op": 2}
@@ -235,7 +234,10 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     if stored == "auto" and not widened:
         message = "the weights have the checkpoint's type, which is not read; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype")
-    pure, half = arguments.switch("parameter_dtype", "pure_bf16"), stored in _HALF and not widened
+    pure, half = (
+        arguments.switch("parameter_dtype", "pure_bf16"),
+        _STORED.get(stored or "", "fp32") != "fp32" and not widened,
+    )
     if pure or (half and not adapters):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     if adapters and stored == "float32":

@@ -126,12 +126,10 @@ def _add_defaults(arguments: Arguments) -> None:
     last = [table[name].last for name in arguments.entries if name in table and table[name].last.startswith("v")]
     release = min((tuple(map(int, text[1:].split("."))) for text in last), default=(1, 9))
     liger = arguments.any_switch("kernels", "use_liger_kernel")
-    others = {"bf16": arguments.has("fp16"), "max_length": arguments.has(*_LENGTHS), "loss_type": liger}
-    own = [text for text, first in _SINCE.items() if release >= first]
-    arguments.add_defaults(own, 1, [name for name, said in others.items() if said])
+    others = ["bf16"] * arguments.has("fp16") + ["max_length"] * arguments.has(*_LENGTHS) + ["loss_type"] * liger
+    arguments.add_defaults([text for text, first in _SINCE.items() if release >= first], 1, others)
     if "gradient_checkpointing" in arguments.defaults:
-        message = "no flag tells the release: TRL 1.9's defaults count, gradient_checkpointing on (off before 0.22)"
-        arguments.remark("release-assumed", "note", message)
+        arguments.remark("release-assumed", "note", "TRL 1.9's defaults: gradient_checkpointing is on since 0.22")
 
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
@@ -144,8 +142,7 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     kind = kind or ("reward" if arguments.has("num_padding_at_beginning") else "")
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
     if not kind and arguments.text("cross_entropy_chunk_tokens", "loss_type") == "chunked_nll":
-        chunk = {"cross_entropy_chunk_tokens": "256"}  # TRL 1.9, sft_trainer.py, `_CHUNKED_LM_HEAD_CHUNK_SIZE`
-        run = replace(run, options={**chunk, **run.options})
+        run = replace(run, options={"cross_entropy_chunk_tokens": "256", **run.options})  # as the stack trl
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
     if arguments.has("use_peft") and not any("target" in name for name in arguments.entries):
         run = replace(run, options={"adapter_targets": "query_value", **run.options})
