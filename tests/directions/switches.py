@@ -219,7 +219,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "quantising_bytes": along("0 256", "device?", "quantised_base=true", because="only more than a step of few tokens"),
     "plain_module": on(f"saved+ {STATE}", because="buckets of several ranks; with fp32 weights streams of fp32"),
     "widened_rest": on(f"saved? {STATE} host+", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
-    "frozen_dtype": along("compute fp32", f"saved+ {STATE} host+"),
+    "frozen_dtype": along("compute fp32", f"saved+ {STATE}", "plain_module=true"),
     "saved_modules": along("none output both", f"{STATE} flop+ host+ seconds+")
     + along("none embedding", f"{STATE} host+ seconds+"),
     "saved_modules_dtype": along("bf16 fp32", f"{STATE} saved+ host+ seconds+", "saved_modules=both"),
