@@ -114,6 +114,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "hidden_dropout": on(f"{LAVISH} flop+ seconds+"),
     "fused_rms_norm": on(f"{THRIFTY} seconds-"),
     "composed_norm_bytes": along("6 8", LAVISH, "fused_rms_norm=false"),
+    "composed_activation_bytes": along("0 6", LAVISH),
     "fused_swiglu": on(f"{THRIFTY} seconds-"),
     "fused_rotary": on("saved- device- seconds-"),
     "compiled": on(f"{THRIFTY} flop- seconds-"),
@@ -221,8 +222,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "plain_module": on("saved+ state+ device?", because="FSDP reduces in 16 bits; elsewhere there are buckets"),
     "flat_parameters": on("device+", "plain_module=true"),
     "sync_each_batch": on("device?", "plain_module=true", because="parts of 4 bytes may be more than all of 2"),
-    "frozen_dtype": along("compute fp32", "saved? state+ device+", because="a table in fp32 makes the stream fp32"),
-    "widened_rest": on(f"saved? {STATE}", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
+    "widened_rest": on(f"saved? {STATE} host+", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
+    "frozen_dtype": along("compute fp32", f"saved+ {STATE}", "plain_module=true"),
     "saved_modules": along("none output both", f"{STATE} flop+ host+ seconds+")
     + along("none embedding", f"{STATE} host+ seconds+"),
     "saved_modules_dtype": along("bf16 fp32", f"{STATE} saved+ host+ seconds+", "saved_modules=both"),

@@ -65,9 +65,10 @@ def widened_rest(pricing: Pricing) -> Mask:
 def autocasts(pricing: Pricing) -> Mask:
     """Return where fp32 weights that nothing wraps are cast product by product (M36)."""
     scenario = pricing.scenario
-    stored = parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
-    plain = scenario.framework.plain_module and scenario.lora_rank is None and stored
-    return plain & (pricing.block.zero_stage < 1)
+    framework, frozen = scenario.framework, scenario.lora_rank is not None
+    stored = framework.frozen_dtype if frozen and not framework.quantised_base else parameter_dtype(scenario)
+    plain = framework.plain_module and stored == "fp32" and element_bytes(scenario) < FP32
+    return (plain and not (frozen and framework.quantised_base)) & (pricing.block.zero_stage < 1)
 
 
 def gathers_adapters(pricing: Pricing) -> Mask:
@@ -81,13 +82,21 @@ def gathers_adapters(pricing: Pricing) -> Mask:
 def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves more under autocast, shape (n,) (M36).
 
-    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own.
+    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own. Frozen
+    weights are saved in 16 bits, or those of 4 bits return fp32, and a network's activation saves that.
     """
     conditions, hidden = conditions_of(pricing.scenario), float(pricing.scenario.model.hidden_size)
-    further = 0.0
-    for operation in layer_operations(conditions, kind):
+    operations, framework, further = layer_operations(conditions, kind), conditions.framework, 0.0
+    if conditions.lora_rank is not None and not framework.quantised_base:
+        weights = (weight for operation in operations for weight in operation.weights if weight.matmul)
+        return HALF * sum(weight.parameters for weight in weights) / pricing.block.tensor_parallel
+    if conditions.lora_rank is not None:
+        networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
+        saved = [tensor for network in networks for tensor in network.saved if not tensor.name.endswith("_product")]
+        return (FP32 / element_bytes(conditions) - 1.0) * total(pricing, summed(saved))
+    for operation in operations:
         readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
-        further += HALF * max(len(readers) - 1, 0) * (not conditions.framework.fused_projections)
+        further += HALF * max(len(readers) - 1, 0) * (not framework.fused_projections)
         further += max(2.0 * FP32 - norm_copies(conditions), 0.0) * (operation.group == "norm")
     return further * hidden * extent(pricing, "sequence")
 
@@ -110,7 +119,7 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
-    cast, narrow = autocasts(pricing), gathers_adapters(pricing)
+    cast, narrow = autocasts(pricing) | widened_rest(pricing), gathers_adapters(pricing)
     result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
     if not narrow.any():
         return result

@@ -6,7 +6,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work
 from simulator.cost.dtypes import FP32, HALF, element_bytes
-from simulator.cost.memory.activations import widened_rest
+from simulator.cost.memory.activations import autocasts, widened_rest
 from simulator.cost.operations.blocks import output_layer
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import micro_batches, tokens_per_device, total
@@ -96,11 +96,10 @@ def widened_head_bytes(pricing: Pricing) -> Array:
     """
     profile, model = pricing.scenario.framework, pricing.scenario.model
     chunked = profile.fused_cross_entropy or profile.loss_chunks or profile.cross_entropy_chunk_tokens
-    if not pricing.scenario.widened_rest or (chunked and not profile.plain_module):
-        return np.zeros(len(pricing))
+    wide = (widened_rest(pricing) | autocasts(pricing)) & bool(profile.plain_module or not chunked)
     table = model.vocab_size * model.hidden_size / pricing.block.tensor_parallel
     more = table if profile.plain_module else logits_per_micro_batch(pricing)
-    return np.where(widened_rest(pricing), HALF * more, 0.0)
+    return np.where(wide, HALF * more, 0.0)
 
 
 @of_work

@@ -135,7 +135,7 @@ def widened_tables(pricing: Pricing) -> Array:
     (`prepare_model_for_kbit_training` of peft 0.19, utils/other.py, casts one parameter after the other).
     """
     scenario = pricing.scenario
-    if not (scenario.widened_rest and scenario.framework.quantised_base):
+    if not scenario.widened_rest:
         return np.zeros(len(pricing))
     table = HALF * scenario.model.vocab_size * scenario.model.hidden_size / pricing.block.tensor_parallel
     tables = 1.0 if scenario.model.tie_word_embeddings else 2.0

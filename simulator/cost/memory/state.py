@@ -597,15 +597,14 @@ def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
 
 
 def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
-    """Return the bytes of frozen weights: of the compute type, or fp32 ones, which products cast and save (M2, M36)."""
+    """Return the bytes of frozen weights, of the compute type or in fp32 (M2)."""
     scenario = pricing.scenario
     if scenario.framework.quantised_base:
         return _quantised(pricing, weights)
     stored, sharded = (_stored_bytes(pricing, weights, cast=cast) for cast in (False, True))
-    if not scenario.widened_rest:
+    if not scenario.frozen_in_fp32:
         return stored
-    casts = element_bytes(scenario) * _done_once(pricing) * shard(pricing, linear_by_class(pricing), 3)
-    return np.asarray(np.where(pricing.block.zero_stage >= 1, sharded, stored * (FP32 / HALF) + casts))
+    return np.asarray(np.where(pricing.block.zero_stage >= 1, sharded, stored * (FP32 / HALF)))
 
 
 def narrow_bytes(pricing: Pricing) -> KindArray:
@@ -717,13 +716,8 @@ def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     layer = largest(local_count(pricing, piece) for piece in model_totals(scenario).layers)
     gathered = np.minimum(sum(linear_by_class(pricing)) + end_table(pricing), sum(device_parameters(pricing)))
     more = np.maximum(element_bytes(scenario) * gathered - _live_bytes(pricing, layer), 0.0)
-    return np.where(pricing.block.zero_stage >= 3, more * _done_once(pricing), 0.0)
-
-
-def _done_once(pricing: Pricing) -> KindArray:
-    """Return the share of a rank's layers that full recompute leaves alone."""
     repeated = recompute_plan(pricing).on_rank.sum(axis=0) / np.maximum(pricing.contents.num_layers, 1.0)
-    return np.asarray(np.maximum(1.0 - repeated, 0.0))
+    return np.where(pricing.block.zero_stage >= 3, more * np.maximum(1.0 - repeated, 0.0), 0.0)
 
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:

@@ -203,14 +203,13 @@ def plain_activation(
 ) -> Operation:
     """Return GELU or (squared) ReLU: saves its input, `2 T f`, and its output for the next product (fp8: half).
 
-    ReLU saves its output only. It reads one tensor and writes one; its backward pass holds the input's gradient.
+    ReLU saves its output only, beside an adapter's copy of it. It reads one tensor and writes one; its backward pass
+    holds the input's gradient.
     """
     element = element_bytes(conditions)
-    entered = (
-        ()
-        if conditions.model.activation == "relu"
-        else (Saved(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
-    )
+    copied = conditions.lora_rank is not None and conditions.framework.adapter_copies
+    number = activation_input_bytes(conditions) * (copied or conditions.model.activation != "relu")
+    entered = (Saved(f"{name}_up", (number + _composed_bytes(conditions)) * width, spread),) if number else ()
     return Operation(
         name=f"{name}_activation",
         group=group,
@@ -218,6 +217,12 @@ def plain_activation(
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
+
+
+def _composed_bytes(conditions: Conditions) -> float:
+    """Return what elementwise operations save of an inner feature, of a function that they make up."""
+    framework = conditions.framework
+    return 0.0 if framework.compiled else framework.composed_activation_bytes / HALF * element_bytes(conditions)
 
 
 def gated_activation(
@@ -230,13 +235,14 @@ def gated_activation(
     """
     element, fused = element_bytes(conditions), conditions.framework.fused_swiglu or conditions.framework.compiled
     share = conditions.framework.recomputed_activation_share
+    entered = 2.0 * activation_input_bytes(conditions) + _composed_bytes(conditions)
     again = _again(share)
     silu = () if fused else (Saved(f"{name}_silu", (1.0 - share) * element * width, spread),)
     return Operation(
         name=f"{name}_activation",
         group=group,
         saved=(
-            Saved(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
+            Saved(f"{name}_gate_up", entered * width, spread),
             *silu,
             Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),

@@ -12,7 +12,7 @@ from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import IN_16_BITS, stack_options
+from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -33,7 +33,6 @@ _MICRO_BATCH_SIZE: Final = 8
 _STORED_IN_4_BITS: Final = re.compile(r"(?i)(?<!-unsloth)-bnb-4bit/?$")
 """Ending of unsloth's checkpoints in nested 4 bits; `-unsloth-bnb-4bit` keeps some layers in 16."""
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-_HALF: Final = ("bfloat16", "float16")
 _PARAMETERS_ON_HOST: Final = "zero_optimization.offload_param.device"
 _VERSIONS: Final = ("fsdp_version", "fsdp_config.version", "fsdp_config.fsdp_version")
 _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard": 3, "shard_grad_op": 2}
@@ -63,7 +62,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= {"flat_parameters": "true"} if layout.zero_stage and not deepspeed else {}
-    options |= _eager(arguments, part(targets, "option"), rank, deepspeed=deepspeed) | part(targets, "option")
+    options |= _eager(arguments, part(targets, "option"), rank, model, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
@@ -111,7 +110,9 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _eager(arguments: Arguments, options: Mapping[str, str], rank: int | None, *, deepspeed: bool) -> dict[str, str]:
+def _eager(  # noqa: PLR0913
+    arguments: Arguments, options: Mapping[str, str], rank: int | None, model: str | None, *, deepspeed: bool
+) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
     Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
@@ -121,6 +122,7 @@ def _eager(arguments: Arguments, options: Mapping[str, str], rank: int | None, *
     """
     expands = not options.get("attention_kernel", "sdpa").startswith("flash")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
+    eager |= library_options("transformers", models.load_model(model).architecture) if model else {}
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
         return eager | {"adapter_copies": str(not deepspeed).lower(), "loss_bytes_per_logit": "12"}
@@ -237,10 +239,11 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         # transformers 5.0, modeling_utils.py, `from_pretrained`; TRL 1.16 loads in fp32.
         message = "weights have the checkpoint's type, or fp32 where transformers is older than 5; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype", bound="types")
-    pure, half = arguments.switch("parameter_dtype", "pure_bf16"), stored in _HALF and not widened
+    pure, narrow = arguments.switch("parameter_dtype", "pure_bf16"), _STORED.get(stored or "", "fp32") != "fp32"
+    half = narrow and not widened
     if pure or (half and not adapters):
         return dict(IN_16_BITS)
-    if adapters and stored == "float32" and not (_fsdp_stage(arguments) or arguments.has(*_TUNING)):
+    if adapters and stored == "float32" and not arguments.has(*_TUNING):
         return {"frozen_dtype": "fp32"}
     # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
     return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}

@@ -111,13 +111,25 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     return _with_purpose(arguments, "/".join(PurePath(arguments.file).parts[-3:]), deepspeed=deepspeed)
 
 
+_SINCE: Final = {
+    "bf16=true": (0, 19),
+    "gradient_checkpointing=true": (0, 22),
+    "dtype=float32": (1, 0),
+    "loss_type=chunked_nll": (1, 7),
+    "max_length=1024": (0,),
+}  # defaults of TRL's own scripts (trl/trainer/{sft,model,base}_config.py of v0.8.6 to v1.9.0) and their first release
+
+
 def _add_defaults(arguments: Arguments) -> None:
-    """Add the defaults of TRL's own scripts."""
-    if not arguments.has(*_LENGTHS):
-        arguments.add_defaults(("max_length=1024",), 1)
-    if not arguments.has("gradient_checkpointing"):
-        message = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
-        arguments.remark("activations-bound", "warning", message)
+    """Add the defaults of the newest release that has every flag: later ones refuse the others."""
+    table = table_of("trl")
+    last = [table[name].last for name in arguments.entries if name in table and table[name].last.startswith("v")]
+    release = min((tuple(map(int, text[1:].split("."))) for text in last), default=(1, 9))
+    liger = arguments.any_switch("kernels", "use_liger_kernel")
+    others = ["bf16"] * arguments.has("fp16") + ["max_length"] * arguments.has(*_LENGTHS) + ["loss_type"] * liger
+    arguments.add_defaults([text for text, first in _SINCE.items() if release >= first], 1, others)
+    if "gradient_checkpointing" in arguments.defaults:
+        arguments.remark("release-assumed", "note", "TRL 1.9's defaults: gradient_checkpointing is on since 0.22")
 
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
@@ -129,6 +141,8 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     kind = kind or ("reward" if arguments.has("num_padding_at_beginning") else "")
     run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
+    if not kind and arguments.text("cross_entropy_chunk_tokens", "loss_type") == "chunked_nll":
+        run = replace(run, options={"cross_entropy_chunk_tokens": "256", **run.options})  # as the stack trl
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
     if arguments.has("use_peft") and not any("target" in name for name in arguments.entries):
         run = replace(run, options={"adapter_targets": "query_value", **run.options})

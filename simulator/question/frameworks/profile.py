@@ -195,6 +195,7 @@ class FrameworkProfile(Switches, kw_only=True):
     fused_rms_norm: bool = switch(default=True)
     composed_norm_bytes: int = switch(default=8, low=2, high=16)
     fused_swiglu: bool = switch(default=True)
+    composed_activation_bytes: int = switch(default=0, high=32)
     fused_rotary: bool = switch(default=True)
     compiled: bool = switch(default=False)
     recompute_stops_early: bool = switch(default=False)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
+from simulator.files import read_table
 from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProfile, switch_value, switches
 from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
@@ -57,6 +58,8 @@ class Stack(Bare, kw_only=True):
     """Whether its recompute can list operations, where the framework's can."""
     recompute: RecomputeMode = "none"
     """Recompute of its runs that say none."""
+    library: bool = False
+    """Whether its layers are those of the model's class in transformers."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
@@ -293,7 +296,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     options: Mapping[str, str],
     named: str | None,
     usual: Collection[str],
-    case: tuple[str, str, str],
+    case: tuple[str, str, str, str],
     devices: tuple[str, str],
     *,
     recommended: bool = False,
@@ -309,13 +312,13 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
-    options = {**{each.switch: each.text for each in there}, **options}
+    options = {**library_options(stack, case[-1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
         options = {**usual_with_adapters(name, stack), **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
-            if recommended or _of_case(release_recipes(tuned.name), case):
+            if recommended or _of_case(release_recipes(tuned.name), case[:3]):
                 whose = f"stack {tuned.name}, good practice there (--stack default for none)"
                 profile = framework(name, options, tuned.name)
                 return replace(profile, stack_assumed=True, release=whose, release_source=tuned.source)
@@ -433,6 +436,13 @@ def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
 
 def _others(row: Mapping[str, str]) -> dict[str, str]:
     return dict(pair.split("=") for pair in row["others"].split())
+
+
+@lru_cache(maxsize=256)
+def library_options(stack: StackName, family: str) -> Mapping[str, str]:
+    """Return the switches, as text, in which a family's layers differ where a stack has transformers' own (M3)."""
+    rows = read_table(__file__, "library") if stack in _BY_NAME and _BY_NAME[stack].library else ()
+    return {name: text for row in rows if family in row["families"].split() for name, text in _others(row).items()}
 
 
 PROFILES: dict[str, FrameworkProfile] = {

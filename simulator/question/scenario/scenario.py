@@ -190,10 +190,14 @@ class Scenario(Workload, kw_only=True):
 
     @property
     def widened_rest(self) -> bool:
-        """Whether weights that a quantised base leaves alone, tables included, or all of a base, are in fp32."""
+        """Whether weights that a quantised base leaves alone, tables included, are stored in fp32."""
+        return self.lora_rank is not None and self.framework.quantised_base and self.framework.widened_rest
+
+    @property
+    def frozen_in_fp32(self) -> bool:
+        """Whether the weights under adapters are stored in fp32."""
         profile = self.framework
-        widened = profile.widened_rest if profile.quantised_base else profile.frozen_dtype == "fp32"
-        return self.lora_rank is not None and widened
+        return self.lora_rank is not None and not profile.quantised_base and profile.frozen_dtype == "fp32"
 
     def trains(self, end: Literal["embedding", "output"]) -> bool:
         """Return whether the input table or the output layer is trained: with all weights, or beside adapters."""
@@ -203,7 +207,8 @@ class Scenario(Workload, kw_only=True):
     def widened_modules(self) -> bool:
         """Whether modules that are trained beside adapters are stored in fp32, as copies of a widened base are."""
         beside = self.lora_rank is not None and self.framework.saved_modules != "none"
-        return beside and (self.widened_rest or self.framework.saved_modules_dtype == "fp32")
+        widened = self.widened_rest or self.frozen_in_fp32
+        return beside and (widened or self.framework.saved_modules_dtype == "fp32")
 
     @property
     def prediction_modules(self) -> int:
