@@ -110,7 +110,7 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _eager(  # noqa: PLR0913
+def _eager(
     arguments: Arguments, options: Mapping[str, str], rank: int | None, model: str | None, *, deepspeed: bool
 ) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
