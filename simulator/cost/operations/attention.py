@@ -221,7 +221,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     own = 0.0 if _values_from_keys(conditions, mixer) else value
-    repeats = profile.repeat_kv and heads.shared > 1  # one head is expanded without a copy
+    repeats = profile.repeat_kv and 1 < heads.shared < heads.queries  # one head is expanded without a copy
     expanded = query if repeats else key
     output: tuple[Saved, ...] = ()
     viewed = not repeats or not model.rotary or model.qk_norm or model.attention_gate == "element"
