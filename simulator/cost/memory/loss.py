@@ -17,7 +17,7 @@ from simulator.question.units import MIB
 
 @of_work
 def loss_bytes(pricing: Pricing) -> Array:
-    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13)."""
+    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13, M39)."""
     scenario, block = pricing.scenario, pricing.block
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(pricing)

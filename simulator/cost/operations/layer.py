@@ -205,7 +205,7 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     joint = framework.shared_adapters or framework.joint_adapters != "none"
     reads, entered = 1.0 if joint else 1.0 + heads, float(dense) if framework.shared_adapters else products
     if framework.adapter_copies or dropout == "before":
-        more = reads - 1.0 + max(entered - (not model.shared_norm), 0.0)  # a shared norm's output is one input
+        more = reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
         saved.append(Saved("adapter_copies", element * (more * hidden + output), "sequence"))
     if framework.joint_adapters == "padded":
         saved.append(Saved("adapter_outputs", element * (model.query_width + model.kv_width), "tensor"))
