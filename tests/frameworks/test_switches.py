@@ -101,6 +101,8 @@ BESIDE = {
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "quantised_scale_bytes": {"quantised_base": "true"},
+    "joint_adapters": {"adapter_dropout": "before", "shared_adapters": "false"},
+    "cross_entropy_chunk_mib": {"cross_entropy_chunk_tokens": "1"},
     "quantised_experts": {"quantised_base": "true"},
     "loads_unquantised": {"quantised_base": "true"},
     "quantising_bytes": {"quantised_base": "true"},
@@ -157,7 +159,12 @@ def other(name: str, current: object) -> str:
     if isinstance(current, str):
         named = {"fp8_recipe": "mxfp8", "optimizer": "lion"}
         return named.get(name) or next(choice for choice in spec.metadata["choices"] if choice != current)
-    values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
+    values = {
+        "cross_entropy_chunk_tokens": "64",
+        "joint_adapters": "padded",
+        "cross_entropy_chunk_mib": "16",
+        "expert_imbalance": "1.5",
+    }
     values |= {"gradient_passes": "2.0", "cp_inner_degree": "1", "offloaded_modules": "core_attn,attn_proj"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
     values |= {"quantised_scale_bytes": "4.0", "quantising_bytes": "256", "expert_capacity": "1.5"}

@@ -12,11 +12,12 @@ from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import micro_batches, tokens_per_device, total
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.units import MIB
 
 
 @of_work
 def loss_bytes(pricing: Pricing) -> Array:
-    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13)."""
+    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13, M39)."""
     scenario, block = pricing.scenario, pricing.block
     model, profile = scenario.model, scenario.framework
     tokens = labelled_tokens(pricing)
@@ -24,12 +25,18 @@ def loss_bytes(pricing: Pricing) -> Array:
     shards = (block.tensor_parallel > 1.0) & profile.vocabulary_parallel_loss
     split = np.where(shards, float(profile.split_loss_bytes_per_logit), 0.0)
     whole = (bytes_per_logit(scenario) + split) * logits_per_micro_batch(pricing)
+    if profile.quantised_head:  # its weight is in fp16 and bf16 when no log-softmax is left (M38)
+        whole = np.maximum(whole, whole + FP32 * (vocabulary * model.hidden_size - logits_per_micro_batch(pricing)))
     if not profile.cross_entropy_chunk_tokens:
         return whole
     chunk = np.minimum(tokens, float(profile.cross_entropy_chunk_tokens))
+    if profile.cross_entropy_chunk_mib:
+        filled = FP32 * logits_per_micro_batch(pricing) / (profile.cross_entropy_chunk_mib * MIB)
+        chunk = tokens / np.where(filled > 1.0, 4.0 * np.ceil(filled / 4.0), 1.0)
     weights = FP32 * vocabulary * scenario.trains("output")
     gradients = (element_bytes(scenario) * tokens + weights) * model.hidden_size
-    return np.minimum(whole * chunk / tokens + gradients, whole)
+    more = gradients * (profile.cross_entropy_chunk_mib > 0)
+    return np.minimum(whole * chunk / tokens + gradients, whole + more)
 
 
 @of_work

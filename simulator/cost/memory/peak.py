@@ -34,6 +34,7 @@ from simulator.cost.memory.moments import Moment, overlap_workspace_bytes, retai
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator, room
 from simulator.cost.memory.state import (
     TrainingState,
+    dequantised_bytes,
     device_parameters,
     flat_copies,
     gathered,
@@ -47,7 +48,7 @@ from simulator.cost.memory.state import (
 )
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
-from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total, weights_of
+from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents, usable_bytes
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
@@ -210,8 +211,9 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
     narrow = gathers_adapters(pricing)
-    gradients = np.where(narrow, layer_gradient_bytes(pricing, casts=False), layer_gradient_bytes(pricing))
-    backward = other.steady + activations.recompute_working_set + gradients + gathers
+    inside = np.where(narrow, layer_gradient_bytes(pricing, casts=False), layer_gradient_bytes(pricing))
+    inside = inside + dequantised_bytes(pricing)
+    backward = other.steady + activations.recompute_working_set + inside + gathers
     state_held = state.parameters, state.gradients, other.resident
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
@@ -279,10 +281,9 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     whole = sum(device_parameters(pricing))
     weights = (2.0 * buffers * parameter_bytes(scenario) + built) * whole
     if quantising:
-        layers = (layer_operations(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds)
-        linear = (weight for layer in layers for weight in weights_of(layer) if weight.matmul)
-        quantising *= max(weight.inputs * weight.outputs for weight in linear)
-        weights = np.maximum(weights, training_state(pricing).parameters + quantising)
+        weights = np.maximum(
+            weights, training_state(pricing).parameters + quantising / HALF * dequantised_bytes(pricing)
+        )
     return (Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0),)
 
 

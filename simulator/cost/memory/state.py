@@ -573,7 +573,19 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
         quantised = quantised._replace(routed=np.zeros_like(quantised.routed))
     linear = shard(pricing, quantised, 3)
     rest = shard(pricing, weights, 3) - linear
-    return np.asarray(linear * quantised_bytes(scenario) + rest * np.where(widened_rest(pricing), FP32, HALF))
+    held = linear * quantised_bytes(scenario) + rest * np.where(widened_rest(pricing), FP32, HALF)
+    # A head of 4 bits; the table's first copy and its gradient.
+    other = scenario.framework.quantised_head * (quantised_bytes(scenario) - HALF + 2.0 * HALF)
+    return np.asarray(held + end_table(pricing) * other)
+
+
+def dequantised_bytes(pricing: Pricing) -> float | Array:
+    """Return the bytes of a 4-bit base's largest linear weight, widened for a product, shape (n,) (M38)."""
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    widened = (scenario.lora_rank is not None) * profile.quantised_base * (1.0 + profile.quantised_head) * HALF
+    layers = (layer_operations(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds)
+    largest = max(each.inputs * each.outputs for layer in layers for each in weights_of(layer) if each.matmul)
+    return widened * largest / pricing.block.tensor_parallel
 
 
 def _routers(pricing: Pricing) -> ByClass:

@@ -246,7 +246,7 @@ def gated_activation(
             *silu,
             Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),
-        temporary=(Amount(2.0 * element * width, spread),),
+        temporary=(Amount(0.0 if conditions.framework.gradients_in_place else 2.0 * element * width, spread),),
         moved=(
             Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread),
             *cast(conditions, width, spread),

@@ -1,7 +1,7 @@
 """Reader of LitGPT's configuration files and command lines.
 
 Read at 2685705, 0.5.13: `litgpt/{args,utils,model,lora,pretrain}.py`, `litgpt/finetune/{full,lora}.py`. Lightning turns
-a model's outputs to fp32: logits, their logarithms and gradients are fp32, and the gradients 16 bits again.
+a model's outputs to fp32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.frameworks.configuration import filled_keys, named_configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import note_samples, with_longest_sample
-from simulator.frameworks.models import known_model
+from simulator.frameworks.models import known_model, load_model
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.stacks import IN_16_BITS
@@ -26,9 +26,11 @@ _EAGER: Final = {
     "fused_rms_norm": "false",
     "composed_norm_bytes": "8",
     "repeat_kv": "true",
+    "keep_qkv_output": "true",
     "release_grads": "true",
-    "loss_bytes_per_logit": "14",
-}  # `RMSNorm` keeps its input and its normalised input in fp32; keys and values are repeated for their heads
+    "loss_bytes_per_logit": "12",
+}
+_CAPPED: Final = {"flash_attention": "false", "attention_matrix_bytes": "6"}  # tanh, and fp32 weights of scores
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""
 
@@ -85,20 +87,22 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
     precision = arguments.text("precision", "precision") or "bf16-mixed"
     if adapters and not precision.endswith("-true"):
         arguments.not_modelled(f"adapters in {precision[:20]}: fp32 frozen weights are not priced", "precision")
-    places = {"adapter_targets": _targets(arguments), "shared_adapters": "true"} if adapters else {}
+    places = _places(arguments) | _quantised(arguments, several=several) if adapters else {}
     usual: dict[str, Any] = {"micro_batch_size": 4 if pretrains else 1}  # `setup` of each program
     usual |= {"zero_stage": 3, "recompute": "full"} if several else {"zero_stage": 0}  # FSDP2 on several devices
     optimizer = "optimizer.class_path" if arguments.has("optimizer.class_path") else "optimizer"
-    folder = PurePath(arguments.text("model", "checkpoint_dir") or "").name
-    name = (arguments.text("model", "model_name") or "") if pretrains else folder
+    name = PurePath(arguments.text("model", "model_name" if pretrains else "checkpoint_dir") or "").name
+    model = known_model(arguments, name, "model_name", "checkpoint_dir")
     run = Recipe(
         framework="torch",
-        model=known_model(arguments, name, "model_name", "checkpoint_dir"),
+        model=model,
+        model_fields={"tie_word_embeddings": False} if model else {},
         seq_length=targets.get("workload.seq_length"),
         global_batch_size=targets.get("workload.global_batch_size", 512 if pretrains else 16),
         precision={"bf16": "bf16", "16": "fp16", "32": "fp32"}.get(precision.partition("-")[0]),
         lora_rank=targets.get("workload.lora_rank", 8) if adapters else None,
         options=_EAGER
+        | (_CAPPED if model and load_model(model).logit_softcap else {})
         | places
         | part(targets, "option")
         | (IN_16_BITS if precision in {"bf16-true", "16-true"} else {})
@@ -110,11 +114,22 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
     return with_longest_sample(arguments, run, (data.rpartition(".")[2],))
 
 
-def _targets(arguments: Arguments) -> str:
-    """Return which layers have adapters: those that are priced, or the next more."""
-    if arguments.switch("adapter_targets", "lora_mlp"):
-        return "all"
-    return "attention" if arguments.any_switch("adapter_targets", "lora_key", "lora_projection") else "query_value"
+def _places(arguments: Arguments) -> dict[str, str]:
+    """Return the switches of adapters, at the layers that are priced or the next more; fp32 logits outlive a step."""
+    key = arguments.switch("adapter_targets", "lora_key")
+    targets = "attention" if key or arguments.switch("adapter_targets", "lora_projection") else "query_value"
+    targets = "all" if arguments.switch("adapter_targets", "lora_mlp") else targets
+    joint = "whole" if key else "padded"
+    return {"adapter_targets": targets, "joint_adapters": joint, "loss_bytes_per_logit": "10"}
+
+
+def _quantised(arguments: Arguments, *, several: bool) -> dict[str, str]:
+    """Return the switches of 4-bit weights, which Lightning 2.6.6 makes of all linear ones; their AdamW is paged."""
+    word = arguments.text("quantised_base", "quantize") or ""
+    if word and (several or word.removesuffix("-dq") not in ("bnb.nf4", "bnb.fp4")):
+        arguments.not_modelled("priced are weights of 4 bits on one device", "quantize")
+    four = {"quantised_base": "true", "quantised_head": "true", "optimizer": "paged_adamw"} if word else {}
+    return four | ({"quantised_scale_bytes": "1.015625" if word.endswith("-dq") else "4.0"} if word else {})
 
 
 FRAMEWORK: Final = Framework(

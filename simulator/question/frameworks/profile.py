@@ -196,6 +196,7 @@ class FrameworkProfile(Switches, kw_only=True):
     composed_norm_bytes: int = switch(default=8, low=2, high=16)
     fused_swiglu: bool = switch(default=True)
     composed_activation_bytes: int = switch(default=0, high=32)
+    gradients_in_place: bool = switch(default=False, moves=("memory",))
     fused_rotary: bool = switch(default=True)
     compiled: bool = switch(default=False)
     recompute_stops_early: bool = switch(default=False)
@@ -255,6 +256,7 @@ class FrameworkProfile(Switches, kw_only=True):
     loads_on_host: str = switch(default="none", choices=("none", "sharded", "always"), moves=("host",))
     fused_projections: bool = switch(default=True)
     shared_adapters: bool = switch(default=False)
+    joint_adapters: str = switch(default="none", choices=("none", "whole", "padded"), moves=("memory", "host"))
     adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
     expert_adapters: bool = switch(default=True, concerns="experts")
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
@@ -269,6 +271,7 @@ class FrameworkProfile(Switches, kw_only=True):
     master_gradients: bool = switch(default=False)
     gradient_copies: bool = switch(default=False)
     quantised_base: bool = switch(default=False)
+    quantised_head: bool = switch(default=False, moves=("memory",))
     quantised_scale_bytes: float = switch(default=2.0, high=8.0)
     quantised_experts: bool = switch(default=True, concerns="experts")
     loads_unquantised: bool = switch(default=False, moves=("memory",))
@@ -313,6 +316,7 @@ class FrameworkProfile(Switches, kw_only=True):
     loss_chunks: int = switch(default=0, low=0, high=65536, moves=("memory",))
     losses_in_turn: bool = switch(default=False)
     cross_entropy_chunk_tokens: int = switch(default=0, low=0, high=2147483648)
+    cross_entropy_chunk_mib: int = switch(default=0, high=1048576, moves=("memory",))
 
     vocabulary_parallel_loss: bool = switch(default=True)
     # 32: PyTorch's log-softmax in one kernel a pass (aten/src/ATen/native/cuda/SoftMax.cu) reads 4 and writes 4 forward

@@ -17,7 +17,7 @@ from simulator.files import read_table
 from simulator.question.frameworks.profile import FrameworkLimits, FrameworkProfile, switch_value, switches
 from simulator.question.specs.stacks import practice_rows, profile_data, release_rows, releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
-from simulator.question.vocabulary import FrameworkName, RecomputeMode, ScheduleName, StackName
+from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
 from simulator.records import Bare, NamedTuple, field, replace
 
 IN_16_BITS: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
@@ -54,10 +54,10 @@ class Stack(Bare, kw_only=True):
     """Parallel sizes that its launches, as they are written, lack: a search leaves them at 1 unless they are said."""
     fixed: tuple[str, ...] = ()
     """Switches that its code has in no other way: `--option` cannot change them."""
-    recomputes_operations: bool = True
-    """Whether its recompute can list operations, where the framework's can."""
-    recompute: RecomputeMode = "none"
-    """Recompute of its runs that say none."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Limits of its own: the highest ZeRO stage and the usual one, whether its recompute can list operations."""
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    """Recompute, and what it offloads, of its runs that say none."""
     library: bool = False
     """Whether its layers are those of the model's class in transformers."""
 
@@ -73,7 +73,7 @@ STACKS: tuple[Stack, ...] = tuple(_stack(name, content) for name, content in sta
 """All named stacks but `default`, which every framework has and which changes nothing."""
 DEFAULT: StackName = "default"
 _BY_NAME = {stack.name: stack for stack in STACKS}
-RECOMPUTES: Final = {stack.name: {"recompute": stack.recompute} for stack in STACKS if stack.recompute != "none"}
+RECOMPUTES: Final = {stack.name: stack.layout for stack in STACKS if stack.layout}
 
 
 @lru_cache(maxsize=16)
@@ -163,11 +163,7 @@ def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
     if name == DEFAULT:
         return profile
     stack = _BY_NAME[name]
-    limits = replace(
-        profile.limits,
-        schedules=(*profile.limits.schedules, *stack.schedules),
-        recomputes_operations=profile.limits.recomputes_operations and stack.recomputes_operations,
-    )
+    limits = replace(profile.limits, schedules=(*profile.limits.schedules, *stack.schedules), **stack.limits)
     return replace(profile, stack=name, limits=limits, **{**stack.own, **stack.switches})
 
 
