@@ -11,7 +11,7 @@ import pytest
 
 import simulator
 from simulator import Estimate
-from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fitting, _half_widths, _moves
+from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fitting, _half_widths, _moves_of
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
@@ -164,7 +164,7 @@ def test_the_verdict_holds_whatever_is_open_or_depends(
     changed = _needing(estimate, share)
     need, capacity = changed.memory.device_bytes, changed.memory.capacity_bytes
     span = _span(need, _open_switch(least * capacity - need, 0.3))
-    probability, verdict = _fitting(changed, span, 0.1, _moves(span, "memory", need))
+    probability, verdict = _fitting(changed, span, 0.1, _moves_of(span, "memory", need))
     assert verdict == expected
     assert 0.0 <= probability <= 1.0
 
@@ -177,7 +177,7 @@ def test_the_probability_is_that_of_the_shares() -> None:
         weight = DOCUMENTED_SHARE if share is None else share
         deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
         span = _span(need, _open_switch(-0.5 * need, share))
-        probability, _ = _fitting(changed, span, own, _moves(span, "memory", need))
+        probability, _ = _fitting(changed, span, own, _moves_of(span, "memory", need))
         expected = (1.0 - weight) * normal_below(0.0) + weight * normal_below(half / deviation)
         assert probability == pytest.approx(expected, rel=1e-4)
 
@@ -185,7 +185,7 @@ def test_the_probability_is_that_of_the_shares() -> None:
 @pytest.mark.parametrize(("share", "reaches"), [(0.02, False), (0.3, True), (1.0, True)])
 def test_a_range_ends_where_a_twentieth_of_the_cases_lies_outside(share: float, reaches: bool) -> None:
     half = math.hypot(0.3, UNSAID_STACK["memory"])
-    moves = _moves(_span(1.0, _open_switch(1.0, share)), "memory", 1.0)
+    moves = _moves_of(_span(1.0, _open_switch(1.0, share)), "memory", 1.0)
     low, high = _half_widths("memory", 0.3, moves)
     assert low == pytest.approx(half, abs=0.01)
     assert (high > half + 0.1) is reaches
