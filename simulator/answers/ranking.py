@@ -51,7 +51,7 @@ _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 _WITH_DEFAULT = ("hardware", "nodes", "seq_length", "global_batch_size", "precision", "framework")
 
 
-def estimate_of(case: Case, *, in_short: bool = False) -> Estimate:
+def estimate_of(case: Case, *, in_short: str = "") -> Estimate:
     """Return the estimate of a case over its device's memories; without a recipe what is open too (`over_open`)."""
 
     def of_memory(other: str) -> Estimate:
@@ -60,7 +60,7 @@ def estimate_of(case: Case, *, in_short: bool = False) -> Estimate:
     return over_memories(case.question, _of_one_memory(case, in_short=in_short), of_memory)
 
 
-def _of_one_memory(case: Case, *, in_short: bool = False) -> Estimate:
+def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     """Return the estimate of a case on the hardware that is taken."""
     if case.question.recipe is not None:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)

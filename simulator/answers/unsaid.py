@@ -46,14 +46,15 @@ _FIELDS: Final = {field.name: field for field in switches()}
 
 
 def over_open(
-    question: Question, estimate: Estimate, base: Priced, release: _Release = None, *, in_short: bool = False
+    question: Question, estimate: Estimate, base: Priced, release: _Release = None, *, in_short: str = ""
 ) -> Estimate:
     """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
 
     Open is a stack that leaves switches open, or none that was said or hardware has; a recipe says its switches.
     `base` is its block of one layout; `release` the release that a search would assume, whose switches the run may
     have too. A refused layout stays refused. A stack that hardware brings decides its switches; its release is open
-    where no measured run has them. `in_short`, what surely does not fit comes as `depends`, without ranges.
+    where no measured run has them. `in_short`, what surely does not fit comes as `depends`, without ranges;
+    `fits` leaves them out of what surely fits too.
     """
     if estimate.verdict == "refused" or not question.inputs or question.recipe is not None:
         return estimate
@@ -63,11 +64,10 @@ def over_open(
         return _with_time(estimate)
     if not (is_unsaid and stack == DEFAULT) and decided_by(stack) is None:
         return estimate
-    if in_short and not _may_fit(question, estimate, base, release):
-        return replace(estimate, verdict="depends")
-    open_switches = tuple(_open_switches(question, base, release))
+    short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
+    open_switches = tuple(_open_switches(question, base, release)) if short is estimate else ()
     if not open_switches:
-        return estimate
+        return short
     ends = [_end(base, open_switches, figure) for figure in _ENDS]
     # Switches act on each other: an end may lie inside of what one switch does alone.
     needs = [float(each.need_bytes[0]) for each in (base, *ends)]
@@ -163,23 +163,29 @@ def _open_switches(question: Question, base: Priced, release: _Release) -> Itera
             )
 
 
-def _may_fit(question: Question, estimate: Estimate, base: Priced, release: _Release) -> bool:
-    """Return whether what is open may leave a layout fitting, by a bound on its probability that needs no time.
+def _in_short(question: Question, estimate: Estimate, base: Priced, release: _Release, which: str) -> Estimate:
+    """Return what is sure by bounds on the probability to fit, for which memory alone is priced; else the estimate.
 
-    Values that move memory too little to count without their speed may count where they lessen it. Together all
-    values may lessen it as much as each alone.
+    Values that move it too little to count without their speed may count. All together may move it as far as each.
     """
-    memory = estimate.memory
+    memory, counts, ends = estimate.memory, False, (list[_Move](), list[_Move]())
     if memory.interval_bytes is None or memory.fits_host is False:
-        return True
-    today, moved, counts = memory.need_bytes, list[_Move](), False
+        return estimate
     for each, values in _open_values(question, base, release):
-        change = float(sized_anew(base, values)[0].need_bytes[0]) / today - 1.0
+        change = float(sized_anew(base, values)[0].need_bytes[0]) / memory.need_bytes - 1.0
         counts |= abs(change) >= MIN_CHANGE
-        moved.append((each.switch, each.share, math.log1p(change if change >= MIN_CHANGE else min(change, 0.0))))
+        for moves, end in zip(ends, (min, max), strict=True):
+            move = change if abs(change) >= MIN_CHANGE else end(change, 0.0)
+            moves.append((each.switch, each.share, math.log1p(move)))
+    least, most = (end((0.0, *(move for _, _, move in moves))) for moves, end in zip(ends, (max, min), strict=True))
+    cases = _moves(ends[0], -math.inf, least), _moves(ends[1], most, math.inf)
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    cases = _moves(moved, -math.inf, max((0.0, *(move for _, _, move in moved))))
-    return not counts or _probability(memory, own, cases) >= FIRM_YES
+    highest, lowest = (_probability(memory, own, each) for each in cases)
+    if counts and highest < FIRM_YES:
+        return replace(estimate, verdict="depends")
+    if which == estimate.verdict == "fits" and lowest == memory.surest >= FIRM_YES:
+        return replace(estimate, memory=replace(memory, fit_probability=lowest))
+    return estimate
 
 
 def _probability(memory: MemoryEstimate, own: float, moves: Mapping[float, float]) -> float:
