@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 import simulator
-from simulator import Estimate
+from simulator import Estimate, Layout
+from simulator.answers.cases import case_of, priceable, scenario_of
+from simulator.answers.ranking import estimate_of
 from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fitting, _half_widths, _moves_of
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of, usual_with_adapters
+from simulator.question.question import question_of
+from simulator.records import replace as replace_record
 from tests.cli.running import refusal, run
 
 pytestmark = pytest.mark.full_answer
@@ -167,6 +171,30 @@ def test_the_verdict_holds_whatever_is_open_or_depends(
     probability, verdict = _fitting(changed, span, 0.1, _moves_of(span, "memory", need))
     assert verdict == expected
     assert 0.0 <= probability <= 1.0
+
+
+@pytest.mark.parametrize(("which", "ends"), [("depends", {"depends"}), ("fits", {"depends", "fits"})])
+def test_what_is_said_in_short_is_sure(which: str, ends: set[str]) -> None:
+    said = set[str]()
+    for stack in (None, "transformers"):
+        for seq_length in (512, 2048, 4096, 8192, 16_384, 65_536):
+            inputs = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "framework": "torch"}
+            stated = inputs | {"seq_length": seq_length} | ({} if stack is None else {"stack": stack})
+            case = priceable(case_of(question_of(stated).with_layout(Layout(data_parallel=8, zero_stage=3))))
+            short, whole = estimate_of(case, in_short=which), estimate_of(case)
+            assert (short.verdict == "fits") is (whole.verdict == "fits")
+            if short.open is None:
+                said.add(short.verdict)
+                if short.verdict == "fits":
+                    assert short.memory.fit_probability == whole.memory.fit_probability
+    assert said == ends
+
+
+def test_equal_profiles_are_one_object() -> None:
+    profile = PROFILES["megatron"]
+    scenarios = [scenario_of(question_of(QUESTION | {"stack": "default"})) for _ in range(2)]
+    copies = [replace_record(each, framework=replace_record(profile)) for each in scenarios]
+    assert copies[0].framework is copies[1].framework == profile
 
 
 def test_the_probability_is_that_of_the_shares() -> None:
