@@ -177,8 +177,8 @@ def _in_short(question: Question, estimate: Estimate, base: Priced, release: _Re
         for moves, end in zip(ends, (min, max), strict=True):
             move = change if abs(change) >= MIN_CHANGE else end(change, 0.0)
             moves.append((each.switch, each.share, math.log1p(move)))
-    least, most = (end((0.0, *(move for _, _, move in moves))) for moves, end in zip(ends, (max, min), strict=True))
-    cases = _moves(ends[0], -math.inf, least), _moves(ends[1], most, math.inf)
+    top, bottom = (end((0.0, *(move for _, _, move in moves))) for moves, end in zip(ends, (max, min), strict=True))
+    cases = _moves(ends[0], -math.inf, top), _moves(ends[1], bottom, math.inf)
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
     highest, lowest = (_probability(memory, own, each) for each in cases)
     if counts and highest < FIRM_YES:
