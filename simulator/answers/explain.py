@@ -153,8 +153,8 @@ def _best(changes: Iterable[Change], limit: int, gates: Gates, *, is_open: bool)
         if len(fastest) == limit:
             break
         if change.axes not in fastest:
-            scenario = change.case.scenario
-            judged = estimate_of(change.case) if is_open else with_intervals(scenario, [change.estimate])[0]
+            bare, case = change.estimate, change.case
+            judged = estimate_of(case, in_short="depends") if is_open else with_intervals(case.scenario, [bare])[0]
             if not is_open or passes(judged, gates):
                 fastest[change.axes] = replace(change, estimate=judged)
     return list(fastest.values())
@@ -483,7 +483,7 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
     def judged(changed: Estimate) -> Estimate | None:
         """Return an estimate over whatever is open; None where it does not pass."""
         whole = changed.question.with_layout(changed.layout).with_switches(changed.options, SEARCH)
-        result = replace(estimate_of(priceable(case_of(whole))), options=changed.options)
+        result = replace(estimate_of(priceable(case_of(whole)), in_short="depends"), options=changed.options)
         return result if passes(result, gates) else None
 
     for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0), judged=judged):
@@ -581,10 +581,9 @@ def _longest_sequence(case: Case, gates: Gates) -> int | None:
     def fits(units: int) -> bool:
         scenario = case.scenario.of_length(units * unit)
         try:
-            # What is open only adds needs that may not fit, and costs twenty prices.
-            return passes(estimate_layout(scenario, layout), gates) and passes(
-                estimate_of(replace(case, scenario=scenario)), gates
-            )
+            # What is open only adds needs that may not fit, and costs up to twenty prices.
+            alone, other = estimate_layout(scenario, layout), replace(case, scenario=scenario)
+            return passes(alone, gates) and passes(estimate_of(other, in_short="fits"), gates)
         except SimulateError:
             return False
 

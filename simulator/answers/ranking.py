@@ -51,16 +51,16 @@ _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 _WITH_DEFAULT = ("hardware", "nodes", "seq_length", "global_batch_size", "precision", "framework")
 
 
-def estimate_of(case: Case) -> Estimate:
-    """Return the estimate of a case over the memories of its device; without a recipe also what switches are worth."""
+def estimate_of(case: Case, *, in_short: str = "") -> Estimate:
+    """Return the estimate of a case over its device's memories; without a recipe what is open too (`over_open`)."""
 
     def of_memory(other: str) -> Estimate:
         return _of_one_memory(replace(case, scenario=with_memory(case.scenario, other)))
 
-    return over_memories(case.question, _of_one_memory(case), of_memory)
+    return over_memories(case.question, _of_one_memory(case, in_short=in_short), of_memory)
 
 
-def _of_one_memory(case: Case) -> Estimate:
+def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     """Return the estimate of a case on the hardware that is taken."""
     if case.question.recipe is not None:
         estimate = with_failing_length(estimate_layout(case.scenario, case.layout), case.scenario, case.layout)
@@ -73,7 +73,8 @@ def _of_one_memory(case: Case) -> Estimate:
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
     estimate = with_switches(scenario, estimate_of_block(priced), options, lambda: priced)
-    judged = with_failing_length(over_open(case.question, estimate, priced, release), scenario, case.layout)
+    judged = over_open(case.question, estimate, priced, release, in_short=in_short)
+    judged = with_failing_length(judged, scenario, case.layout)
     if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if estimate.verdict in ("does_not_fit", "starved") else _SEARCHED
         judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -18,6 +18,7 @@ from simulator.cost.pricing.estimate import (
     Contribution,
     Estimate,
     Interval,
+    MemoryEstimate,
     OpenRange,
     OpenSwitch,
     Provenance,
@@ -30,7 +31,7 @@ from simulator.question.frameworks.profile import FrameworkProfile, switch_value
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
 from simulator.question.question import Question
 from simulator.records import replace
-from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, switched_anew
+from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, sized_anew, switched_anew
 from simulator.search.build import verdict_of
 
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.2})
@@ -40,18 +41,20 @@ FIRM_NO, FIRM_YES = 0.05, 0.95
 DOCUMENTED_SHARE: Final = 0.2
 """Share of runs with a value that documents name and that no public recipe could be counted for."""
 
+_Release = FrameworkProfile | None
 _FIELDS: Final = {field.name: field for field in switches()}
 
 
 def over_open(
-    question: Question, estimate: Estimate, base: Priced, release: FrameworkProfile | None = None
+    question: Question, estimate: Estimate, base: Priced, release: _Release = None, *, in_short: str = ""
 ) -> Estimate:
     """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
 
     Open is a stack that leaves switches open, or none that was said or hardware has; a recipe says its switches.
     `base` is its block of one layout; `release` the release that a search would assume, whose switches the run may
     have too. A refused layout stays refused. A stack that hardware brings decides its switches; its release is open
-    where no measured run has them.
+    where no measured run has them. `in_short`, what surely does not fit comes as `depends`, without ranges;
+    `fits` leaves them out of what surely fits too.
     """
     if estimate.verdict == "refused" or not question.inputs or question.recipe is not None:
         return estimate
@@ -61,9 +64,10 @@ def over_open(
         return _with_time(estimate)
     if not (is_unsaid and stack == DEFAULT) and decided_by(stack) is None:
         return estimate
-    open_switches = tuple(_open_switches(question, base, release))
+    short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
+    open_switches = tuple(_open_switches(question, base, release)) if short is estimate else ()
     if not open_switches:
-        return estimate
+        return short
     ends = [_end(base, open_switches, figure) for figure in _ENDS]
     # Switches act on each other: an end may lie inside of what one switch does alone.
     needs = [float(each.need_bytes[0]) for each in (base, *ends)]
@@ -119,8 +123,8 @@ _ENDS: Final[tuple[_Figure, ...]] = (
 )  # least and most memory, fastest and slowest
 
 
-def _open_switches(question: Question, base: Priced, release: FrameworkProfile | None) -> Iterator[OpenSwitch]:
-    """Yield the values beside the present ones that move speed or memory of the layout."""
+def _open_values(question: Question, base: Priced, release: _Release) -> Iterator[tuple[Practice, dict[str, Any]]]:
+    """Yield the values beside the present ones that the layout's run may have, as practice and by name."""
     scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
     decided = {*question.switches, *(decided_by(profile.stack) or ())}
     practice = practice_of(profile.name, adapters=scenario.lora_rank is not None)
@@ -133,8 +137,13 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
         if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
             continue
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
-        if elsewhere or not has_kernels(scenario, each.switch, value):
-            continue
+        if not elsewhere and has_kernels(scenario, each.switch, value):
+            yield each, values
+
+
+def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:
+    """Yield the open values that move speed or memory of the layout."""
+    for each, values in _open_values(question, base, release):
         changed = switched_anew(base, values)
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
         need = float(changed.need_bytes[0] - base.need_bytes[0])
@@ -142,7 +151,7 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
             memory = float(changed.device_bytes[0] - base.device_bytes[0])
             yield OpenSwitch(
                 switch=each.switch,
-                value=option_text(usual),
+                value=option_text(getattr(base.pricing.scenario.framework, each.switch)),
                 other=each.text,
                 share=each.share,
                 source=each.source,
@@ -152,6 +161,38 @@ def _open_switches(question: Question, base: Priced, release: FrameworkProfile |
                 verdict=verdict_of(changed, 0),
                 others=dict(each.others),
             )
+
+
+def _in_short(question: Question, estimate: Estimate, base: Priced, release: _Release, which: str) -> Estimate:
+    """Return what is sure by bounds on the probability to fit, for which memory alone is priced; else the estimate.
+
+    Values that move it too little to count without their speed may count. All together may move it as far as each.
+    """
+    memory, counts, ends = estimate.memory, False, (list[_Move](), list[_Move]())
+    if memory.interval_bytes is None or memory.fits_host is False:
+        return estimate
+    for each, values in _open_values(question, base, release):
+        change = float(sized_anew(base, values)[0].need_bytes[0]) / memory.need_bytes - 1.0
+        counts |= abs(change) >= MIN_CHANGE
+        for moves, end in zip(ends, (min, max), strict=True):
+            move = change if abs(change) >= MIN_CHANGE else end(change, 0.0)
+            moves.append((each.switch, each.share, math.log1p(move)))
+    top, bottom = (end((0.0, *(move for _, _, move in moves))) for moves, end in zip(ends, (max, min), strict=True))
+    cases = _moves(ends[0], -math.inf, top), _moves(ends[1], bottom, math.inf)
+    own = math.log(memory.interval_bytes.high / memory.device_bytes)
+    highest, lowest = (_probability(memory, own, each) for each in cases)
+    if counts and highest < FIRM_YES:
+        return replace(estimate, verdict="depends")
+    if which == estimate.verdict == "fits" and lowest == memory.surest >= FIRM_YES:
+        return replace(estimate, memory=replace(memory, fit_probability=lowest))
+    return estimate
+
+
+def _probability(memory: MemoryEstimate, own: float, moves: Mapping[float, float]) -> float:
+    """Return the probability to fit over what is open; `own` as of `_half_widths`."""
+    room = math.log(memory.capacity_bytes / memory.need_bytes)
+    probability = _below(room, moves, math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90)
+    return min(probability, memory.surest)
 
 
 def _turned(practice: Practice, profile: FrameworkProfile) -> Practice:
@@ -171,7 +212,7 @@ def _values(profile: FrameworkProfile, texts: Mapping[str, str]) -> dict[str, An
     return {name: switch_value(_FIELDS[name], text, getattr(profile, name)) for name, text in texts.items()}
 
 
-def _of_release(profile: FrameworkProfile, release: FrameworkProfile | None) -> Iterator[Practice]:
+def _of_release(profile: FrameworkProfile, release: _Release) -> Iterator[Practice]:
     """Yield the values of a release that nobody named, beside those of the profile."""
     if release is None:
         return
@@ -207,7 +248,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
         return replace(estimate, open=span, verdict=estimate.verdict if is_firm else "depends")
     estimate = _with_time(estimate, span)
     own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    moves = _moves(span, "memory", memory.need_bytes)
+    moves = _moves_of(span, "memory", memory.need_bytes)
     probability, verdict = _fitting(estimate, span, own, moves)
     span = replace(span, favourable_probability=_favourable(estimate, span, own))
     interval, known = _widened("memory", memory.device_bytes, own, moves, estimate.provenance)
@@ -222,7 +263,7 @@ def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
         return estimate
     step = speed.step_seconds
     own = math.log(speed.interval_seconds.high / step)
-    moves = _UNMOVED if span is None else _moves(span, "time", step)
+    moves = _UNMOVED if span is None else _moves_of(span, "time", step)
     interval, known = _widened("time", step, own, moves, estimate.provenance)
     return replace(estimate, provenance=known, throughput=replace(speed, interval_seconds=interval))
 
@@ -243,9 +284,7 @@ def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[flo
     memory = estimate.memory
     if memory.fits_host is False:  # offloaded bytes are counted, not estimated
         return 0.0, "does_not_fit"
-    room = math.log(memory.capacity_bytes / memory.need_bytes)
-    probability = _below(room, moves, math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90)
-    probability = min(probability, memory.surest)
+    probability = _probability(memory, own, moves)
     if max(probability, _favourable(estimate, span, own)) < FIRM_NO:
         return probability, "does_not_fit"
     if probability < FIRM_YES:
@@ -258,22 +297,25 @@ def _favourable(estimate: Estimate, span: OpenRange, own: float) -> float:
     return normal_below(math.log(estimate.memory.capacity_bytes / span.least_bytes) * NORMAL_90 / own)
 
 
-def _moves(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float]:
-    """Return the share of each value, in the logarithm, that a figure over today's (bytes or seconds) may have.
-
-    A case is a value of every switch. Switches are independent, and together move the figure no further than its ends.
-    """
+def _moves_of(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float]:
+    """Return `_moves` of a figure over today's, bytes or seconds: together no further than its ends."""
     ends = (span.least_bytes, span.most_bytes) if figure == "memory" else (span.fastest_seconds, span.slowest_seconds)
-    low, high = (math.log(end / today) for end in ends)
+    moved = (each.need_bytes / today if figure == "memory" else each.speed_change for each in span.switches)
+    sign = 1.0 if figure == "memory" else -1.0
+    moves = [(x.switch, x.share, sign * math.log1p(move)) for x, move in zip(span.switches, moved, strict=True)]
+    return _moves(moves, *(math.log(end / today) for end in ends))
+
+
+def _moves(moved: Sequence[_Move], low: float, high: float) -> Mapping[float, float]:
+    """Return the share of each value, in the logarithm between two ends, that a figure over today's may have.
+
+    A case is a value of every switch; switches are independent.
+    """
     cases = _UNMOVED
-    for name in span.names:
-        values = [switch for switch in span.switches if switch.switch == name]
-        shares = [DOCUMENTED_SHARE if switch.share is None else switch.share for switch in values]
-        moved = [
-            math.log1p(each.need_bytes / today) if figure == "memory" else -math.log1p(each.speed_change)
-            for each in values
-        ]
-        options = [(max(1.0 - sum(shares), 0.0), 0.0), *zip(shares, moved, strict=True)]
+    for name in dict.fromkeys(switch for switch, _, _ in moved):
+        values = [(share, move) for switch, share, move in moved if switch == name]
+        known = [(DOCUMENTED_SHARE if share is None else share, move) for share, move in values]
+        options = [(max(1.0 - sum(share for share, _ in known), 0.0), 0.0), *known]
         longer: defaultdict[float, float] = defaultdict(float)
         for change, weight in cases.items():
             for share, step in options:
@@ -283,6 +325,8 @@ def _moves(span: OpenRange, figure: _Kind, today: float) -> Mapping[float, float
     return {change: weight / whole for change, weight in cases.items()}
 
 
+_Move = tuple[str, float | None, float]
+"""A value of a switch by the switch's name, with its share of the runs and its move in the logarithm."""
 _Kind = Literal["memory", "time"]
 _UNMOVED: Final[Mapping[float, float]] = MappingProxyType({0.0: 1.0})
 _DIGITS: Final = 3  # digits of a logarithm that tell cases apart: a thousandth of the figure

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
-from simulator.cost.pricing.price import Priced, priced_of, size, timed
+from simulator.cost.pricing.price import Priced, Sized, priced_of, size, timed
 from simulator.errors import InputError
 from simulator.late import deferred, late_pattern
 from simulator.question.frameworks.profile import SwitchEffect, switches
@@ -552,13 +552,20 @@ def concerns(scenario: Scenario, name: str) -> bool:
 
 def switched_anew(base: Priced, values: Mapping[str, Any]) -> Priced:
     """Price a block with other values of switches, by name; figures that none of them moves come from the base."""
-    scenario = base.pricing.scenario
-    moves = {effect for name in values for effect in _MOVES[name]}
-    pricing = replace(base.pricing, scenario=replace(scenario, framework=replace(scenario.framework, **values)))
-    sized = size(pricing) if "memory" in moves else replace(base, pricing=pricing)
+    sized, moves = sized_anew(base, values)
     if {"passes", "step"}.isdisjoint(moves):
         return priced_of(sized, base.step)
     return timed(sized, work=None if "passes" in moves else base.step.work)
+
+
+def sized_anew(base: Sized, values: Mapping[str, Any]) -> tuple[Sized, set[SwitchEffect]]:
+    """Return its memory alone, remembered by the base, and what the switches move."""
+    scenario, key = base.pricing.scenario, ("switched", frozenset(values.items()))
+    moves = {effect for name in values for effect in _MOVES[name]}
+    if (pricing := base.pricing.figures.get(key)) is None:
+        pricing = replace(base.pricing, scenario=replace(scenario, framework=replace(scenario.framework, **values)))
+        base.pricing.figures[key] = pricing
+    return size(pricing) if "memory" in moves else replace(base, pricing=pricing), moves
 
 
 def option_text(value: Any) -> str:

@@ -419,7 +419,7 @@ class Shortlist:
         index = index[figures[index] < self.bar]
         index = index[figures[index].argsort(kind="stable")]
         known = {entry.split: self._figure(entry) for entry in self.entries}
-        if self.variants or not known or not len(index):
+        if self.variants or self.limit == 1 or not known or not len(index):
             return index
         of_index = zip(map(tuple, _splits(block, index).tolist()), figures[index].tolist(), strict=True)
         entering: Index = index[np.array([figure < known.get(split, np.inf) for split, figure in of_index])]
@@ -427,7 +427,7 @@ class Shortlist:
 
     def offer(self, sized: Sized, index: Index) -> None:
         """Enter the layouts at an index that beat the present entries."""
-        index, block = self.entering(sized, index), sized.block
+        index, block = self.entering(sized, index)[: 1 if self.limit == 1 else None], sized.block
         if not len(index):
             return
         first: dict[tuple[float, ...], int] = {}

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 import simulator
-from simulator import Estimate
-from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fitting, _half_widths, _moves
+from simulator import Estimate, Layout
+from simulator.answers.cases import case_of, priceable, scenario_of
+from simulator.answers.ranking import estimate_of
+from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fitting, _half_widths, _moves_of
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of, usual_with_adapters
+from simulator.question.question import question_of
+from simulator.records import replace as replace_record
 from tests.cli.running import refusal, run
 
 pytestmark = pytest.mark.full_answer
@@ -164,9 +168,33 @@ def test_the_verdict_holds_whatever_is_open_or_depends(
     changed = _needing(estimate, share)
     need, capacity = changed.memory.device_bytes, changed.memory.capacity_bytes
     span = _span(need, _open_switch(least * capacity - need, 0.3))
-    probability, verdict = _fitting(changed, span, 0.1, _moves(span, "memory", need))
+    probability, verdict = _fitting(changed, span, 0.1, _moves_of(span, "memory", need))
     assert verdict == expected
     assert 0.0 <= probability <= 1.0
+
+
+@pytest.mark.parametrize(("which", "ends"), [("depends", {"depends"}), ("fits", {"depends", "fits"})])
+def test_what_is_said_in_short_is_sure(which: str, ends: set[str]) -> None:
+    said = set[str]()
+    for stack in (None, "transformers"):
+        for seq_length in (512, 2048, 4096, 8192, 16_384, 65_536):
+            inputs = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 8, "framework": "torch"}
+            stated = inputs | {"seq_length": seq_length} | ({} if stack is None else {"stack": stack})
+            case = priceable(case_of(question_of(stated).with_layout(Layout(data_parallel=8, zero_stage=3))))
+            short, whole = estimate_of(case, in_short=which), estimate_of(case)
+            assert (short.verdict == "fits") is (whole.verdict == "fits")
+            if short.open is None:
+                said.add(short.verdict)
+                if short.verdict == "fits":
+                    assert short.memory.fit_probability == whole.memory.fit_probability
+    assert said == ends
+
+
+def test_equal_profiles_are_one_object() -> None:
+    profile = PROFILES["megatron"]
+    scenarios = [scenario_of(question_of(QUESTION | {"stack": "default"})) for _ in range(2)]
+    copies = [replace_record(each, framework=replace_record(profile)) for each in scenarios]
+    assert copies[0].framework is copies[1].framework == profile
 
 
 def test_the_probability_is_that_of_the_shares() -> None:
@@ -177,7 +205,7 @@ def test_the_probability_is_that_of_the_shares() -> None:
         weight = DOCUMENTED_SHARE if share is None else share
         deviation = math.hypot(own, UNSAID_STACK["memory"]) / NORMAL_90
         span = _span(need, _open_switch(-0.5 * need, share))
-        probability, _ = _fitting(changed, span, own, _moves(span, "memory", need))
+        probability, _ = _fitting(changed, span, own, _moves_of(span, "memory", need))
         expected = (1.0 - weight) * normal_below(0.0) + weight * normal_below(half / deviation)
         assert probability == pytest.approx(expected, rel=1e-4)
 
@@ -185,7 +213,7 @@ def test_the_probability_is_that_of_the_shares() -> None:
 @pytest.mark.parametrize(("share", "reaches"), [(0.02, False), (0.3, True), (1.0, True)])
 def test_a_range_ends_where_a_twentieth_of_the_cases_lies_outside(share: float, reaches: bool) -> None:
     half = math.hypot(0.3, UNSAID_STACK["memory"])
-    moves = _moves(_span(1.0, _open_switch(1.0, share)), "memory", 1.0)
+    moves = _moves_of(_span(1.0, _open_switch(1.0, share)), "memory", 1.0)
     low, high = _half_widths("memory", 0.3, moves)
     assert low == pytest.approx(half, abs=0.01)
     assert (high > half + 0.1) is reaches

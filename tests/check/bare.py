@@ -31,7 +31,7 @@ def without_open_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     `tests/answers/test_unsaid.py` looks at those.
     """
 
-    def as_it_is(_question: object, estimate: Estimate, *_: Any) -> Estimate:
+    def as_it_is(_question: object, estimate: Estimate, *_: Any, **__: Any) -> Estimate:
         return estimate
 
     monkeypatch.setattr(ranking, "over_open", as_it_is)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from simulator.errors import InputError
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from simulator.question.scenario.keywords import WorkloadFields
+
+
+@lru_cache(maxsize=1024)
+def _first_of_equals(profile: FrameworkProfile) -> FrameworkProfile:
+    """Return one object for all equal profiles: figures are remembered by them, and identity is compared at once."""
+    return profile
 
 
 class Calibrated(Protocol):
@@ -129,6 +136,7 @@ class Scenario(Workload, kw_only=True):
             about = (model.name, model.is_moe, hardware.name, hardware.family, self.precision, self.devices)
             case = ReleaseCase(*about, self.lora_rank is not None)
             object.__setattr__(self, "framework", with_release(self.framework, case))
+        object.__setattr__(self, "framework", _first_of_equals(self.framework))
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
