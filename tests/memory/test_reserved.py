@@ -66,63 +66,6 @@ def test_short_of_memory_they_give_blocks_back() -> None:
     assert beyond.outside_parts_bytes["streams"] == 0
 
 
-_BY_DEFAULT = {"reduction_parameters": "500000000", "prefetch_parameters": "50000000"}
-
-
-@pytest.mark.parametrize(
-    ("stage", "recompute", "configured", "reserved"),
-    [
-        (3, "none", {}, 35.20),
-        (3, "full", {}, 24.48),
-        (3, "none", _BY_DEFAULT, 38.28),
-        (3, "full", _BY_DEFAULT, 27.78),
-        (2, "none", {}, 44.10),
-        (2, "full", {}, 44.09),
-        (1, "none", {}, 44.10),
-        (1, "full", {}, 44.09),
-        (1, "none", _BY_DEFAULT, 46.66),
-    ],
-)
-def test_deepspeed_s_flat_step_has_blocks_of_its_own(
-    stage: int, recompute: Any, configured: dict[str, str], reserved: float
-) -> None:
-    """What PyTorch's allocator reserves, in GiB, for DeepSpeed 0.19.8's own requests, replayed by its rules.
-
-    Llama-7B on a rank of eight, three steps of torch's AdamW of all tensors at once. Of ZeRO 1 and 2 the weights'
-    blocks before they were made flat, 12.55 GiB, are among it.
-    """
-    options = {"step_temporaries": "1", "kept_gathers": "false"} | configured
-    asked = {"model": "llama-7b", "hardware": "a100-sxm-80g", "devices": 8, "framework": "torch", "stack": "deepspeed"}
-    sizes = {"zero_stage": stage, "recompute": recompute, "seq_length": 2048, "micro_batch_size": 1}
-    found = simulator.estimate(**asked, **sizes, global_batch_size=8, options=options).memory  # type: ignore[arg-type]
-    assert found.reserved_bytes / 2**30 == pytest.approx(reserved, rel=0.1)
-    cached = found.outside_parts_bytes["cached"]
-    assert found.need_bytes == pytest.approx(found.device_bytes - cached)
-
-
-def test_weights_are_made_flat_on_the_device_where_there_is_room() -> None:
-    """Twice the weights of Llama-7B are 25.1 GiB: on 24 GiB DeepSpeed copies them on the host, and leaves nothing."""
-
-    def cached(hardware: str) -> float:
-        found = simulator.estimate(
-            model="llama-7b",
-            hardware=hardware,
-            devices=64,
-            framework="torch",
-            stack="deepspeed",
-            zero_stage=2,
-            recompute="full",
-            seq_length=512,
-            micro_batch_size=1,
-            global_batch_size=64,
-            options={"step_temporaries": "0"},
-        )
-        return float(found.memory.outside_parts_bytes["cached"]) / 2**30
-
-    assert cached("a100-sxm-80g") == pytest.approx(12.55, rel=0.1)
-    assert cached("rtx-4090") < 6.0
-
-
 @pytest.mark.parametrize(
     ("model", "recompute", "tokens", "allocated", "reserved"),
     [

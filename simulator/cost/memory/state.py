@@ -517,20 +517,13 @@ def _flat_step(pricing: Pricing, trained: KindArray, gradients: KindArray) -> Ki
     """Return what DeepSpeed's step adds to state and gradients, less the gradients that it frees first (M28)."""
     scenario, stage = pricing.scenario, pricing.block.zero_stage
     whole, each = stage < 3, gradient_bytes(scenario)
-    worked, copied, stays = flat_copies(pricing, trained)
+    worked = np.where(whole, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
+    copied = worked * (np.where(stage < 1, FP32, each) + (FP32 if each < FP32 else 0.0))
     norm = np.where(whole & (stage >= 1), 2.0 * FP32 * np.minimum(worked, largest_weight(pricing)), 0.0)
     updated = worked * FP32 * (1.0 + step_numbers(scenario)) - np.where(whole, each * worked, 0.0)
     others = np.where(whole, gradients - each * trained, 0.0)
-    return np.asarray((np.maximum(np.maximum(copied, norm), updated) - others) * stays)
-
-
-def flat_copies(pricing: Pricing, trained: KindArray) -> tuple[KindArray, ...]:
-    """Return the parameters that DeepSpeed's step works on, gradients' copies in bytes, and the share not offloaded."""
-    scenario, stage, each = pricing.scenario, pricing.block.zero_stage, gradient_bytes(pricing.scenario)
-    worked: KindArray = np.where(stage < 3, trained, np.minimum(trained, float(scenario.framework.step_parameters)))
-    copied: KindArray = worked * (np.where(stage < 1, FP32, each) + (FP32 if each < FP32 else 0.0))
     away = pricing.offloads("optimizer", "optimizer_tensorwise") * scenario.framework.offload_fraction
-    return worked, copied, np.asarray(1.0 - away)
+    return np.asarray((np.maximum(np.maximum(copied, norm), updated) - others) * (1.0 - away))
 
 
 @derived
