@@ -182,8 +182,8 @@ def _zero_stage(pricing: Pricing) -> Any:
     scenario, block = pricing.scenario, pricing.block
     limits = scenario.framework.limits
     highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
-    if scenario.framework.fully_shard:
-        # FSDP2 shards everything, whatever the framework's own optimizer shards.
+    if scenario.framework.fully_shard and highest:
+        # FSDP2 shards everything, whatever the framework's own optimizer shards; replicas shard nothing.
         highest = 3
     return block.zero_stage > highest
 

@@ -146,7 +146,7 @@ def test_what_keeps_more_than_adam_is_refused_by_name(word: str, tmp_path: Path)
     assert f"optimizer {word}: what it keeps beside Adam's moments is not priced" in errors
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("", True), ("--torch_dtype float32", False), ("--lora_r 8", False)])
+@pytest.mark.parametrize(("kind", "bound"), [("", True), ("--torch_dtype float32", False), ("--lora_r 8", True)])
 def test_the_type_that_a_release_loads_is_open(kind: str, bound: bool, tmp_path: Path) -> None:
     """transformers 5.0, `from_pretrained`: `dtype` is auto, before it fp32: 7 billion weights fit a card in 16 bits."""
     words = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --max_length 512"
@@ -155,7 +155,11 @@ def test_the_type_that_a_release_loads_is_open(kind: str, bound: bool, tmp_path:
     (found,) = check_files([str(tmp_path / "run.sh")], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.outcome == {"": "longest_does_not_fit", "--lora_r 8": "fits"}.get(kind, "does_not_fit")
     wide = read(tmp_path, "run.sh", f"torchrun --nproc_per_node 8 train.py {words} {kind} --lora_r 8\n")
-    assert (wide.options.get("frozen_dtype") == "fp32") == ("float32" in kind)
+    assert wide.options["frozen_dtype"] == "fp32"
+    assert (
+        "frozen_dtype"
+        not in read(tmp_path, "run.sh", f"torchrun train.py {words} --torch_dtype bfloat16 --lora_r 8\n").options
+    )
 
 
 @pytest.mark.parametrize("word", ["galore_adamw", "galore_adamw_8bit_layerwise", "apollo_adamw"])

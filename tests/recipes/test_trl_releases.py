@@ -21,8 +21,8 @@ LATEST = {**CHUNK, "frozen_dtype": "fp32"}  # trl/trainer/model_config.py since 
         ("--dtype bfloat16", "full", CHUNK),
         # Gone with 0.27, 0.20 and 0.18.
         ("--torch_dtype bfloat16", "full", {}),
-        ("--max_seq_length 2048", "none", {}),
-        ("--use_liger --bf16", "none", {}),
+        ("--max_seq_length 2048", "none", {"frozen_dtype": "fp32"}),
+        ("--use_liger --bf16", "none", {"frozen_dtype": "fp32"}),
     ],
 )
 def test_defaults_are_those_of_a_release(more: str, recompute: str, options: dict[str, str], tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def idle_stream_bytes(pricing: Pricing, moments: tuple[Moment, ...], totals: lis
 
     A caching allocator reserves a block for the stream that took it, so that all streams' own peaks add up. Units are
     gathered into blocks of one stream; the largest unit needs more than the moments count. Gradient shards lie in
-    blocks of another, of experts that one rank alone holds too; whole gradients do not (PyTorch 2.13, distributed/fsdp/
-    _fully_shard: FSDPParamGroup.unshard, foreach_reduce).
+    blocks of another, of experts that one rank alone holds too; whole gradients, which `no_sync` sums, do not (PyTorch
+    2.13, distributed/fsdp/_fully_shard: FSDPParamGroup.unshard, foreach_reduce).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     pipelined = block.pipeline_parallel > 1
@@ -134,8 +134,10 @@ def idle_stream_bytes(pricing: Pricing, moments: tuple[Moment, ...], totals: lis
     gathered = np.where(shard_degrees(pricing).dense > 1.0, element_bytes(scenario) * unit, 0.0)
     shape = (len(contents.ranks), len(pricing))
     shards = (np.broadcast_to(each.sharded if pipelined else each.gradients, shape) for each in moments)
-    beside = [total - contents.on_ranks(alive) for total, alive in zip(totals, shards, strict=True)]
-    idle = reduce(np.maximum, beside) - reduce(np.maximum, totals) + contents.on_ranks(units.reduced + gathered)
+    parted = pipelined | _policy(pricing).reduces_each
+    beside = [total - contents.on_ranks(parted * alive) for total, alive in zip(totals, shards, strict=True)]
+    held = parted * units.reduced + gathered
+    idle = reduce(np.maximum, beside) - reduce(np.maximum, totals) + contents.on_ranks(held)
     return np.where(streams, idle, 0.0)
 
 

@@ -388,7 +388,7 @@ def _modules_apart(pricing: Pricing) -> tuple[KindArray | float, ...]:
     gradients = shard(pricing, saved, 2) * (number - gradient_bytes(scenario))
     moments = (optimizer.moment_bytes or number) * optimizer.moments["embedding"]
     state = shard(pricing, saved, 1) * (moments - optimizer_bytes_per_parameter(scenario))
-    if profile.wide_table_moments and optimizer.moment_bytes and optimizer.moment_bytes < FP32:
+    if profile.wide_table_moments and optimizer.wide_table and optimizer.moment_bytes:
         more = (FP32 - optimizer.moment_bytes) * optimizer.moments["embedding"]
         state = state + np.where(stage < 1, more, 0.0) * table
     return weights, gradients, state, shard(pricing, saved, 1) * (1.0 - number / FP32)
@@ -455,7 +455,7 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
         if profile.whole_table_state:
             above = table - shard(pricing, ByClass(table, np.zeros_like(table)), 1)
             state = state + optimizer_bytes_per_parameter(scenario, "embedding") * above
-    if profile.wide_table_moments and optimizer.moment_bytes and optimizer.moment_bytes < FP32:
+    if profile.wide_table_moments and optimizer.wide_table and optimizer.moment_bytes:
         # bitsandbytes finds the module's own tensor, which sharding replaces.
         each = (FP32 - optimizer.moment_bytes) * optimizer.moments["embedding"]
         inputs = pricing.contents.embeddings * local_count(pricing, model_totals(scenario).embedding)

@@ -101,7 +101,13 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     fused = {"fused_rms_norm": "true", "repeat_kv": "false"} if is_te else _EAGER
     narrow = arguments.has("model.backend.te_fp8.recipe") or arguments.switch("precision", "fp8.enabled")
     quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
-    options = {**({} if whole else IN_16_BITS), **fused, **quantised, **_loss(arguments), **part(targets, "option")}
+    options = {
+        **({"frozen_dtype": "fp32"} if whole else IN_16_BITS),
+        **fused,
+        **quantised,
+        **_loss(arguments),
+        **part(targets, "option"),
+    }
     options |= _optimizer(arguments)
     if model is not None and models.load_model(model).architecture in _PREDICTING:
         options["mtp"] = "true"

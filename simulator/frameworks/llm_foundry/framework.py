@@ -100,7 +100,7 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
         global_batch_size=targets.get("workload.global_batch_size"),
         precision=_PRECISIONS.get(arguments.text("precision", "precision") or "amp_bf16"),
         lora_rank=targets.get("workload.lora_rank"),
-        options={"foreach_optimizer": "false"}
+        options={"foreach_optimizer": "false", "frozen_dtype": "fp32"}
         | _loss(arguments, kind)
         | read_optimizer(arguments, "optimizer.name", "torch", own=_OPTIMIZERS)
         | part(targets, "option"),

@@ -235,7 +235,7 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     stored, said = arguments.text("parameter_dtype", "torch_dtype"), arguments.has("torch_dtype", "finetuning_type")
-    if not widened and (stored == "auto" or not (said or adapters)):
+    if not widened and (stored == "auto" or not said):
         # transformers 5.0, modeling_utils.py, `from_pretrained`; TRL 1.16 loads in fp32.
         message = "weights have the checkpoint's type, or fp32 where transformers is older than 5; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype", bound="types")
@@ -243,7 +243,7 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     half = narrow and not widened
     if pure or (half and not adapters):
         return dict(IN_16_BITS)
-    if adapters and stored == "float32" and not arguments.has(*_TUNING):
+    if adapters and _STORED.get(stored or "", "fp32") == "fp32" and not arguments.has(*_TUNING):
         return {"frozen_dtype": "fp32"}
     # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
     return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}

@@ -33,6 +33,8 @@ class Optimizer(Bare, kw_only=True):
     """fp32 numbers that a step makes for each parameter it works on; None for those of `step_temporaries`."""
     by_tensor: bool
     """Whether a step always works on one tensor after another."""
+    wide_table: bool
+    """Whether a library may keep the input table's moments in 32 bits: bitsandbytes."""
     paged: bool
     """Whether the state lies in memory that moves to the host when the device is full."""
     source: str
@@ -50,6 +52,7 @@ def _rows() -> Iterator[Optimizer]:
             gathered_copies=int(row["gathered_copies"] or 0),
             step_numbers=float(row["step_numbers"]) if row["step_numbers"] else None,
             by_tensor=row["by_tensor"] == "yes",
+            wide_table=row["wide_table"] == "yes",
             paged=row["paged"] == "yes",
             source=row["source"],
         )
