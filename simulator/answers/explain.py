@@ -440,6 +440,11 @@ class Explanation(Tabular, Record, kw_only=True):
     bounds: tuple[str, ...] = ()
     """Bounds that decide, one sentence each with the need by both readings."""
 
+    @property
+    def passes(self) -> bool:
+        """Whether the layout fits with the probability that passes."""
+        return passes(self.estimate, Gates(min_fit_probability=self.min_fit_probability))
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each change that helps: its options, and memory and speed with it."""
         return [

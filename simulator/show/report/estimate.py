@@ -183,9 +183,6 @@ def explain_table(explanation: Explanation, shown: Presentation) -> str:
 
 def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterator[str]:
     """Yield the parts of an explanation beside its estimate."""
-    from simulator.answers.explain import passes
-    from simulator.answers.gates import Gates
-
     full, stages = shown.full, len(explanation.estimate.memory.stages)
     which = "" if full or stages <= _MOST_RANKS else f" ({_MOST_RANKS} of {stages}: -v)"
     yield shown.titled(f"Need of each pipeline rank against what is usable{which}", _bars(explanation.estimate, shown))
@@ -201,7 +198,7 @@ def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterato
         which = "" if len(short) == len(rows) else f" ({len(short)} of {len(rows)}: -v)"
         table = shown.grid(headers, short, wrapped={headers[0]: room})
         yield shown.titled(changes_title(explanation) + which, table)
-    elif not passes(explanation.estimate, Gates(min_fit_probability=explanation.min_fit_probability)):
+    elif not explanation.passes:
         yield shown.sentences([f"{changes_title(explanation)}: nothing that was tried."])
     yield shown.sentences([longest_text(explanation)])
 
