@@ -146,22 +146,24 @@ GPT_OSS: dict[str, Any] = {
     "layer_types": ["full_attention"] * 3,
     "sliding_window": 128,
 }
-EAGER = {"flash_attention": "false"}  # transformers 5.24 has no other attention of gpt-oss in its own code
+FOLDED = {"merged_expert_adapters": "folded"}
+ADDED = {"merged_expert_adapters": "added"}
+EAGER = {**FOLDED, "flash_attention": "false"}  # transformers 5.24 has no other attention of gpt-oss in its own code
 TRACED = [
-    # Three layers of the whole width, one sample, adapters of rank 8 on every linear layer (gpt-oss: target_parameters):
+    # Three layers of the whole width, one sample, adapters of rank 8 on all linear layers (gpt-oss: target_parameters):
     # most bytes of tensors alive under FakeTensorMode, with transformers 5.24 and peft 0.21 (folded) or 0.20 (added).
-    (MIXTRAL, 2048, "none", "folded", 20272.2, {}),
-    (MIXTRAL, 2048, "none", "added", 22116.5, {}),
-    (MIXTRAL, 2048, "full", "folded", 13512.5, {}),
-    (MIXTRAL, 2048, "full", "added", 15336.6, {}),
-    (QWEN, 4096, "none", "folded", 18283.0, {}),
-    (QWEN, 4096, "full", "folded", 12329.0, {}),
-    (GPT_OSS, 2048, "none", "folded", 19527.5, EAGER),
-    (GPT_OSS, 2048, "full", "folded", 11837.4, EAGER),
+    (MIXTRAL, 2048, "none", FOLDED, 20272.2),
+    (MIXTRAL, 2048, "none", ADDED, 22116.5),
+    (MIXTRAL, 2048, "full", FOLDED, 13512.5),
+    (MIXTRAL, 2048, "full", ADDED, 15336.6),
+    (QWEN, 4096, "none", FOLDED, 18283.0),
+    (QWEN, 4096, "full", FOLDED, 12329.0),
+    (GPT_OSS, 2048, "none", EAGER, 19527.5),
+    (GPT_OSS, 2048, "full", EAGER, 11837.4),
 ]
 
 
-def merged(model: dict[str, Any], tokens: int = 2048, recompute: Any = "none", **options: str) -> Estimate:
+def merged(model: dict[str, Any], tokens: int = 2048, recompute: Any = "none", **options: Any) -> Estimate:
     return simulator.estimate(
         model=model,
         stack="transformers",
@@ -177,12 +179,12 @@ def merged(model: dict[str, Any], tokens: int = 2048, recompute: Any = "none", *
     )
 
 
-@pytest.mark.parametrize(("model", "tokens", "recompute", "merges", "traced_mib", "others"), TRACED)
+@pytest.mark.parametrize(("model", "tokens", "recompute", "options", "traced_mib"), TRACED)
 def test_experts_of_one_parameter_are_merged_with_their_adapters(
-    model: dict[str, Any], tokens: int, recompute: str, merges: str, traced_mib: float, others: dict[str, str]
+    model: dict[str, Any], tokens: int, recompute: str, options: dict[str, Any], traced_mib: float
 ) -> None:
     """Tensors that a step holds, but 64 MiB of cuBLAS' workspaces."""
-    memory = merged(model, tokens, recompute, merged_expert_adapters=merges, **others).memory
+    memory = merged(model, tokens, recompute, **options).memory
     assert memory.allocated_bytes / 2**20 == pytest.approx(traced_mib + 64, rel=0.015)
 
 
@@ -196,7 +198,7 @@ def test_each_layer_keeps_all_its_experts_once_more() -> None:
 
 
 @pytest.mark.parametrize("closed", [{"expert_adapters": "false"}, {"adapter_targets": "attention"}])
-def test_nothing_is_merged_where_experts_have_no_adapters(closed: dict[str, str]) -> None:
+def test_nothing_is_merged_where_experts_have_no_adapters(closed: dict[str, Any]) -> None:
     apart, folded = (merged(QWEN, merged_expert_adapters=word, **closed).memory for word in ("none", "folded"))
     assert folded == apart
 
@@ -220,7 +222,7 @@ def test_gate_and_up_have_one_adapter_of_both_their_ranks() -> None:
         ({"quantised_base": "true", "quantised_experts": "false", "widened_rest": "false"}, 2),
     ],
 )
-def test_experts_are_merged_in_the_type_of_the_base(stored: dict[str, str], width: int) -> None:
+def test_experts_are_merged_in_the_type_of_the_base(stored: dict[str, Any], width: int) -> None:
     """torch.baddbmm of the parameter, with autocast off."""
     none, folded = (
         merged(QWEN, merged_expert_adapters=word, **stored).memory.parts_bytes["activations"]
@@ -232,7 +234,7 @@ def test_experts_are_merged_in_the_type_of_the_base(stored: dict[str, str], widt
 @pytest.mark.full_answer
 @pytest.mark.parametrize(("stack", "is_open"), [("trl", True), ("unsloth", False), ("torchtune", False)])
 def test_who_merges_experts_is_open_over_peft_alone(stack: str, is_open: bool) -> None:
-    words: dict[str, Any] = {"model": "qwen3-30b-a3b", "stack": stack, "method": "lora", "hardware": "h200"}
-    answer = simulator.estimate(**words, **SMALL | {"recompute": "none"}, devices=1, options={"adapter_targets": "all"})
+    words: dict[str, Any] = {**SMALL, "recompute": "none", "stack": stack, "options": {"adapter_targets": "all"}}
+    answer = simulator.estimate(model="qwen3-30b-a3b", method="lora", hardware="h200", devices=1, **words)
     names = answer.open.names if answer.open else ()
     assert ("merged_expert_adapters" in names) == is_open
