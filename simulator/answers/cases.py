@@ -479,7 +479,7 @@ def _with_open_experts(
     """Return switches with routed experts under adapters as they need most: adapted, in 16 bits over a 4-bit base.
 
     Which they are hangs on the release: since transformers 5 a layer's experts are one parameter, which bitsandbytes
-    leaves as it is (its issue 1849) and peft 0.19 adapts in some models alone.
+    leaves as it is (its issue 1849) and peft 0.19 adapts in some models alone, merged with a copy (M40).
     """
     stack = question.stated("stack")
     stated = options.keys() | ((stack and decided_by(stack)) or frozenset())
@@ -487,11 +487,13 @@ def _with_open_experts(
     adapted = options.get("adapter_targets", "all") == "all" and "expert_adapters" not in stated
     if not (recipe.experts_open and model.is_moe and (wide or adapted)):
         return options, ()
+    merged = adapted and "merged_expert_adapters" not in stated
     how = " and ".join(("with adapters",) * adapted + ("in 16 bits",) * wide)
-    message = f"routed experts are priced {how}; libraries pass over those of one parameter"
+    message = f"routed experts are priced {how}; libraries pass over those of one parameter{' or merge them' * merged}"
     place = recipe.places.get("quantised_base" if wide else "lora_rank")
     remark = Remark("upper-bound", "warning", message, place, bound="experts")
-    return options | ({"quantised_experts": "false"} if wide else {}), (remark,)
+    options |= {"quantised_experts": "false"} if wide else {}
+    return options | ({"merged_expert_adapters": "added"} if merged else {}), (remark,)
 
 
 def _as_launched(recipe: Recipe, layout: Layout) -> tuple[Layout, list[Remark]]:

@@ -207,6 +207,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "shared_adapters": on("state- device- host- flop- seconds-"),
     "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-"),
     "expert_adapters": on("state+ device+ flop+ seconds+ saved?", because="inputs are read by adapters alone"),
+    "merged_expert_adapters": along("none folded added", "state+ device+ saved+ flop+ seconds+"),
     "fused_gradient_accumulation": on(f"{STATE} seconds-"),
     "dummy_weight_gradients": along("none linear all", STATE, "fused_gradient_accumulation=true"),
     "foreach_optimizer": on("device+"),

@@ -25,6 +25,7 @@ from simulator.cost.operations.record import (
     Saved,
     Spread,
     conditions_of,
+    merges_experts,
     moved,
     sent,
     summed,
@@ -111,7 +112,23 @@ def embedded_bytes(pricing: Pricing) -> Array:
 @of_work
 def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
-    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind))
+    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind)) + merged_bytes(pricing, kind)[0]
+
+
+def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Array | float]:
+    """Return the bytes of a layer's experts merged with adapters, and those beside them in its backward pass (M40).
+
+    Beside them is one matrix's gradient, or all that was added to them, made anew with the layer.
+    """
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    operations = layer_operations(conditions, kind) if kind.routed and merges_experts(conditions) else ()
+    sizes = [each.parameters for part in operations for each in part.weights if each.routed and each.matmul]
+    if not sizes:
+        return 0.0, 0.0
+    wide = scenario.frozen_in_fp32 | (widened_rest(pricing) & (not scenario.framework.quantised_experts))
+    number = np.where(wide, FP32, element_bytes(scenario)) / pricing.block.expert_ranks
+    beside = sum(sizes) if scenario.framework.merged_expert_adapters == "added" else min(sizes)
+    return number * sum(sizes), number * beside
 
 
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
@@ -197,7 +214,7 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     if not returning_layers(profile):
         return np.zeros(len(pricing))
     whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
-    result = total(pricing, whole) - saved_bytes(pricing, kind)
+    result = total(pricing, whole) - total(pricing, saved_amounts(conditions, kind))
     for mode, modules, chosen in recomputed_inside(pricing):
         again = _offloaded(pricing, kind, "none", ()) - _offloaded(pricing, kind, mode, modules)
         result = np.where(chosen, result - again, result)

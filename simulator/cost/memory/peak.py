@@ -15,6 +15,7 @@ from simulator.cost.memory.activations import (
     gathers_adapters,
     in_flight,
     layer_input_bytes,
+    merged_bytes,
     overlapped_bytes,
     score_bytes,
     stage_activations,
@@ -331,7 +332,8 @@ def layer_gradient_bytes(pricing: Pricing, *, casts: bool = True) -> Array:
         made = [operation.temporary for operation in layer_operations(conditions, kind)]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
         copied = casts and not kind.routed
-        widest.append(inner * (1.5 if copied else 1.0) + whole * (3.0 if copied else 0.0) + score_bytes(pricing, kind))
+        inner = inner * (1.5 if copied else 1.0) + whole * (3.0 if copied else 0.0) + merged_bytes(pricing, kind)[1]
+        widest.append(inner + score_bytes(pricing, kind))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
 

@@ -222,6 +222,13 @@ def conditions_of(scenario: Scenario) -> Conditions:
     return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank)
 
 
+def merges_experts(conditions: Conditions) -> bool:
+    """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
+    framework, adapted = conditions.framework, conditions.lora_rank is not None
+    merges = framework.merged_expert_adapters != "none"
+    return adapted and merges and framework.expert_adapters and framework.adapter_targets == "all"
+
+
 SWAPPED: Final = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))
 """Groups of operations swapped with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
 _EXPERT_INPUTS: Final = frozenset(("experts_gate_up", "experts_up", "experts_silu"))

@@ -26,6 +26,7 @@ from simulator.cost.operations.record import (
     Spread,
     Weight,
     Window,
+    merges_experts,
     summed,
 )
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -320,9 +321,8 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
             continue
         shared: set[tuple[int, str]] = set()
         for weight in operation.weights:
-            if not weight.matmul or weight.split == "vocabulary":
-                continue
-            if (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters:
+            left_out = (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters
+            if left_out or not weight.matmul or weight.split == "vocabulary":
                 continue
             if targets == "query_value" and weight.name not in _QUERY_VALUE:
                 continue
@@ -331,6 +331,8 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
             first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
             first = 0.0 if joined or first >= below else first * weight.copies
             second = 0.0 if second >= below else second * weight.copies
+            if weight.routed and merges_experts(conditions):  # what reads one input has one adapter of their ranks' sum
+                second *= sum(each.matmul and each.split == weight.split for each in operation.weights)
             if weight.split == "column":
                 result += WeightTotals(split=second, replicated=first)
             elif weight.split == "row":

@@ -12,7 +12,7 @@ from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes, quantised_bytes
 from simulator.cost.operations.blocks import output_layer, prediction
 from simulator.cost.operations.recompute import Modules
-from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.record import conditions_of, merges_experts
 from simulator.cost.operations.sums import (
     Product,
     WeightTotals,
@@ -420,10 +420,9 @@ def product_shape(pricing: Pricing, product: Product) -> ProductShape:
         case "expert_column" | "expert_row":
             held = np.maximum(pricing.scenario.model.num_experts / block.expert_parallel, 1.0)
             rows, tensor = extent(pricing, "copies") / held, block.expert_tensor_parallel
-            by_outputs = product.split == "expert_column"
-            return ProductShape(
-                rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held, uneven=True
-            )
+            outputs, depth = (n / tensor, k) if product.split == "expert_column" else (n, k / tensor)
+            trained = merges_experts(conditions_of(pricing.scenario))
+            return ProductShape(rows, outputs, depth, held, uneven=True, trained=trained)
         case _:
             return ProductShape(m / sequence_split(block), n, k)
 

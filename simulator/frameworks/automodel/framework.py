@@ -100,14 +100,10 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     is_te = arguments.text("fused_rms_norm", "model.backend.rms_norm") == "te"
     fused = {"fused_rms_norm": "true", "repeat_kv": "false"} if is_te else _EAGER
     narrow = arguments.has("model.backend.te_fp8.recipe") or arguments.switch("precision", "fp8.enabled")
-    quantised = {"quantised_base": "true"} if arguments.switch("quantised_base", "quantization.load_in_4bit") else {}
-    options = {
-        **({"frozen_dtype": "fp32"} if whole else IN_16_BITS),
-        **fused,
-        **quantised,
-        **_loss(arguments),
-        **part(targets, "option"),
-    }
+    narrow_base = arguments.switch("quantised_base", "quantization.load_in_4bit")
+    quantised = {"quantised_base": "true", "merged_expert_adapters": "none"} if narrow_base else {}
+    types = {"frozen_dtype": "fp32"} if whole else IN_16_BITS
+    options = {**types, **fused, **quantised, **_loss(arguments), **part(targets, "option")}
     options |= _optimizer(arguments)
     if model is not None and models.load_model(model).architecture in _PREDICTING:
         options["mtp"] = "true"

@@ -259,6 +259,7 @@ class FrameworkProfile(Switches, kw_only=True):
     joint_adapters: str = switch(default="none", choices=("none", "whole", "padded"), moves=("memory", "host"))
     adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
     expert_adapters: bool = switch(default=True, concerns="experts")
+    merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"), concerns="experts")
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
     saved_modules_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"))
     adapter_copies: bool = switch(default=False, moves=("memory", "host"))
