@@ -80,11 +80,7 @@ def gathers_adapters(pricing: Pricing) -> Mask:
 
 @of_work
 def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes that a layer saves more under autocast, shape (n,) (M36).
-
-    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own. Frozen
-    weights are saved in 16 bits, or those of 4 bits return fp32, and a network's activation saves that.
-    """
+    """Return the bytes that a layer saves more under autocast, shape (n,) (M36)."""
     conditions, hidden = conditions_of(pricing.scenario), float(pricing.scenario.model.hidden_size)
     operations, framework, further = layer_operations(conditions, kind), conditions.framework, 0.0
     if conditions.lora_rank is not None and not framework.quantised_base:
@@ -281,11 +277,7 @@ class RecomputePlan(Bare):
 
 @of_passes
 def recompute_plan(pricing: Pricing) -> RecomputePlan:
-    """Return which layers are recomputed in full (M6).
-
-    `uniform` recomputes all and saves the input of every `recompute_layers`-th; `block` recomputes the first
-    `recompute_layers` of every chunk; `list` those named (Megatron's and Paddle's three methods).
-    """
+    """Return which layers are recomputed in full, by Megatron's and Paddle's three methods (M6)."""
     block, contents, chunks = pricing.block, pricing.contents, pricing.chunk_layers
     full = pricing.recomputes("full")
     if not full.any():

@@ -718,10 +718,7 @@ def end_table(pricing: Pricing) -> KindArray:
 
 
 def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
-    """Return the bytes of `kept_gathers` beside those of `_live_bytes`, shape (kinds, n), or 0 (M24).
-
-    Autograd holds every product's weight, but in layers done again (617061d, zero/linear.py).
-    """
+    """Return the bytes of `kept_gathers` beside those of `_live_bytes`, shape (kinds, n), or 0 (M24)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
     if not (profile.kept_gathers and profile.live_parameters):
         return 0.0

@@ -148,10 +148,7 @@ def _read_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
 
 
 def _recomputed_parts(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
-    """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7).
-
-    Scatters of tensor parallelism and the experts' all-to-alls are saved; gathers are repeated.
-    """
+    """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7)."""
     saved = {weight.name for weight in _saved_products(conditions, kind)}
     for operation in _recomputed_whole(conditions, kind):
         if operation.group in ("core_attention", "context_exchange"):
@@ -167,11 +164,7 @@ _LATENT_ORDER: tuple[str, ...] = ("q", "q_a", "q_b", "kv_a", "kv_b")
 
 
 def _saved_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
-    """Return the products whose outputs per-operation checkpointing saves: every second of a layer, from the first.
-
-    torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not the grouped ones of
-    routed experts, and not the router's, whose shape its configuration omits.
-    """
+    """Return the products whose outputs per-operation checkpointing saves: a layer's first, third and so on (M7)."""
     products = [
         weight
         for operation in layer_operations(conditions, kind)

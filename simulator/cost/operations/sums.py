@@ -132,12 +132,7 @@ def inner_context(pricing: Pricing) -> Array:
 
 
 def expected_islands(model: ModelSpec, islands: Array) -> Array:
-    """Return the expected number of islands (ranks or nodes) with a token's experts, shape (n,).
-
-    The experts are divided evenly over `islands`. Free routing chooses K of E experts; group-limited routing first
-    chooses `topk_group` of `n_group` groups, all of which are then used: islands of whole groups are reached as groups
-    are, smaller ones as islands of the chosen groups.
-    """
+    """Return the expected number of `islands` (ranks or nodes) with a token's experts, shape (n,) (T9)."""
     values, kind = np.unique(islands, return_inverse=True)
     expected: Array = np.array([_islands(model, float(each)) for each in values])[kind]
     return expected

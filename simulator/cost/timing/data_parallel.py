@@ -100,11 +100,7 @@ def _exposed(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
 
 
 def _hiding(pricing: Pricing) -> tuple[Array | float, Array | float]:
-    """Return the passes that hide a step's exchange: of the rank itself, and of the slowest, whose pace all follow.
-
-    Interleaved chunks gather and reduce one after another, each beside p micro batches of another chunk, and one beside
-    a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
-    """
+    """Return the passes that hide an exchange: of the rank itself, and of the slowest, whose pace all follow (T20)."""
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.virtual_stages
     if pricing.block.schedule != "1f1b":
         return 1.0, 0.0
@@ -147,10 +143,7 @@ def _reduction(pricing: Pricing) -> Exchange:
 
 
 def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> KindArray:
-    """Return the parameters at the end of an exchange: the input table, a layer sharded as a unit, or a bucket.
-
-    Exchanges of adapters alone omit the table.
-    """
+    """Return the parameters at the end of an exchange (T20), of the table none where adapters alone are exchanged."""
     table = with_table * pricing.contents.embeddings * local_count(pricing, model_totals(pricing.scenario).embedding)
     unit: Array | float = _BUCKET_PARAMETERS
     if pricing.scenario.framework.fully_shard:
