@@ -543,10 +543,7 @@ def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
         return 0.0
     of_layers = [orthogonal_flops(pricing, kind) for kind in contents.layer_kinds]
-    flops = ByClass(
-        over_layers(contents.with_prediction, [figure.dense for figure in of_layers]),
-        over_layers(contents.with_prediction, [figure.routed for figure in of_layers]),
-    )
+    flops = ByClass(*(over_layers(contents.with_prediction, each) for each in zip(*of_layers, strict=True)))
     seconds = shard(pricing, flops, 1) * on_own_devices(pricing, lambda member: 1.0 / wide_gemm_rate(member))
     if not scenario.framework.fully_shard:
         return seconds
