@@ -105,13 +105,8 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     a window or an indexer selects, with dropout also its mask and the product of both, and the products, the mask and
     the softmax write and read it. The backward pass holds the gradients of queries, keys and values.
     """
-    model, profile, element, heads = (
-        conditions.model,
-        conditions.framework,
-        element_bytes(conditions),
-        conditions.model.heads(mixer),
-    )
-    queries = float(heads.queries)
+    model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
+    heads, queries = model.heads(mixer), float(model.heads(mixer).queries)
     output = Saved("attention_output", element * heads.output_width, "tensor")
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer in _SLIDING)
