@@ -44,6 +44,7 @@ from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.names import hub_file
 from simulator.question.units import parse_count
 from simulator.records import Record
+from simulator.search.alternatives import option_text
 from simulator.search.rank import Progress
 from simulator.search.space import MIN_FIT_PROBABILITY
 from simulator.tabular import Row, Tabular
@@ -160,7 +161,7 @@ def _grid(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
 
 def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
     """The values that are listed for an input: counts as numbers, mappings with plain values."""
-    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
+    listed = _several(value)
     if name in _MAPPINGS:
         if not all(isinstance(item, Mapping) for item in listed):
             raise InputError(f"{where}: must be a mapping, or a list of mappings")
@@ -180,11 +181,13 @@ def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
     return listed
 
 
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
 def _plain(name: str, value: Any) -> Any:
     """A value of `options` as text; one of `layout` as a tuple of what is searched."""
-    if name == "options":
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+    return option_text(value) if name == "options" else _several(value)
 
 
 def _check(where: str, check: Callable[[Any], object], value: Any) -> None:
@@ -580,7 +583,7 @@ def _cells(estimate: Estimate) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return ",".join(map(str, _several(value)))
 
 
 def check_workers(workers: int | None, scheduler: str | None) -> None:

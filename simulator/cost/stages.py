@@ -95,16 +95,6 @@ class StageContents(Bare):
         return np.concatenate((self.leading, self.listed), axis=-1)
 
     @cached_property
-    def choices_in_chunk(self) -> NDArray[np.float64]:
-        """Recomputed layers summed over layer kinds, shape (distinct, rank kinds, choices)."""
-        return np.asarray(self.recompute_choices.sum(axis=1))
-
-    @cached_property
-    def choices_on_rank(self) -> NDArray[np.float64]:
-        """Recomputed layers summed over a rank's chunks, shape (layer kinds, rank kinds, choices)."""
-        return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.recompute_choices, strict=True)))
-
-    @cached_property
     def listed_shares(self) -> Array:
         """Share of each kind of layer on the explicit recompute list, over all ranks, shape (layer kinds,)."""
         listed = np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.listed, strict=True)))

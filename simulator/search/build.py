@@ -330,9 +330,8 @@ def _recomputed_flops(priced: Priced, layouts: Sequence[Layout]) -> Array:
 
 def provenance(scenario: Scenario) -> Provenance:
     """Return the provenance of a scenario's numbers."""
-    notes: list[str] = []
+    notes, profile = list[str](), scenario.framework
     if scenario.precision in NARROW:
-        profile = scenario.framework
         narrow_parts = {"attention": profile.fp8_attention, "the output layer": profile.fp8_output_layer}
         wide = " and ".join(part for part, narrow in narrow_parts.items() if not narrow)
         notes.append(
@@ -347,7 +346,6 @@ def provenance(scenario: Scenario) -> Provenance:
     if scenario.lora_rank is not None:
         targets = _ADAPTED[scenario.framework.adapter_targets]
         notes.append(f"adapters on {targets}; model FLOPs count no gradients of frozen weights")
-    profile = scenario.framework
     if profile.release:
         notes.append(f"switches of {profile.stack}: {profile.release_source}")
     return Provenance(

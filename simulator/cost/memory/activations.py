@@ -7,7 +7,7 @@ context parallel), t tensor parallel and h hidden size; bytes are those of 16-bi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final
 
@@ -81,11 +81,7 @@ def gathers_adapters(pricing: Pricing) -> Mask:
 
 @of_work
 def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes that a layer saves more under autocast, shape (n,) (M36).
-
-    A composed norm's second copy is fp32 too, and every product that reads a norm has a 16-bit copy of its own. Frozen
-    weights are saved in 16 bits, or those of 4 bits return fp32, and a network's activation saves that.
-    """
+    """Return the bytes that a layer saves more under autocast, shape (n,) (M36)."""
     conditions, hidden = conditions_of(pricing.scenario), float(pricing.scenario.model.hidden_size)
     operations, framework, further = layer_operations(conditions, kind), conditions.framework, 0.0
     if conditions.lora_rank is not None and not framework.quantised_base:
@@ -131,11 +127,16 @@ def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Arra
     return number * sum(sizes), number * beside
 
 
+def _by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMode, Modules], Array]) -> Array:
+    """Return a layer's figure under each policy of selective recompute of the block, `otherwise` without one."""
+    for mode, modules, chosen in recomputed_inside(pricing):
+        otherwise = np.where(chosen, figure(mode, modules), otherwise)
+    return otherwise
+
+
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
-    result = saved_bytes(pricing, kind)
-    for mode, modules, chosen in recomputed_inside(pricing):
-        result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
+    result = _by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
     cast, narrow = autocasts(pricing) | widened_rest(pricing), gathers_adapters(pricing)
     result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
     if not narrow.any():
@@ -189,10 +190,7 @@ def repeated_working_set(pricing: Pricing, kind: LayerKind) -> Array:
     Modules are recomputed one at a time, after the modules behind them have freed their tensors: the largest counts.
     Attention scores are alive together with their gradient.
     """
-    result = np.zeros(len(pricing))
-    for mode, modules, chosen in recomputed_inside(pricing):
-        result = np.where(chosen, _policy_working_set(pricing, kind, mode, modules), result)
-    return result
+    return _by_policy(pricing, np.zeros(len(pricing)), partial(_policy_working_set, pricing, kind))
 
 
 @of_work
@@ -214,11 +212,9 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     if not returning_layers(profile):
         return np.zeros(len(pricing))
     whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
-    result = total(pricing, whole) - total(pricing, saved_amounts(conditions, kind))
-    for mode, modules, chosen in recomputed_inside(pricing):
-        again = _offloaded(pricing, kind, "none", ()) - _offloaded(pricing, kind, mode, modules)
-        result = np.where(chosen, result - again, result)
-    return result
+    every = total(pricing, whole) - total(pricing, saved_amounts(conditions, kind))
+    left = partial(_offloaded, pricing, kind)
+    return _by_policy(pricing, every, lambda mode, modules: every - (left("none", ()) - left(mode, modules)))
 
 
 def returning_layers(profile: FrameworkProfile) -> float:
@@ -239,14 +235,9 @@ def sent_bytes(pricing: Pricing) -> KindArray | float:
     profile, contents = pricing.scenario.framework, pricing.contents
     if not profile.swapped_attention and not profile.offloaded_modules:
         return 0.0
-    return over_layers(contents.with_prediction, [_sent_bytes(pricing, kind) for kind in contents.layer_kinds])
-
-
-def _sent_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    result = _offloaded(pricing, kind, "none", (), sent)
-    for mode, modules, chosen in recomputed_inside(pricing):
-        result = np.where(chosen, _offloaded(pricing, kind, mode, modules, sent), result)
-    return result
+    figures = (partial(_offloaded, pricing, kind, tensors=sent) for kind in contents.layer_kinds)
+    each = [_by_policy(pricing, figure("none", ()), figure) for figure in figures]
+    return over_layers(contents.with_prediction, each)
 
 
 @of_work
@@ -298,11 +289,7 @@ class RecomputePlan(Bare):
 
 @of_passes
 def recompute_plan(pricing: Pricing) -> RecomputePlan:
-    """Return which layers are recomputed in full (M6).
-
-    `uniform` recomputes all and saves the input of every `recompute_layers`-th; `block` recomputes the first
-    `recompute_layers` of every chunk; `list` those named (Megatron's and Paddle's three methods).
-    """
+    """Return which layers are recomputed in full, by Megatron's and Paddle's three methods (M6)."""
     block, contents, chunks = pricing.block, pricing.contents, pricing.chunk_layers
     full = pricing.recomputes("full")
     if not full.any():
@@ -320,13 +307,10 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     every = contents.leading.shape[-1] - 1
     first = np.minimum(block.recompute_layers, every).astype(np.intp)
     choice = np.where(leading, first, every * uniform + (every + 1) * listed)
-    recomputed = contents.choices_in_chunk.take(choice, axis=-1)
-    return RecomputePlan(
-        layers=contents.recompute_choices.take(choice, axis=-1),
-        unit=unit,
-        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), recomputed),
-        on_rank=contents.choices_on_rank.take(choice, axis=-1),
-    )
+    layers = contents.recompute_choices.take(choice, axis=-1)
+    inputs = np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), layers.sum(axis=1))
+    on_rank = np.asarray(sum(times * chunk for times, chunk in zip(contents.repeats, layers, strict=True)))
+    return RecomputePlan(layers, unit, inputs, on_rank)
 
 
 class StageActivations(Bare):

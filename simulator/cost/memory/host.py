@@ -123,11 +123,7 @@ def saving_bytes(pricing: Pricing) -> Array:
 
 
 def _rounding(pricing: Pricing, offloaded: KindArray) -> tuple[KindArray, KindArray]:
-    """Return the factors by which pinned blocks exceed a rank's flat partition, whole and in sub groups (M25).
-
-    PyTorch makes a pinned block a power of two (2.13, ATen/core/CachingHostAllocator.h); all of DeepSpeed's have 2 or 4
-    bytes a parameter. Of tensors pinned one by one the sizes are not followed.
-    """
+    """Return the factors by which pinned blocks exceed a rank's flat partition, whole and in sub groups (M25)."""
     group = float(pricing.scenario.framework.step_parameters)
     none = np.ones_like(offloaded)
     if not group:

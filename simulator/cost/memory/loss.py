@@ -97,10 +97,7 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 
 def widened_head_bytes(pricing: Pricing) -> Array:
-    """Return the bytes at the loss of an output layer that peft stored in fp32, shape (n,) (M13).
-
-    It makes logits of 4 bytes, not 2; autocast, logits of 2 and a copy of the weight.
-    """
+    """Return the bytes at the loss of an output layer that peft stored in fp32, shape (n,) (M13)."""
     profile, model = pricing.scenario.framework, pricing.scenario.model
     chunked = profile.fused_cross_entropy or profile.loss_chunks or profile.cross_entropy_chunk_tokens
     wide = (widened_rest(pricing) | autocasts(pricing)) & bool(profile.plain_module or not chunked)

@@ -254,12 +254,7 @@ def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
 
 
 def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Return the feed-forward bytes beside saved tensors and the incoming gradient, at the widest of three moments.
-
-    Down projection: the gathered incoming gradient and the product's. Product: the gradients of product, silu and up,
-    with the product itself freed. Second of gate and up: both input gradients and one inner gradient, with all inner
-    tensors freed. Each moment adds the weight gradients made so far. Without a gate, one product replaces gate and up.
-    """
+    """Return the feed-forward bytes beside saved tensors and incoming gradient, at the widest of 3 moments (M16)."""
     scenario, block = pricing.scenario, pricing.block
     products = _products(scenario, kind)
     if not products:
@@ -274,12 +269,7 @@ def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> A
 
 
 def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Return all bytes of a layer alive in the backward pass of attention, at the widest of three moments.
-
-    Rotation of the queries: their gradient, three products and a negation in fp32, and the gradients of keys and
-    values. Last of the three projections: two input gradients and the queries' gradient. Core attention: with context
-    parallelism, the gathered keys and values and their gradients.
-    """
+    """Return all bytes of a layer alive in the backward pass of attention, at the widest of three moments (M16)."""
     scenario, block = pricing.scenario, pricing.block
     model = scenario.model
     gathered, _, query = _widths(pricing, kind)

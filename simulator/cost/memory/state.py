@@ -284,12 +284,9 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> ByClass:
 @of_work
 def orthogonal_bytes(pricing: Pricing) -> Array:
     """Return the fp32 temporaries for one matrix at a time, shape (n,): update, two iterates, X Xᵀ and its square."""
-    largest = np.zeros(len(pricing))
-    if OPTIMIZERS[pricing.scenario.framework.optimizer].newton_schulz_steps:
-        for matrix in _model_matrices(pricing):
-            inputs, outputs = _sides(pricing, matrix)
-            largest = np.maximum(largest, 3.0 * inputs * outputs + 2.0 * np.minimum(inputs, outputs) ** 2)
-    return FP32 * largest
+    sides = (_sides(pricing, matrix) for matrix in _model_matrices(pricing))
+    numbers = (3.0 * inputs * outputs + 2.0 * np.minimum(inputs, outputs) ** 2 for inputs, outputs in sides)
+    return FP32 * np.asarray(largest(numbers))
 
 
 def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
@@ -711,10 +708,7 @@ def end_table(pricing: Pricing) -> KindArray:
 
 
 def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
-    """Return the bytes of `kept_gathers` beside those of `_live_bytes`, shape (kinds, n), or 0 (M24).
-
-    Autograd holds every product's weight, but in layers done again (617061d, zero/linear.py).
-    """
+    """Return the bytes of `kept_gathers` beside those of `_live_bytes`, shape (kinds, n), or 0 (M24)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
     if not (profile.kept_gathers and profile.live_parameters):
         return 0.0

@@ -48,15 +48,7 @@ def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, 
 
 
 def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) -> Operation:
-    """Return the context-parallel exchange; the backward pass exchanges twice as much.
-
-    Ring: every rank passes keys and values on `c - 1` times, as one joined tensor that the backward pass starts from;
-    in a sliding layer only those inside a window. Gathered: keys and values of all ranks arrive at once, beside
-    attention to a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v and the output
-    change from sequence to head splits, keys and values as often as they are repeated; within a ring over some ranks,
-    and keys and values go round the others. The core saves its output, the product behind it the exchanged one
-    (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
-    """
+    """Return the context-parallel exchange; the backward pass exchanges twice as much (M3, T8)."""
     element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
     passed: Spread = "window" if mixer in _SLIDING else "key_value"
@@ -113,13 +105,8 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     a window or an indexer selects, with dropout also its mask and the product of both, and the products, the mask and
     the softmax write and read it. The backward pass holds the gradients of queries, keys and values.
     """
-    model, profile, element, heads = (
-        conditions.model,
-        conditions.framework,
-        element_bytes(conditions),
-        conditions.model.heads(mixer),
-    )
-    queries = float(heads.queries)
+    model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
+    heads, queries = model.heads(mixer), float(model.heads(mixer).queries)
     output = Saved("attention_output", element * heads.output_width, "tensor")
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer in _SLIDING)
@@ -141,11 +128,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
 
 
 def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Saved, ...]:
-    """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout.
-
-    Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
-    A softmax in fp32 has four; it is cast for the product, which saves two bytes with or without dropout.
-    """
+    """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout (M3, M4)."""
     profile, element = conditions.framework, element_bytes(conditions)
     if profile.flash_attention:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
@@ -211,12 +194,7 @@ def output_projection(conditions: Conditions, width: int) -> Operation:
 
 
 def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
-    """Return the operations between norm and residual addition: projections, head norms, positions, core, output.
-
-    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, beside rotated q and k;
-    beside a repeated v only if another view of it is saved: unrotated queries, a norm's input, a gate. With fewer
-    key-value heads than tensor-parallel ranks, the ranks gather the projection and take their parts.
-    """
+    """Return the operations between norm and residual addition: projections, norms, positions, core (M3, M5)."""
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
@@ -524,11 +502,7 @@ def _tokens(conditions: Conditions, mixer: Mixer) -> int:
 
 
 def _compressor(conditions: Conditions, prefix: str, size: int, width: int, tokens: int) -> Operation:
-    """Return the keys of several tokens as their gated mean: two products, a bias per position, and a norm.
-
-    It saves values and softmaxed gates, in fp32 and cast, `8` bytes a feature; and per key, one in `tokens`, the norm's
-    input, its output, and the rotated key.
-    """
+    """Return the keys of several tokens as their gated mean: two products, a bias per position, and a norm (M3)."""
     model, element = conditions.model, element_bytes(conditions)
     saved = (2.0 * element + FP32) * width + (3.0 * element * size + FP32) / tokens
     return Operation(

@@ -115,10 +115,7 @@ def post_norm(conditions: Conditions, name: str, weight: str) -> Operation:
 
 
 def residual(conditions: Conditions, name: str) -> Operation:
-    """Return an addition to the residual stream: two reads, one write; dropout saves a byte per number (M4).
-
-    Korthikanti et al. 2022, section 4.1: `2 s b h` bytes of masks a layer, split with the sequence.
-    """
+    """Return an addition to the residual stream: two reads, one write; dropout saves a byte per number (M4)."""
     hidden = float(conditions.model.hidden_size)
     masks = (Saved(f"{name}_mask", hidden, "sequence"),) if conditions.framework.hidden_dropout else ()
     moved = Amount(3.0 * element_bytes(conditions) * hidden, "sequence")
@@ -400,11 +397,7 @@ def embedding(conditions: Conditions) -> Operation:
 
 
 def inputs(conditions: Conditions) -> tuple[Operation, ...]:
-    """Return the first rank's other operations: learned positions, norm and dropout of the embedded tokens.
-
-    Weights are replicated on every rank. Dropout saves a byte of mask per number: `embedding_dropout` of Megatron-LM
-    core_v0.19.0, megatron/core/models/common/embeddings/language_model_embedding.py.
-    """
+    """Return the first rank's other operations: learned positions, norm and dropout of the embedded tokens (M3, M4)."""
     model = conditions.model
     operations: list[Operation] = []
     if model.learned_positions:

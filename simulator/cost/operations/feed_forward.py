@@ -61,11 +61,7 @@ def experts(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _in_fixed_buffers(conditions: Conditions, operation: Operation) -> Operation:
-    """Return an operation of routed experts with tensors sized for more copies than the average.
-
-    CUDA graphs fix shapes: temporaries are as large as the capacity of a rank, saved tensors go into pages of one
-    buffer (`--moe-expert-rank-capacity-factor`, `--moe-paged-stash` of Megatron-LM core_v0.18.2).
-    """
+    """Return an operation of routed experts with tensors sized for more copies than the average (T12)."""
     stash, capacity = conditions.framework.expert_stash, conditions.framework.expert_capacity
     if stash == capacity == 1.0:
         return operation
@@ -166,13 +162,7 @@ def _router(conditions: Conditions) -> Operation:
 
 
 def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
-    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, to experts 8 bit with `fp8_dispatch`.
-
-    The backward pass mirrors the forward pass: gradients travel to the experts where results came back, and the
-    reverse. All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks
-    gather. All-gather: every rank receives the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank
-    that it reaches, over the network one to each node.
-    """
+    """Return the exchange of tokens to experts (`gather`) or back, mirrored in the backward pass (T9)."""
     sizes = (dispatched_bytes(conditions), element_bytes(conditions))
     sent, returned = sizes if pattern == "gather" else sizes[::-1]
     amount, ratio = sent * conditions.model.expert_width, returned / sent

@@ -136,10 +136,7 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
 
 
 def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
-    """Return a feed-forward operation without the inputs of frozen products that have no adapter.
-
-    Their input gradients need the weights alone (TransformerEngine, module/linear.py).
-    """
+    """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2)."""
     framework = conditions.framework
     has_adapters = framework.adapter_targets == "all" and (framework.expert_adapters or operation.group not in _EXPERTS)
     if conditions.lora_rank is None or has_adapters:

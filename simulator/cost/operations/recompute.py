@@ -148,10 +148,7 @@ def _read_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
 
 
 def _recomputed_parts(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
-    """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7).
-
-    Scatters of tensor parallelism and the experts' all-to-alls are saved; gathers are repeated.
-    """
+    """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7)."""
     saved = {weight.name for weight in _saved_products(conditions, kind)}
     for operation in _recomputed_whole(conditions, kind):
         if operation.group in ("core_attention", "context_exchange"):
@@ -167,11 +164,7 @@ _LATENT_ORDER: tuple[str, ...] = ("q", "q_a", "q_b", "kv_a", "kv_b")
 
 
 def _saved_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
-    """Return the products whose outputs per-operation checkpointing saves: every second of a layer, from the first.
-
-    torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not the grouped ones of
-    routed experts, and not the router's, whose shape its configuration omits.
-    """
+    """Return the products whose outputs per-operation checkpointing saves: a layer's first, third and so on (M7)."""
     products = [
         weight
         for operation in layer_operations(conditions, kind)
@@ -197,20 +190,13 @@ def _saved_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
 
     A compiled layer saves none that nothing reads: the last product's output enters the residual stream.
     """
-    hidden = float(conditions.model.hidden_size)
+    hidden, operations = float(conditions.model.hidden_size), layer_operations(conditions, kind)
     yield Saved("layer_input", element_bytes(conditions) * hidden, "sequence")
-    for operation in layer_operations(conditions, kind):
+    for operation in operations:
         if operation.group in ("core_attention", "adapter"):
             yield from operation.saved
-    unread = {output.name for output in _unread(conditions, kind)} if conditions.framework.compiled else set()
-    yield from (
-        output for output in _outputs(conditions, kind, layer_operations(conditions, kind)) if output.name not in unread
-    )
-
-
-def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
-    """Yield the outputs after the last tensor that the backward pass reads."""
-    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read_operations(conditions, kind)) :])
+    compiled = conditions.framework.compiled
+    yield from _outputs(conditions, kind, _read_operations(conditions, kind) if compiled else operations)
 
 
 def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Saved]:
@@ -258,11 +244,11 @@ def returning(
     conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules
 ) -> tuple[tuple[Mapping[Spread, float], Mapping[Spread, float]], ...]:
     """Return, for each part, the bytes recomputed and the bytes of later tensors freed by then."""
-    if mode == "operations":
-        # The whole layer is recomputed before its backward pass begins, with unread outputs.
-        unread = () if conditions.framework.compiled else _unread(conditions, kind)
-        return ((_sum(freed(conditions, kind, mode, modules), summed(unread)), {}),)
     operations, chosen = layer_operations(conditions, kind), parts(conditions, kind, mode, modules)
+    if mode == "operations":
+        # The whole layer is recomputed before its backward pass begins, with outputs that it does not read.
+        unread = () if conditions.framework.compiled else operations[len(_read_operations(conditions, kind)) :]
+        return ((_sum(freed(conditions, kind, mode, modules), summed(_outputs(conditions, kind, unread))), {}),)
     pairs = []
     for part in chosen:
         recomputed = _bytes_of(conditions, kind, (part,))

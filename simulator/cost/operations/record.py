@@ -284,11 +284,7 @@ def moved(conditions: Conditions, kind: LayerKind, operation: Operation) -> tupl
 
 
 def sent(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Saved, ...]:
-    """Return an operation's offloaded tensors with the bytes they transfer.
-
-    Of a joint projection only the values are saved. Attention's 16-bit output is saved by attention and by the product
-    behind it, and sent twice.
-    """
+    """Return an operation's offloaded tensors with the bytes they transfer (M27)."""
     tensors = moved(conditions, kind, operation)
     if conditions.framework.swapped_attention:
         return tensors

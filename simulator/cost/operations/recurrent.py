@@ -20,10 +20,7 @@ def filtered(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _filter(conditions: Conditions) -> Operation:
-    """Return two causal convolutions over two tokens, to half the width and back, added to their input.
-
-    Each saves its input in a convolution's layout: `2 T h` and `T h`.
-    """
+    """Return two causal convolutions over two tokens, to half the width and back, added to their input (M3)."""
     hidden, element = conditions.model.hidden_size, element_bytes(conditions)
     half = hidden // 2
     return Operation(
@@ -170,12 +167,7 @@ def gated_norm(conditions: Conditions, values: int) -> Operation:
 
 
 def delta_flops(model: ModelSpec) -> float:
-    """Return the forward FLOP per token in chunks of C tokens, by value head (Yang et al. 2024, Gated Delta Networks).
-
-    A chunk has the products of keys with keys and of queries with keys, the triangle times keys and values, and scores
-    times values: `6 C k + 4 C v`, and `2 C^2 / 3` for the triangle's inverse; the state takes three products of `2 k
-    v`.
-    """
+    """Return the forward FLOP per token in chunks, by value head (T5; Yang et al. 2024, Gated Delta Networks)."""
     chunk, key, value = model.chunk_tokens, model.linear_key_head_dim, model.linear_value_head_dim
     inside = 6.0 * chunk * key + 4.0 * chunk * value + 2.0 * chunk**2 / 3.0
     return model.linear_value_heads * (inside + 6.0 * key * value)

@@ -6,6 +6,7 @@ A norm's output has 2 h bytes a token and the spread `sequence`: a device holds 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final, Literal, assert_never, cast
@@ -133,12 +134,7 @@ def inner_context(pricing: Pricing) -> Array:
 
 
 def expected_islands(model: ModelSpec, islands: Array) -> Array:
-    """Return the expected number of islands (ranks or nodes) with a token's experts, shape (n,).
-
-    The experts are divided evenly over `islands`. Free routing chooses K of E experts; group-limited routing first
-    chooses `topk_group` of `n_group` groups, all of which are then used: islands of whole groups are reached as groups
-    are, smaller ones as islands of the chosen groups.
-    """
+    """Return the expected number of `islands` (ranks or nodes) with a token's experts, shape (n,) (T9)."""
     values, kind = np.unique(islands, return_inverse=True)
     expected: Array = np.array([_islands(model, float(each)) for each in values])[kind]
     return expected
@@ -521,15 +517,11 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
 
 def _shapes(conditions: Conditions, operations: tuple[Operation, ...], *, routed: bool) -> tuple[Product, ...]:
     """Return the products of operations; weights with the same inputs and split are one product if fused."""
-    products: list[Product] = []
+    fused, products = conditions.framework.fused_projections, list[Product]()
     for operation in operations:
-        fused: dict[tuple[int, Split], int] = {}
+        outputs: Counter[tuple[str, int, Split]] = Counter()
         for weight in operation.weights:
-            if not weight.matmul or weight.routed != routed:
-                continue
-            if conditions.framework.fused_projections:
-                fused[weight.inputs, weight.split] = fused.get((weight.inputs, weight.split), 0) + weight.outputs
-            else:
-                products.append(Product(weight.inputs, weight.outputs, weight.split))
-        products += [Product(inputs, outputs, split) for (inputs, split), outputs in fused.items()]
+            if weight.matmul and weight.routed == routed:
+                outputs["" if fused else weight.name, weight.inputs, weight.split] += weight.outputs
+        products += (Product(inputs, width, split) for (_, inputs, split), width in outputs.items())
     return tuple(products)

@@ -97,10 +97,7 @@ def priced_of(sized: Sized, step: StepSeconds) -> Priced:
 
 
 def verdicts(scenario: Scenario, share: Array) -> Index:
-    """Return the verdicts for `share`, need over usable memory on the worst rank (M23).
-
-    Between the two starvation thresholds the allocator reuses freed blocks: the run may start, and is slow.
-    """
+    """Return the verdicts for `share`, need over usable memory on the worst rank (M23)."""
     values = scenario.coefficients.memory
     starved = np.where(share > values.starved_from, STARVED, FITS)
     return np.where(share > values.starved_to, DOES_NOT_FIT, starved)

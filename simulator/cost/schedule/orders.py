@@ -118,10 +118,7 @@ class PassList:
 
 
 class ZeroBubbleH1(Schedule, Record):
-    """ZB-H1 (ZB1P): 1F1B with chunks where rank i delays weight gradients by i passes (torch's InterleavedZeroBubble).
-
-    With one chunk and equal stages the bubble is `(p - 1) (F + B - 2 W)`, and every rank holds p micro batches.
-    """
+    """ZB-H1: 1F1B with chunks where rank i delays weight gradients by i passes (T25, torch's InterleavedZeroBubble)."""
 
     by_run = True
     splits = True
@@ -188,11 +185,7 @@ def _all_of(passes: PassList, chunk: int, *, forward: bool) -> None:
 
 
 class DualPipeV(ThereAndBack, Record):
-    """Two chunks per rank, there and back, whose forward and backward passes meet on every rank.
-
-    Every rank holds 2 p + 1 chunk passes. For equal chunks with F = B - W = W the bubble is `(p - 1) (F + 2 B - 3 W)`
-    with overlapped passes, and `(p - 1) (F + B - 2 W)` without.
-    """
+    """Two chunks per rank, there and back, whose forward and backward passes meet on every rank (T25)."""
 
     combined: bool = False
     """Whether a forward and a backward pass overlap, or follow each other as torch does by default."""
@@ -216,11 +209,7 @@ class DualPipeV(ThereAndBack, Record):
 
 
 class DualPipe(DualPipeV):
-    """Stages i and p - 1 - i on both rank i and rank p - 1 - i: half of the micro batches start at either end.
-
-    Each half of the ranks runs `DualPipeV` on p / 2 ranks, for half of the micro batches, and holds all weights. The
-    bubble is `(p / 2 - 1) (F + 2 B - 3 W)`, and every rank holds p + 1 micro batches of one stage.
-    """
+    """Stages i and p - 1 - i on both rank i and rank p - 1 - i: half of the micro batches start at either end (T25)."""
 
     combined: bool = True
 

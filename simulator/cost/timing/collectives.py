@@ -134,10 +134,7 @@ def _bandwidth(level: LinkLevel, within: Array, efficiency: float) -> Array:
 
 
 def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> Array:
-    """Return the seconds of an all-gather or reduce-scatter of `size_bytes` in total on every member (T17).
-
-    An island of m members receives `(k - 1) / k` of the bytes from the k islands of a level, over m links.
-    """
+    """Return the seconds of an all-gather or reduce-scatter of `size_bytes` in total on every member (T17)."""
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
     for crossing in _crossings(scenario, group, _efficiency):
@@ -161,10 +158,7 @@ def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) 
 
 
 def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Array:
-    """Return the seconds to send each token once to every island with a chosen expert, level by level (T9).
-
-    DeepEP's kernels send this way; each start takes its time, and longer over more nodes.
-    """
+    """Return the seconds to send each token once to every island with a chosen expert, level by level (T9)."""
     seconds, nodes = np.zeros_like(group.size), np.ones_like(group.size)
     for crossing in _crossings(scenario, group, _exchange_efficiency):
         islands = crossing.within / crossing.members

@@ -59,14 +59,13 @@ def shard_seconds_per_byte(pricing: Pricing) -> ByClass:
 def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindArray) -> Array:
     """Return the seconds that gradient reduction and parameter gathering add to a step, shape (n,) (T20).
 
-    ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
-    parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. Overlapped
-    exchanges hide behind the passes of their own rank, `forward` and `backward` seconds of shape (kinds, n). Exposed
-    time of every micro batch adds to its rank's work: to the step, only what makes the slowest rank slower.
+    Overlapped exchanges hide behind the passes of their own rank, `forward` and `backward` seconds of shape (kinds, n).
     """
     scenario, block, batches = pricing.scenario, pricing.block, micro_batches(pricing)
     always, often = block.zero_stage >= _GATHERS_ALWAYS, block.zero_stage >= _REDUCES_OFTEN
-    own, (of_own, of_pace) = forward + backward, _hiding(pricing)
+    own, ranks, chunks = forward + backward, block.pipeline_parallel, block.virtual_stages
+    # An exchange hides under passes of the rank itself, and of the slowest rank, whose pace all follow.
+    of_own, of_pace = (1.0, 0.0) if block.schedule != "1f1b" else (1.0 / chunks, ranks * (chunks - 1.0) / chunks)
     share = np.where(often, scenario.coefficients.time.shard_exposed, scenario.coefficients.time.data_exposed)
     pace = own.max(axis=0)
     beside_forward = np.where(always, forward, of_own * forward + of_pace * _FORWARD_SHARE * pace)
@@ -97,18 +96,6 @@ def _exposed(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
     end = np.minimum(exchange.end, exchange.seconds)
     exposed: Array = np.maximum(end + share * (exchange.seconds - end), exchange.seconds - beside)
     return exposed
-
-
-def _hiding(pricing: Pricing) -> tuple[Array | float, Array | float]:
-    """Return the passes that hide a step's exchange: of the rank itself, and of the slowest, whose pace all follow.
-
-    Interleaved chunks gather and reduce one after another, each beside p micro batches of another chunk, and one beside
-    a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
-    """
-    ranks, chunks = pricing.block.pipeline_parallel, pricing.block.virtual_stages
-    if pricing.block.schedule != "1f1b":
-        return 1.0, 0.0
-    return 1.0 / chunks, ranks * (chunks - 1.0) / chunks
 
 
 @of_sizes
@@ -147,10 +134,7 @@ def _reduction(pricing: Pricing) -> Exchange:
 
 
 def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> KindArray:
-    """Return the parameters at the end of an exchange: the input table, a layer sharded as a unit, or a bucket.
-
-    Exchanges of adapters alone omit the table.
-    """
+    """Return the parameters at the end of an exchange (T20), of the table none where adapters alone are exchanged."""
     table = with_table * pricing.contents.embeddings * local_count(pricing, model_totals(pricing.scenario).embedding)
     unit: Array | float = _BUCKET_PARAMETERS
     if pricing.scenario.framework.fully_shard:

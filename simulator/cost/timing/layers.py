@@ -129,11 +129,7 @@ def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
 
 
 def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: Array) -> tuple[Array, Array]:
-    """Return the seconds of backward tensor-parallel collectives that run alone, and the rest's exposed part (T13).
-
-    Input gradients are reduced while gradients of column-split weights are computed: all bytes of the pass, or half
-    with sequence parallelism, which gathers incoming gradients first.
-    """
+    """Return the seconds of backward tensor-parallel collectives that run alone, and the rest's exposed part (T13)."""
     sizes = [(product.inputs * product.outputs, product.split == "column") for product in work.shapes]
     beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
     runs = tensor * np.where(pricing.block.sequence_parallel > 0.0, 0.5, 1.0)
@@ -328,11 +324,7 @@ def _overlapped(pricing: Pricing, work: Work, index: int) -> Array:
 
 
 def attention_seconds(pricing: Pricing, width: float) -> Array:
-    """Return the forward seconds of attention's products: over the causal half of the scores, or all if unfused (T4).
-
-    A cost per score and per cut tile is added. With context parallelism every device attends its tokens to the whole
-    sequence, balanced over the ring.
-    """
+    """Return the forward seconds of attention's products, over the causal half of the scores or, unfused, all (T4)."""
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     scores = extent(pricing, "scores")
     if not width:
@@ -385,11 +377,7 @@ def copy_seconds(pricing: Pricing, work: Work) -> Array:
 
 
 def ring_seconds(pricing: Pricing, work: Work) -> Array:
-    """Return the forward seconds of merging the partial results of a ring's later steps, bound by memory (T8).
-
-    There are `c - 1` steps, whether keys and values come one by one or gathered; within all-to-alls, those of the outer
-    ring. A single attention over gathered tokens merges nothing.
-    """
+    """Return the forward seconds of merging the partial results of a ring's later steps, bound by memory (T8)."""
     scenario, block = pricing.scenario, pricing.block
     if not any(part.group.startswith("context") and part.beside != "attention_apart" for part in work.collectives):
         return np.zeros(len(pricing))
@@ -412,11 +400,7 @@ def projection_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def head_seconds(pricing: Pricing) -> PassSeconds:
-    """Return the seconds of the output layer and the loss: products and passes over the logits (T15).
-
-    Products run in 16 bits unless `fp8_output_layer`. The loss moves as many bytes as the stack states, a fused kernel
-    16 per logit; half of them in either pass.
-    """
+    """Return the seconds of the output layer and the loss: products and passes over the logits (T15)."""
     scenario, block = pricing.scenario, pricing.block
     labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
     trained = scenario.trains("output")
@@ -439,12 +423,7 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def table_seconds(pricing: Pricing) -> PassSeconds:
-    """Return the seconds of the input table: the lookup, and a gradient of the table's size.
-
-    `torch.nn.functional.embedding` clears that gradient and adds into it; Megatron's hook then adds it to the
-    accumulated gradients (core_v0.16.1, distributed_data_parallel.py, `param.main_grad.add_`). FSDP2 reduces it
-    unchanged.
-    """
+    """Return the seconds of the input table: the lookup, and a gradient of the table's size (T15)."""
     scenario, model = pricing.scenario, pricing.scenario.model
     element = element_bytes(scenario)
     looked_up = 2.0 * element * model.hidden_size * tokens_per_device(pricing) / memory_rate(scenario)

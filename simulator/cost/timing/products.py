@@ -121,11 +121,7 @@ def wide_precision(scenario: Scenario) -> str:
 
 
 def usual_rate(scenario: Scenario, precision: str) -> float:
-    """Return the FLOP/s to which efficiencies apply: the peak, scaled by the measured reach of large products.
-
-    Devices lower their clock under matrix products, as far as their power allows: large ones reach 0.84 of an A100's
-    peak, 0.65 of a B200's and 0.54 of an MI300X's.
-    """
+    """Return the FLOP/s to which efficiencies apply: the peak, scaled by the measured reach of large products (T2)."""
     return scenario.hardware.peak(precision) * scenario.hardware.reach(precision)
 
 
@@ -147,11 +143,7 @@ def memory_rate(scenario: Scenario) -> float:
 
 
 def _flops_per_token(scenario: Scenario, work: Work) -> float:
-    """Return the forward FLOP per token of operations: `2 x matmul parameters + 4 s h`, and those of linear mixers.
-
-    Attention counts as non-causal, Megatron's convention, which reproduces the measured tables to 0.1 %; bounded
-    attention by its share of the causal half.
-    """
+    """Return the forward FLOP per token of operations: `2 x matmul parameters + 4 s h`, and linear mixers' (T1, T5)."""
     return 2.0 * work.chosen.all + _score_flops_per_token(scenario, work) + work.core_flops
 
 
@@ -201,11 +193,7 @@ def forward_flops_per_token(scenario: Scenario) -> float:
 
 
 def model_flops_per_token(scenario: Scenario) -> float:
-    """Return the model FLOP per token of a step: forward, and twice that backward (T1).
-
-    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters, of routed
-    experts those of the k chosen ones, count in full, and so does an output layer beside them.
-    """
+    """Return the model FLOP per token of a step: forward, and twice that backward, once of frozen weights (T1)."""
     forward = forward_flops_per_token(scenario)
     if scenario.lora_rank is None:
         return 3.0 * forward
@@ -227,11 +215,7 @@ def masked_flops_per_token(scenario: Scenario) -> float:
 
 
 def expert_launches(pricing: Pricing) -> Array:
-    """Return the kernels launched in both passes of a layer with routed experts, shape (n,) (T12).
-
-    Exchanges wait for counts on the host, which cannot run ahead, so launches bound the layer's time: about a hundred,
-    each local expert's products, and in fp8 four casts of one kernel each, or of five for one scale per tensor.
-    """
+    """Return the kernels launched in both passes of a layer with routed experts, shape (n,) (T12)."""
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
     of_expert = values.launches_per_expert + 4.0 * casts
@@ -293,11 +277,7 @@ def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, enteri
 
 
 def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
-    """Return the seconds of kernels that compute and move data at once, `(c^a + m^a)^(1/a)` (T11).
-
-    A product fetches its next tiles while it computes, so the roofline (Williams et al. 2009) is a maximum; its first
-    and last tiles hide nothing, and small products have little else. With a = 1 both add up.
-    """
+    """Return the seconds of kernels that compute and move data at once, `(c^a + m^a)^(1/a)` (T11)."""
     sharpness = np.maximum(scenario.coefficients.time.roofline_sharpness, 1.0)
     longer = np.maximum(np.maximum(compute, moves), _NO_TIME)
     return cast("Array", longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness))
@@ -340,13 +320,7 @@ def whole_tiles(scenario: Scenario, across: Side, along: Side, *, uneven: bool =
 
 
 def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Array | float]:
-    """Return the time of a product relative to a large one of equal FLOP, `(1 + K j / k) (1 + A / (m n j))` (T3).
-
-    A device works on tiles of `a` outputs, one per processor: waves that are not full waste `A = w S a` outputs. A
-    product with few outputs is split into `j` pieces along its depth `k`, as many as balance both factors, and each
-    piece costs `t` seconds: `K = t rate / (2 S a)`. The outputs `m n` are those of all products that run at once.
-    Devices without stated processors have factor 1.
-    """
+    """Return the time of a product relative to a large one of equal FLOP, `(1 + K j / k) (1 + A / (m n j))` (T3)."""
     hardware, values = scenario.hardware, scenario.coefficients.time
     if hardware.processors is None or hardware.product_tile is None:
         return lambda _made, _depth: 1.0
@@ -395,10 +369,7 @@ def product_passes(pricing: Pricing, product: Product) -> Products:
 
 
 def dequantised_seconds(pricing: Pricing, work: Work) -> Array | float:
-    """Return the seconds in which a pass writes its frozen weights of 4 bits in 16 (T6).
-
-    bitsandbytes 0.50 (autograd/_functions.py, `MatMul4Bit`) does so in the forward and in the backward pass.
-    """
+    """Return the seconds in which a pass writes its frozen weights of 4 bits in 16 (T6)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
     if not profile.quantised_base:
         return 0.0

@@ -45,12 +45,7 @@ from simulator.records import NamedTuple
 
 
 def encoder_seconds(pricing: Pricing) -> tuple[Array, Array]:
-    """Return the seconds of both passes over the images of a micro batch, each of shape (n,) (T29).
-
-    Products run at the rate of 16-bit ones, attention over all patches of an image or a tile, or of a window, and
-    elementwise work moves what a layer saves twice. A trained encoder's backward pass takes twice its forward one; a
-    frozen one has none, and its projector, where trained, its own. A frozen copy has a forward pass.
-    """
+    """Return the seconds of both passes over a micro batch's images, a frozen copy one, each of shape (n,) (T29)."""
     scenario, count = pricing.scenario, images_of_micro_batch(pricing)
     images, encoder = scenario.images, scenario.model.encoder
     if images is None or encoder is None:
@@ -227,11 +222,7 @@ class PipelineSeconds(NamedTuple):
 
 
 def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
-    """Return a pipeline's seconds: `m max_i(w_i)`, the schedule's filling and draining, and sends (T18).
-
-    The slowest rank works on m micro batches and idles while the work of other ranks precedes its first and follows its
-    last (Narayanan et al. 2021, section 2.2, with unequal stages).
-    """
+    """Return a pipeline's seconds: `m max_i(w_i)`, the schedule's filling and draining, and sends (T18)."""
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     m = micro_batches(pricing)
     per_rank = work.forward + work.backward
@@ -265,12 +256,7 @@ def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, whe
 
 
 def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_batches: Array, at: Index) -> Array:
-    """Return the idle time of the pacing rank for the layouts `at`, from a run of the schedule pass by pass (T24).
-
-    `kind` is the kind of every rank. Ranks of unequal chunks wait for each other between filling and draining too. A
-    cycle has as many micro batches as ranks; beyond `CYCLES`, each adds what the last one added, and at least nothing.
-    Against runs of all micro batches it errs by up to 0.2 % for balanced chunks, 1 % for any.
-    """
+    """Return the idle time of the pacing rank for the layouts `at`, run pass by pass, of ranks of each `kind` (T24)."""
     ranks = float(len(kind))
     cycles = np.ceil(np.maximum(micro_batches[at], schedule.min_micro_batches(len(kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
@@ -304,10 +290,7 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
 
 @of_sizes
 def send_seconds(pricing: Pricing) -> Array:
-    """Return the seconds of one activation send, over the slowest links of the node groups (T19).
-
-    With scattered sends each tensor-parallel rank sends a part, and the receiving ranks gather the parts.
-    """
+    """Return the seconds of one activation send, over the slowest links of the node groups (T19)."""
     scenario, block = pricing.scenario, pricing.block
     activation, group = layer_input_bytes(pricing), pipeline_group(block)
     held, sent = tensor_group(block), activation
@@ -356,12 +339,7 @@ _SHARES = 32  # steps in which the share of attention in a micro batch is told a
 
 
 def length_waits(pricing: Pricing, parts: Parts, pipeline: PipelineSeconds) -> Array:
-    """Return the seconds per step that ranks wait for the slowest, shape (n,) (T28).
-
-    A micro batch takes time by its tokens, and attention by its scores. Replicas wait for each other once a step; those
-    that gather parameters or exchange tokens in every layer wait in each micro batch. A pipeline fills with the longest
-    of its micro batches. `parts` are the seconds of the pacing rank.
-    """
+    """Return the seconds per step that ranks wait for the slowest, shape (n,); `parts` are the pacing rank's (T28)."""
     lengths, block = pricing.scenario.lengths, pricing.block
     if lengths is None:
         return np.zeros(len(pricing))
@@ -427,10 +405,7 @@ def expected_slowest(lengths: Lengths, attention: float, micro_batch_size: int, 
 
 
 def work_of_micro_batch(lengths: Lengths, micro_batch_size: int, attention: float) -> tuple[Array, Array]:
-    """Return the work of a micro batch over its mean, ascending, and the share of the micro batches with it.
-
-    Packages are equal in tokens; their scores vary as the sum of squares of the samples that fill one (T28).
-    """
+    """Return the work of a micro batch over its mean, ascending, and the share of the micro batches with it (T28)."""
     tokens, shares = lengths.segments(micro_batch_size)
     squares = float(tokens**2 @ shares)
     if not lengths.packs:
@@ -538,10 +513,7 @@ ROUNDING = 1.0 - 1e-9
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """Return the fixed seconds of a step and of its micro batches, and waits for the slowest rank, shape (n,) (T23).
-
-    Waits are a share of the passes per doubling of the nodes, as in Megatron's trillion-parameter runs.
-    """
+    """Return the fixed seconds of a step and of its micro batches, and waits for the slowest rank, shape (n,) (T23)."""
     values, work = scenario.coefficients.time, pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill
     each = 0.0 if passes_are_captured(scenario) else values.micro_batch_overhead_seconds
     waiting = values.node_doubling_wait * math.log2(max(scenario.nodes, 1)) * work
@@ -566,19 +538,12 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
 
 
 def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
-    """Return the seconds of orthogonalizing matrix updates, spread over the ranks that share the matrices (T21).
-
-    It runs at the rate of 16-bit products. Matrices stored in equal shards are exchanged whole in 16 bits before and
-    after.
-    """
+    """Return the seconds of orthogonalizing matrix updates, spread over the ranks that share the matrices (T21)."""
     scenario, contents = pricing.scenario, pricing.contents
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
         return 0.0
     of_layers = [orthogonal_flops(pricing, kind) for kind in contents.layer_kinds]
-    flops = ByClass(
-        over_layers(contents.with_prediction, [figure.dense for figure in of_layers]),
-        over_layers(contents.with_prediction, [figure.routed for figure in of_layers]),
-    )
+    flops = ByClass(*(over_layers(contents.with_prediction, each) for each in zip(*of_layers, strict=True)))
     seconds = shard(pricing, flops, 1) * on_own_devices(pricing, lambda member: 1.0 / wide_gemm_rate(member))
     if not scenario.framework.fully_shard:
         return seconds
@@ -587,12 +552,7 @@ def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
 
 
 def host_moves(pricing: Pricing, memory: MemoryByStage) -> tuple[KindArray, Array]:
-    """Return the seconds of offload traffic with the host under either pass, (kinds, n), and while nothing runs (T22).
-
-    Optimizer state goes out after and comes back before the step. Activations, or those of parts of a layer
-    (`swapped_attention`, `offloaded_modules`), go out in the forward and come back in the backward pass; parameters on
-    the host come in for both passes of every micro batch, and go out after the step.
-    """
+    """Return the seconds of traffic with the host under either pass, (kinds, n), and while nothing runs (T22)."""
     profile = pricing.scenario.framework
     per_byte = on_own_devices(pricing, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second)
     each_pass = (memory.activations.offload_traffic + sent_bytes(pricing)) * per_byte

@@ -8,6 +8,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -505,13 +506,8 @@ def _read_flag(where: str, _name: str, text: str) -> bool:
     return text == "true"
 
 
-def _listed(read: Reader) -> Reader:
-    """Return the reader of cells of several values, joined by `|`."""
-
-    def read_all(where: str, name: str, text: str) -> tuple[Any, ...]:
-        return tuple(read(where, name, part) for part in text.split("|"))
-
-    return read_all
+def _read_all(read: Reader, where: str, name: str, text: str) -> tuple[Any, ...]:
+    return tuple(read(where, name, part) for part in text.split("|"))
 
 
 def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], ...]:
@@ -524,14 +520,10 @@ def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], .
     return tuple(current_switches(options).items())
 
 
-def _word_reader(words: tuple[str, ...]) -> Reader:
-    def read(where: str, _name: str, text: str) -> str:
-        if text not in words:
-            allowed = ", ".join(words)
-            raise InputError(f"{where}: '{text[:40]}'{did_you_mean(text, words)}; allowed are {allowed}")
-        return text
-
-    return read
+def _read_word(words: tuple[str, ...], where: str, _name: str, text: str) -> str:
+    if text not in words:
+        raise InputError(f"{where}: '{text[:40]}'{did_you_mean(text, words)}; allowed are {', '.join(words)}")
+    return text
 
 
 def _reader(hint: Any) -> Reader:
@@ -547,10 +539,10 @@ def _reader(hint: Any) -> Reader:
     if hint in plain:
         return plain[hint]
     if get_origin(hint) is tuple:
-        return _listed(_reader(get_args(hint)[0]))
+        return partial(_read_all, _reader(get_args(hint)[0]))
     # The remaining types are words: a Literal, or a Literal or None.
     literal = next((arm for arm in get_args(hint) if get_args(arm)), hint)
-    return _word_reader(get_args(literal))
+    return partial(_read_word, get_args(literal))
 
 
 _READERS: Final = {name: _reader(hint) for name, hint in get_type_hints(MeasuredRow).items()}
@@ -562,8 +554,6 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return repr(value)
     if isinstance(value, tuple):
         return (
             ";".join("=".join(x) for x in value) if value and isinstance(value[0], tuple) else "|".join(map(str, value))
