@@ -103,7 +103,6 @@ class Answer(Generic[_Shown]):
 
 
 def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
-    """Return what writes the JSON of a model."""
     return lambda: partial(as_json.json_text, model())
 
 

@@ -311,7 +311,6 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
 
 
 def _judged(case: Case, gates: Gates) -> Checked:
-    """Return the verdict of a case."""
     recipe = case.recipe
     estimate = estimate_of(case)
     marks = marks_of(recipe.file)

@@ -208,7 +208,6 @@ def _chosen(known: Sequence[str], families: Sequence[str], why: str = "no row th
 
 
 def _rows(files: Sequence[str]) -> list[measured.MeasuredRow]:
-    """Return the rows of the files."""
     return [row for name in files for row in measured.read_rows(Path(name), logs.stand_in)]
 
 
@@ -223,7 +222,6 @@ def _together(rows: Sequence[measured.MeasuredRow]) -> list[measured.MeasuredRow
 
 
 def _logged(values: Mapping[str, Any]) -> list[measured.MeasuredRow]:
-    """Return the rows of the logs."""
     if not values["from_log"]:
         options.refuse_options(values, ("rows_only", "model", "option", "recipe", "set"), "needs --from-log")
         return []

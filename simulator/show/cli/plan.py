@@ -75,7 +75,6 @@ def plan_command() -> click.Command:
 
 
 def _plan(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Price the offers and write the plan."""
     if values["model"] and not values["offer"] and not values["train_tokens"]:
         _enough(ctx, values)
         return
@@ -160,7 +159,6 @@ def sweep_command() -> click.Command:
 
 
 def _sweep(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Price the questions, and write how they ended."""
     for option in _GONE:
         if values[option.strip("-")]:
             raise click.UsageError(

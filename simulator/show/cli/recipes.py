@@ -135,7 +135,6 @@ def explain_command() -> click.Command:
 
 
 def _compare(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Write the comparison."""
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
     question = question_on_line(ctx)
@@ -147,7 +146,6 @@ def _compare(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _explain(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Write the explanation."""
     question = question_on_line(ctx)
     case = _case_of_options(question) if values["subject"] is None else case_of_text(values["subject"], question)
     explained = explain.explain(case, values["min_fit_probability"])
@@ -159,7 +157,6 @@ def _explain(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _case_of_options(question: Question) -> cases.Case:
-    """Return the case of options alone."""
     require_model({"model": question.stated("model")})
     return cases.priceable(cases.case_of(ranking.with_best_layout(question)))
 
@@ -217,7 +214,6 @@ def emit_command() -> click.Command:
 
 
 def _emit(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Write the recipe of a layout."""
     target = _ALSO.get(values["framework"], values["framework"])
     file = values["layout"]
     question = question_on_line(ctx, without=("framework",))
