@@ -147,8 +147,7 @@ def sweep_command() -> click.Command:
             *_SWEPT,
             options.SURE,
             options.output_format("sweep"),
-            click.Option([_GONE[0]], hidden=True, help="Gone."),
-            click.Option([_GONE[1]], hidden=True, help="Gone.", is_flag=True),
+            *(click.Option([name], hidden=True, help="Gone.", is_flag=name == "--merge") for name in _GONE),
         ],
         help=(
             "Price the best layout of every question of a product of lists (models, hardware, nodes, sequence lengths, "
