@@ -86,9 +86,8 @@ class MainCommand(Sectioned, click.Group):
         self.format_commands(ctx, formatter)
         super().format_options(ctx, formatter)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their short help, without building them."""
-        del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (text, _) in _COMMANDS.items()])
 
@@ -119,9 +118,8 @@ class MainCommand(Sectioned, click.Group):
         ctx.meta[TYPED] = words
         return ctx
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the commands, the main one first."""
-        del ctx
         return list(self.commands)
 
     def main(
@@ -305,8 +303,7 @@ def _main(ctx: click.Context, values: Mapping[str, Any]) -> None:
     commands.rank(ctx, values)
 
 
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         click.echo(f"simulate {__version__} (data {documents.shipped_hash()})")
         ctx.exit()

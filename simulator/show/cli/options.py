@@ -70,14 +70,12 @@ class Parsed(ParamType):
         except InputError as error:
             self.fail(str(error), param, ctx)
 
-    def completions(self, incomplete: str) -> Iterable[str]:
+    def completions(self, _incomplete: str) -> Iterable[str]:
         """Return candidates for completion."""
-        del incomplete
         return self._names()
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the completions that begin with `incomplete`."""
-        del ctx, param
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(text) for text in self.completions(incomplete) if text.startswith(incomplete)]
@@ -284,9 +282,8 @@ class SpecName(Parsed):
         file = catalogue.shipped_file(self.kind, text)
         return text if file is None else file.stem
 
-    def completions(self, incomplete: str) -> Iterable[str]:
+    def completions(self, _incomplete: str) -> Iterable[str]:
         """Return the shipped names."""
-        del incomplete
         return shipped.spec_names(self.kind)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
