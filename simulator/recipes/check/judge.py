@@ -42,7 +42,7 @@ from simulator.recipes.check.folders import expanded, require_file, require_size
 from simulator.recipes.check.reading import Reading, Reread
 from simulator.recipes.check.repository import NAME as SETTINGS_FILE
 from simulator.recipes.check.repository import CommentError, OwnWords, Repository, forget_files, silenced
-from simulator.recipes.check.verdict import Checked
+from simulator.recipes.check.verdict import Checked, peaks_of, room_of
 from simulator.records import replace
 from simulator.search.build import estimate_layout
 
@@ -354,10 +354,10 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
     return replace(
         judged,
-        peaks=advice(lambda: verdict.peaks_of(case.scenario, case.layout), None),
+        peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=None if whole == case.layout else advice(lambda: estimate_layout(case.scenario, whole), None),
         changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),
-        room=None if judged.outcome == "refused" else advice(lambda: verdict.room_of(case, estimate), None),
+        room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
 
 
