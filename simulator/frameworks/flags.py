@@ -67,7 +67,6 @@ def is_irrelevant(name: str) -> bool:
 
 @functools.cache
 def _idle_words() -> Mapping[str, frozenset[str]]:
-    """Return the words of `_WORDS` by kind."""
     rows = [(line["word"], line["kind"]) for line in read_table(__file__, _WORDS)]
     return {kind: frozenset(word for word, own in rows if own == kind) for kind in {kind for _, kind in rows}}
 

@@ -484,7 +484,6 @@ class PythonReader:
         return next((result for base in kind.bases if (result := self._own(base, name))), None)
 
     def _named(self, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
-        """Return the named arguments of a call."""
         named: dict[str, Any] = {}
         for word in keywords:
             value = self.value(word.value)
@@ -541,7 +540,6 @@ class PythonReader:
         return None
 
     def _parameters(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a function with their values."""
         parameters = function.node.args
         places = [*parameters.posonlyargs, *parameters.args]
         names: dict[str, Any] = {}

@@ -21,15 +21,8 @@ from simulator.answers.cases import Case, case_of_recipe, priceable
 from simulator.answers.run import is_answer, saved_case
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, SimulateError, one_line
-from simulator.evidence.measurements.question import (
-    LoggedFields,
-    Match,
-    case_columns,
-    flops_per_token,
-    match_shape,
-    recipe_columns,
-    spec_text,
-)
+from simulator.evidence.measurements import question as matching
+from simulator.evidence.measurements.question import LoggedFields, Match
 from simulator.evidence.measurements.rows import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.frameworks import logs, registry
 from simulator.frameworks.flags import table_of
@@ -119,7 +112,7 @@ def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, numbe
     match, is_moe = _model(where, logged, run, context)
     columns: dict[str, Any] = {"framework": run.framework}
     if logged.arguments is not None:
-        columns |= recipe_columns(run, logged.arguments.devices, is_moe=is_moe)
+        columns |= matching.recipe_columns(run, logged.arguments.devices, is_moe=is_moe)
     named = one_line(logged.stated)[:200] or match.model
     columns |= {"model": match.model, "num_layers": match.num_layers, "model_as_stated": named}
     if columns.get("global_batch_size") is None:
@@ -188,7 +181,6 @@ def _options(run: Recipe, hardware: str) -> dict[str, str]:
 
 
 def _memory(logged: LoggedRun) -> dict[str, Any]:
-    """Return the columns of the memory."""
     memory = logged.memory
     if memory.allocated_bytes is None:
         return {}
@@ -203,7 +195,7 @@ def _same_convention(row: MeasuredRow, logged: float, notes: list[str]) -> float
     if row.step_seconds is None:
         return None
     try:
-        counted = flops_per_token(row) * row.tokens_per_step / row.step_seconds / row.devices / TERA
+        counted = matching.flops_per_token(row) * row.tokens_per_step / row.step_seconds / row.devices / TERA
     except SimulateError as error:
         raise InputError(str(error)) from error
     if abs(logged / counted - 1) <= _CONVENTION:
@@ -269,7 +261,7 @@ def matched(where: str, shape: LoggedFields | None, context: LogContext, *, voca
     name = context.model or context.columns.get("model")
     if shape is None:
         return Match(str(name or ""), None, "The log shows no shape; the model is the caller's." if name else "")
-    return match_shape(where, shape, None if name is None else str(name), vocab_padding=vocab_padding)
+    return matching.match_shape(where, shape, None if name is None else str(name), vocab_padding=vocab_padding)
 
 
 def ran_out(line: LogLine) -> dict[str, Any]:
@@ -517,7 +509,7 @@ def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     layers = None
     if not name.startswith("{") and scenario.model.num_hidden_layers != load_model(name).num_hidden_layers:
         layers = scenario.model.num_hidden_layers
-    columns = case_columns(scenario, case.layout, model=name, options=case.question.options, num_layers=layers)
+    columns = matching.case_columns(scenario, case.layout, model=name, options=case.question.options, num_layers=layers)
     if hardware:
         columns["hardware"] = hardware
     return {key: value for key, value in columns.items() if value not in (None, ())}
@@ -547,4 +539,4 @@ def _model_name(case: Case, name: str) -> str:
             spec = load_model(candidate)
             if spec.with_layers(model.num_hidden_layers) == model or spec == model:
                 return candidate
-    return spec_text(model)
+    return matching.spec_text(model)

@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from simulator.show.report.listing import SpecListing
     from simulator.show.report.presentation import Presentation, Section, Style
 
-AnswerText = str | Iterable[str]
-"""Text of an answer, in one piece or in several."""
 _Shown = TypeVar("_Shown")
-AnswerWriter = Callable[[], Callable[[_Shown, "Presentation"], AnswerText]]
-"""Returns what writes an answer of a type."""
+AnswerWriter = Callable[[], Callable[[_Shown, "Presentation"], str | Iterable[str]]]
+"""Returns what writes an answer of a type, in one piece or in several."""
 
 
 class Lazy:
@@ -103,7 +101,6 @@ class Answer(Generic[_Shown]):
 
 
 def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
-    """Return what writes the JSON of a model."""
     return lambda: partial(as_json.json_text, model())
 
 

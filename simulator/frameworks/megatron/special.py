@@ -134,11 +134,11 @@ def normalize_flags(arguments: Arguments, renamed: Mapping[str, str]) -> None:
                 arguments.entries.setdefault(new, []).append(changed)
 
 
-def add_layers(arguments: Arguments, model: str | None, line: int, file: str = "") -> None:
+def add_layers(arguments: Arguments, model: str | None, line: int) -> None:
     """Add the number of layers of a named model, which cuts depend on, unless the recipe states it."""
     if model is not None and not arguments.has("num-layers"):
         layers = models.load_model(model).num_hidden_layers
-        arguments.add("--num-layers", [known_value(str(layers), line)], line, file)
+        arguments.add("--num-layers", [known_value(str(layers), line)], line)
 
 
 def with_model(run: Recipe, model: str | None) -> Recipe:
@@ -310,7 +310,6 @@ def drop_idle_exports(arguments: Arguments) -> None:
 
 
 def _set_recompute(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:
-    """Set the layers, or the modules of each layer, that are recomputed."""
     method = targets.pop("layout.recompute_method", "uniform")
     count = arguments.integer("recompute_layers", "recompute-num-layers", low=0)
     mode = targets.get("layout.recompute", "none")

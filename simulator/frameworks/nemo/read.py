@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments
@@ -73,10 +73,6 @@ RESTORED: Final = ("run", "model_train_name")
 """Key in which NeMo 1's launcher names the weights that a run starts from."""
 
 
-def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
-    return counts(where, facts, {"global_batch_size": "batch", "micro_batch_size": "micro", "seq_length": "sequence"})
-
-
 STEP_LOG: Final = StepLogForm(
     name="NeMo or MLPerf",
     framework="megatron",
@@ -91,7 +87,9 @@ STEP_LOG: Final = StepLogForm(
         re.compile(r"micro_batch_size[\"']?: (?P<micro>\d{1,9})\b"),
         re.compile(r"encoder_seq_length[\"']?: (?P<sequence>\d{1,9})\b"),
     ),
-    columns=_columns,
+    columns=functools.partial(
+        counts, names={"global_batch_size": "batch", "micro_batch_size": "micro", "seq_length": "sequence"}
+    ),
 )
 
 

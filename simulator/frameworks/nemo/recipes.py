@@ -354,7 +354,6 @@ def keys_of(path: tuple[str, ...], part: Instance) -> Iterator[Key]:
 
 
 def _plain_value(value: Any, place: Place, path: tuple[str, ...]) -> PlainValue:
-    """Return a value as text."""
     if isinstance(value, OpenValue):
         return unknown_value(value.name, place.line, [Cause(place.line, ".".join(path))])
     if isinstance(value, Outside):

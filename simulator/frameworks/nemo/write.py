@@ -70,7 +70,6 @@ def bridge_words(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]
 
 
 def _keys(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value."""
     for name, text in chain.from_iterable(megatron_parts(scenario, layout)):
         if name in _IMPLIED or name == scenario.precision:
             continue

@@ -144,7 +144,6 @@ def _extended(file: Path, recipe: Path, depth: int) -> list[Key]:
 
 
 def _last(keys: Iterable[Key]) -> list[Key]:
-    """Return the last of the keys with the same path."""
     return list({key.path: key for key in keys}.values())
 
 

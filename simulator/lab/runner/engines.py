@@ -344,7 +344,6 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
 
 
 def _failed(pick: Pick, failure: LaunchOutcome) -> LaunchOutcome:
-    """Return a failure with its row."""
     return replace(failure, row=engine.launched_row(pick, "oom" if failure.kind == "oom" else "error", failure.error))
 
 
@@ -385,7 +384,6 @@ class MegatronEngine(OutsideEngine, kw_only=True):
 
 
 def _lines(iterations: int) -> int:
-    """Return the number of log lines of `iterations` iterations."""
     return -(-iterations // _INTERVAL)
 
 

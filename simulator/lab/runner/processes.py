@@ -188,8 +188,7 @@ def interruptible() -> Iterator[Interruption]:
     """Turn the signals that end a process into KeyboardInterrupt, so that launches are ended and rows kept."""
     came = Interruption()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
+    def stop(number: int, _frame: FrameType | None) -> None:
         came.number = number
         raise KeyboardInterrupt
 

@@ -22,15 +22,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, parallel
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
 from simulator.files import write_file
@@ -47,7 +39,7 @@ ATTENTION_OPERATIONS = tuple(
 """Attention's kernels, whose outputs per-operation checkpointing keeps."""
 
 
-class _SameEverywhere(ParallelStyle):
+class _SameEverywhere(parallel.ParallelStyle):
     """Style of a module whose parameters are whole on every rank and that works on plain tensors."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -91,31 +83,31 @@ def apply_tensor_parallel(stage: Stage, mesh: DeviceMesh, *, sequence_parallel: 
     if mesh.size() == 1:
         return
     stream = Shard(1) if sequence_parallel else Replicate()
-    plan: dict[str, ParallelStyle] = {}
+    plan: dict[str, parallel.ParallelStyle] = {}
     if stage.embedding is not None:
-        plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
+        plan["embedding"] = parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
     if stage.norm is not None:
         plan["norm"] = _SameEverywhere()
-        plan["head"] = ColwiseParallel(input_layouts=stream, output_layouts=Shard(-1), use_local_output=False)
-    parallelize_module(stage, mesh, plan)
+        plan["head"] = parallel.ColwiseParallel(input_layouts=stream, output_layouts=Shard(-1), use_local_output=False)
+    parallel.parallelize_module(stage, mesh, plan)
     gather = {"input_layouts": (stream,), "desired_input_layouts": (Replicate(),)}
-    of_layer: dict[str, ParallelStyle] = {
+    of_layer: dict[str, parallel.ParallelStyle] = {
         "attention_norm": _SameEverywhere(),
-        "attention": PrepareModuleInput(**gather),
-        **{f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")},
-        "attention.output": RowwiseParallel(output_layouts=stream),
+        "attention": parallel.PrepareModuleInput(**gather),
+        **{f"attention.{name}": parallel.ColwiseParallel() for name in ("query", "key", "value")},
+        "attention.output": parallel.RowwiseParallel(output_layouts=stream),
         "ffn_norm": _SameEverywhere(),
-        "ffn": PrepareModuleInput(**gather),
-        "ffn.gate": ColwiseParallel(),
-        "ffn.up": ColwiseParallel(),
-        "ffn.down": RowwiseParallel(output_layouts=stream),
+        "ffn": parallel.PrepareModuleInput(**gather),
+        "ffn.gate": parallel.ColwiseParallel(),
+        "ffn.up": parallel.ColwiseParallel(),
+        "ffn.down": parallel.RowwiseParallel(output_layouts=stream),
     }
     for layer in stage.layers.values():
         assert isinstance(layer, DecoderLayer)  # noqa: S101 - recomputation wraps layers later
         styles = dict(of_layer)
         if isinstance(layer.attention.query_norm, RMSNorm):
             styles |= {"attention.query_norm": _SameEverywhere(), "attention.key_norm": _SameEverywhere()}
-        parallelize_module(layer, mesh, styles)
+        parallel.parallelize_module(layer, mesh, styles)
     for name, module in stage.named_modules():
         if isinstance(module, RMSNorm):
             # Norms of heads see this rank's heads; the others this rank's tokens, with sequence parallelism.
@@ -125,7 +117,7 @@ def apply_tensor_parallel(stage: Stage, mesh: DeviceMesh, *, sequence_parallel: 
 
 def loss_context(tensor_parallel: int) -> AbstractContextManager[None]:
     """Return the context of both passes: with tensor parallelism, the loss of logits split over the vocabulary."""
-    return loss_parallel() if tensor_parallel > 1 else nullcontext()
+    return parallel.loss_parallel() if tensor_parallel > 1 else nullcontext()
 
 
 def apply_recompute(stage: Stage, layout: Layout) -> None:

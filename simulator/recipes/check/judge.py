@@ -36,30 +36,13 @@ from simulator.question.recipe import UNREAD, Recipe
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS, NARROW
+from simulator.recipes.check import reading as readings
+from simulator.recipes.check import verdict
 from simulator.recipes.check.folders import expanded, require_file, require_size
-from simulator.recipes.check.reading import (
-    Reading,
-    Reread,
-    arguments_line,
-    launched_devices,
-    nodes_remark,
-    of_any_stage,
-    of_any_vocabulary,
-    other_machines,
-    unstated,
-)
+from simulator.recipes.check.reading import Reading, Reread
 from simulator.recipes.check.repository import NAME as SETTINGS_FILE
 from simulator.recipes.check.repository import CommentError, OwnWords, Repository, forget_files, silenced
-from simulator.recipes.check.verdict import (
-    LEFT_OUT,
-    LONGEST_STATED,
-    OWN_SETTINGS,
-    Checked,
-    graded,
-    marks_of,
-    peaks_of,
-    room_of,
-)
+from simulator.recipes.check.verdict import Checked, peaks_of, room_of
 from simulator.records import replace
 from simulator.search.build import estimate_layout
 
@@ -105,7 +88,7 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
             continue
         own = reading.with_words(words, repository.folder_of(file))
         judged = _checked(file, own, gates, skips=walked or gates.skip_non_recipes)
-        results += [_in_repository(graded(result, gates), words, own) for result in judged]
+        results += [_in_repository(verdict.graded(result, gates), words, own) for result in judged]
         if progress is not None:
             progress(number + 1, len(every))
     return _with_unused_once(results)
@@ -115,14 +98,14 @@ def _passed_over(file: str, words: OwnWords, repository: Repository) -> Iterator
     """Yield the result of settings that a change brings, or of a file that they leave out. Raises InputError."""
     skipped = Checked(file=file, outcome="skipped", passed=True)
     if words.excluded is not None:
-        why = f"{file}{LEFT_OUT}{words.excluded.file}:{words.excluded.line}"
+        why = f"{file}{verdict.LEFT_OUT}{words.excluded.file}:{words.excluded.line}"
         yield replace(skipped, reasons=(why,))
         return
     remarks = [*repository.unmatched(file)]
     if (changed := repository.changed(file)) is not None:
         remarks.append(changed)
     if remarks:
-        yield replace(skipped, reasons=(f"{file}{OWN_SETTINGS}",), remarks=tuple(remarks))
+        yield replace(skipped, reasons=(f"{file}{verdict.OWN_SETTINGS}",), remarks=tuple(remarks))
 
 
 def _in_repository(result: Checked, words: OwnWords, reading: Reading) -> Checked:
@@ -212,14 +195,14 @@ def check_recipe(
         options = options.changed(recipe.origin("hardware"), hardware=recipe.hardware)
     judged = _judged_alone(recipe, options, gates)
     if judged.outcome == "cannot_tell":
-        anyway = of_any_stage(recipe, options, reread, lambda other, words: _judged_alone(other, words, gates))
+        anyway = readings.of_any_stage(recipe, options, reread, lambda other, words: _judged_alone(other, words, gates))
         judged = judged if anyway is None else replace(anyway, remarks=_ordered(anyway.remarks))
     if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)
-    missing = unstated(recipe, options, reread)
-    devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, options)
+    missing = readings.unstated(recipe, options, reread)
+    devices = judged.estimate.devices if judged.estimate else readings.launched_devices(recipe, options)
     elsewhere = ""
-    for option, other in other_machines(recipe, options, missing, devices) if missing else ():
+    for option, other in readings.other_machines(recipe, options, missing, devices) if missing else ():
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
             elsewhere = f"with {option} it passes"
@@ -231,7 +214,7 @@ def check_recipe(
         return _advised(judged, gates)
     here = f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
     remarks = judged.case.remarks if judged.case else recipe.remarks
-    return _blocked(recipe, (nodes_remark(elsewhere, here, missing),), remarks)
+    return _blocked(recipe, (readings.nodes_remark(elsewhere, here, missing),), remarks)
 
 
 def _is_bound(judged: Checked, *allowed: str) -> bool:
@@ -258,7 +241,7 @@ def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:
         question = options.over(Question.of_recipe(recipe))
         case = case_of(question)
         if isinstance(case, Blocked):
-            judged = of_any_vocabulary(question, lambda each: _with_or_without_weight_cache(each, gates))
+            judged = readings.of_any_vocabulary(question, lambda each: _with_or_without_weight_cache(each, gates))
             if judged is None:
                 return _blocked(recipe, case.missing, case.remarks)
             return replace(judged, remarks=_ordered(judged.remarks))
@@ -311,10 +294,9 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
 
 
 def _judged(case: Case, gates: Gates) -> Checked:
-    """Return the verdict of a case."""
     recipe = case.recipe
     estimate = estimate_of(case)
-    marks = marks_of(recipe.file)
+    marks = verdict.marks_of(recipe.file)
     errors = (each for each in case.remarks if each.severity == "error" and each.rule not in READER_RULES)
     refusals = (*findings(case.launch(marks), estimate.violations), *errors, *_loose(case, estimate))
     # Unpriced and unknown parts come before the framework's refusals.
@@ -356,7 +338,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     if case is None or estimate is None:
         return judged
     _ = estimate.throughput  # worked out here, where a defect of it hides no other file
-    marks, whole = partial(marks_of, case.recipe.file), replace(case.layout, offload="none")
+    marks, whole = partial(verdict.marks_of, case.recipe.file), replace(case.layout, offload="none")
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
         """Return a field that is computed when it is read; a defect there hides no verdict."""
@@ -446,7 +428,7 @@ _UNREAD: dict[str, CheckOutcome] = {
     "unknown-flag": "cannot_tell",
     "bound-decides": "not_modelled",
     LONGEST: "longest_does_not_fit",
-    LONGEST_STATED: "longest_does_not_fit",
+    verdict.LONGEST_STATED: "longest_does_not_fit",
 }  # outcomes by the rule of a remark on something unread or unpriced, which rules out a firm answer
 
 
@@ -483,7 +465,7 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     shortest = "less" if stateless else f"{low:.2f} GiB"
     both = f"by its most favourable reading it needs {shortest}, by this one {high:.2f} GiB of {usable:.2f}"
     stated = "seq_length" in case.recipe.places
-    rule = LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
+    rule = verdict.LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
     words = {"length": ": --lengths FILE decides", "images": ": --images NxWxH decides"}
     texts = {each: f"{each.message}; {both}{words.get(each.bound, '')}" for each in bounds}
     return tuple(replace(each, rule=rule, severity="error", message=texts[each]) for each in bounds)
@@ -565,7 +547,7 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 
 def _blocked(recipe: Recipe, missing: tuple[Remark, ...], remarks: tuple[Remark, ...]) -> Checked:
     """Return the answer for a recipe that lacks values."""
-    line = arguments_line(recipe, missing)
+    line = readings.arguments_line(recipe, missing)
     lines = missing if line is None else (line, *missing)
     return Checked(
         file=recipe.file,

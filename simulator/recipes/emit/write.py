@@ -112,13 +112,13 @@ def question_to_launch(question: Question, target: str | None) -> tuple[Question
     return with_best_layout(question, space), target
 
 
-def case_of_file(path: str, options: Question, rank: int = 1) -> Case:
-    """Return the case of a saved answer's `rank`-th layout, or of a recipe's first run, with options over it.
+def case_of_file(path: str, options: Question) -> Case:
+    """Return the case of a saved answer's first layout, or of a recipe's first run, with options over it.
 
     Raises InputError, naming everything that the file lacks, and UnsupportedError for what cannot be priced.
     """
     if Path(path).suffix.lower() == ".json" and is_answer(path):
-        return saved_case(path, None, rank, options)
+        return saved_case(path, None, 1, options)
     return priceable(case_of_recipe(read_recipe(path, {}, None)[0], options))
 
 

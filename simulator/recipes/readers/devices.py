@@ -69,7 +69,6 @@ def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue
 
 @functools.lru_cache(maxsize=64)
 def _of_vendor(vendor: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the shipped specs of a vendor."""
     return tuple(name for name in names if load_hardware(name).vendor == vendor)
 
 

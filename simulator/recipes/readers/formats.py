@@ -194,7 +194,6 @@ def _networks() -> dict[str, Any]:
 
 @functools.cache
 def _network(*kinds: str) -> re.Pattern[str]:
-    """Return the pattern of networks of some kinds in a text."""
     return re.compile(rf"(?<![a-z])(?:{'|'.join(each for kind in kinds for each in _networks()[kind])})(?![a-z])")
 
 

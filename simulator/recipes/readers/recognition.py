@@ -76,7 +76,6 @@ _QUIET: Final = re.compile(
 
 @functools.cache
 def _trainers() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the trainers and their marks."""
     return tuple((row["trainer"], tuple(row["marks"].split())) for row in read_table(__file__, _TABLE))
 
 

@@ -11,7 +11,6 @@ file of the same name may order its arguments differently.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import hashlib
@@ -80,11 +79,10 @@ def start_of(file: str, text: str) -> DocumentedStart | None:
 @functools.cache
 def _starts() -> Mapping[str, Sequence[DocumentedStart]]:
     """Return the starts by the name of the launch file."""
-    with TABLE.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.reader(stream))[1:]
     starts: dict[str, list[DocumentedStart]] = {}
-    for name, version, page, file, mark, words in rows:
-        start = DocumentedStart(name, version, page, file, mark, [word.replace("''", "") for word in words.split()])
+    for row in read_table(str(TABLE), TABLE.stem):
+        words = [word.replace("''", "") for word in row.pop("words").split()]
+        start = DocumentedStart(**row, words=words)
         starts.setdefault(base_name(start.file), []).append(start)
     return starts
 

@@ -20,43 +20,13 @@ from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.values import Cause, TooLargeError
 from simulator.question.origin import Remark, Severity
 from simulator.recipes.shell import arithmetic
+from simulator.recipes.shell import launch as launching
+from simulator.recipes.shell import values as bash
 from simulator.recipes.shell.assignments import NAME, assigned_names
-from simulator.recipes.shell.launch import (
-    FARTHEST,
-    QUEUES,
-    SCRIPTS,
-    SHELLS,
-    VARIABLE_FILES,
-    WRAPPERS,
-    TrainingCommand,
-    example_of,
-    find_launch,
-    passed_environment,
-    process_counts,
-    scheduled_variables,
-    shell_text,
-    started_by,
-    submitted_variables,
-)
+from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.state import SURROUNDINGS, Machine, NotFollowed, maybe, open_words
-from simulator.recipes.shell.values import (
-    BLANKS,
-    EMPTY,
-    Files,
-    Piece,
-    Truth,
-    Value,
-    base_name,
-    change_files,
-    hole,
-    joined,
-    name_below,
-    open_causes,
-    spelled,
-    split_fields,
-    text_value,
-)
+from simulator.recipes.shell.values import BLANKS, EMPTY, Files, Piece, Truth, Value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.words import Test
 
@@ -79,7 +49,7 @@ def run_command(walk: Walk, argv: list[Value], line: int) -> Truth:
     truth = _started(walk, argv, line)
     if truth is not None:
         return truth
-    change_files(walk.machine.state.files, argv, line, walk.stdin)
+    bash.change_files(walk.machine.state.files, argv, line, walk.stdin)
     if _WITHOUT_EFFECT.fullmatch(name):
         return True
     if argv[0].known and re.match(r"--?[A-Za-z]", name):
@@ -93,7 +63,7 @@ def run_command(walk: Walk, argv: list[Value], line: int) -> Truth:
 
 # Launches and other scripts.
 
-_SCRIPT_NAME: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(SCRIPTS)})")  # the name of a script or job
+_SCRIPT_NAME: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(launching.SCRIPTS)})")  # the name of a script or job
 _VARIABLE: Final = re.compile(r"\A[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
 """The first variable of an unknown text: N in `$((N / 8))`."""
 _LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")  # names of scripts that launch when included
@@ -113,28 +83,28 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
     marks = sorted(machine.state.exported.items())
     contents = ((name, maybe(name, machine.lookup(name, 0), causes)) for name, causes in marks)
     exported = {name: content for name, content in contents if isinstance(content, Value)}
-    passed = passed_environment(exported, argv, line)
+    passed = launching.passed_environment(exported, argv, line)
     new = {name: value for name, value in passed.items() if exported.get(name) is not value}
     new = {name: value if value.known else machine.preset(name, line) or value for name, value in new.items()}
     stated = {**machine.environment, **machine.settings}
-    outside = {**machine.scheduled, **{name: text_value(text, 0) for name, text in stated.items()}}
+    outside = {**machine.scheduled, **{name: bash.text_value(text, 0) for name, text in stated.items()}}
     environment = {**outside, **passed, **new}
-    spread = {**machine.spread, **process_counts(argv)}
+    spread = {**machine.spread, **launching.process_counts(argv)}
     launch = find_launch(argv, environment, line)
-    if launch is not None and (counts := started_by(launch)):
+    if launch is not None and (counts := launching.started_by(launch)):
         argv, spread = [launch.script, *launch.arguments], {**spread, **counts}
     elif launch is not None:
         _take(walk, dataclasses.replace(launch, spread=spread))
         if launch.launcher == "python":  # it may make the configuration of a later one
-            change_files(machine.state.files, argv, line, None)
+            bash.change_files(machine.state.files, argv, line, None)
         return True
     place = _started_script(argv)
-    if (inner := shell_text(argv) or _text_on_input(walk, argv)) is not None:
+    if (inner := launching.shell_text(argv) or _text_on_input(walk, argv)) is not None:
         text, parameters = inner
         follow: Callable[[], Truth | None] = partial(walk.apart, partial(_shell, walk, text, parameters, line))
     elif place < len(argv):
-        if base_name(argv[0].text) == "sbatch" and (job := machine.text_of(argv[place], line)) is not None:
-            new |= submitted_variables(argv[:place], job.text)
+        if bash.base_name(argv[0].text) == "sbatch" and (job := machine.text_of(argv[place], line)) is not None:
+            new |= launching.submitted_variables(argv[:place], job.text)
         follow = partial(_start, walk, argv[place:], line)
     else:
         _note_unread_starter(machine, argv, line)
@@ -143,7 +113,7 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
     machine.state.variables = {**outer[0], **new}
     machine.state.exported = {**outer[1], **dict.fromkeys(new, frozenset[Cause]())}
     machine.spread = spread
-    if any(word.text.partition("=")[0] in VARIABLE_FILES for word in argv[:FARTHEST]):
+    if any(word.text.partition("=")[0] in launching.VARIABLE_FILES for word in argv[: launching.FARTHEST]):
         machine.may_set_any(" ".join(word.text for word in argv), (), line)
     truth = follow()
     machine.state.variables, machine.state.exported, machine.spread = outer
@@ -166,7 +136,7 @@ def _take(walk: Walk, launch: TrainingCommand) -> None:
 
 def _text_on_input(walk: Walk, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
     """Return the here document that `bash` or `bash -s` runs; None for others."""
-    alone = argv[0].text in SHELLS and all(word.text[:1] == "-" for word in argv[1:])
+    alone = argv[0].text in launching.SHELLS and all(word.text[:1] == "-" for word in argv[1:])
     return (walk.stdin, ()) if alone and walk.stdin is not None else None
 
 
@@ -179,10 +149,10 @@ def _shell(walk: Walk, text: Value, parameters: Sequence[Value], line: int) -> T
 def _started_script(argv: Sequence[Value]) -> int:
     """Return the index of a script that a command starts, as `bash FILE` or FILE; the length without one."""
     wrapped = False
-    for number, value in enumerate(argv[:FARTHEST]):
+    for number, value in enumerate(argv[: launching.FARTHEST]):
         if _SCRIPT_NAME.fullmatch(_shown_name(value)) and (number == 0 or wrapped):
             return number
-        wrapped = wrapped or base_name(value.text) in WRAPPERS | SHELLS | QUEUES
+        wrapped = wrapped or bash.base_name(value.text) in launching.WRAPPERS | launching.SHELLS | launching.QUEUES
         if not wrapped:
             break
     return len(argv)
@@ -190,10 +160,12 @@ def _started_script(argv: Sequence[Value]) -> int:
 
 def _note_unread_starter(machine: Machine, argv: Sequence[Value], line: int) -> None:
     """Note a script that a command starts of which nobody knows what it does with it: `jsrun -n 4 bash FILE`."""
-    starts = base_name(argv[0].text) in _OTHER_STARTERS
-    for before, word in pairwise(argv[:FARTHEST]):
+    starts = bash.base_name(argv[0].text) in _OTHER_STARTERS
+    for before, word in pairwise(argv[: launching.FARTHEST]):
         name = _shown_name(word)
-        if _SCRIPT_NAME.fullmatch(name) and (starts or before.text == "--" or base_name(before.text) in SHELLS):
+        if _SCRIPT_NAME.fullmatch(name) and (
+            starts or before.text == "--" or bash.base_name(before.text) in launching.SHELLS
+        ):
             text = machine.text_of(word, line)
             other = NotFollowed(line, "by a command that is not read", "" if text is None else text.text)
             machine.not_followed.setdefault(name, other)
@@ -241,7 +213,7 @@ def _include(walk: Walk, argv: Sequence[Value], line: int) -> Truth:
     if (text is None or not text.has_text) and _DATA.search(name.rpartition("/")[2]):
         return True
     if text is None:
-        machine.may_set_any(name, (), line, name_below(argv[1])[:100])
+        machine.may_set_any(name, (), line, bash.name_below(argv[1])[:100])
         if _LAUNCHES.search(shown := _shown_name(argv[1])):
             machine.not_followed.setdefault(shown, NotFollowed(line, "that is not at hand"))
         return True
@@ -257,7 +229,7 @@ def _include(walk: Walk, argv: Sequence[Value], line: int) -> Truth:
 def _shown_name(target: Value) -> str:
     """Return the last part of a file's path, with `${NAME}` for unknown parts."""
     shown = "".join(piece.text if piece.known else _VARIABLE.sub(r"${\1}", piece.text) for piece in target.pieces)
-    return base_name(shown)[:80]
+    return bash.base_name(shown)[:80]
 
 
 # Built-ins that set variables, parameters and flow.
@@ -267,8 +239,8 @@ _OPTIONS: Final = {"allexport": "a", "errexit": "e", "nounset": "u", "pipefail":
 
 
 def _eval(walk: Walk, argv: list[Value], line: int) -> Truth:
-    space = text_value(" ", line)
-    return walk.evaluate(joined(part for value in argv[1:] for part in (value, space)), line)
+    space = bash.text_value(" ", line)
+    return walk.evaluate(bash.joined(part for value in argv[1:] for part in (value, space)), line)
 
 
 def _exit(walk: Walk, argv: list[Value], line: int) -> Truth:
@@ -315,11 +287,11 @@ def _set(walk: Walk, argv: list[Value], line: int) -> Truth:
 
 def _shift(walk: Walk, argv: list[Value], line: int) -> Truth:
     """Follow `shift N`: nothing happens where fewer parameters are left; an unknown number leaves none known."""
-    state, count = walk.machine.state, argv[1] if len(argv) > 1 else text_value("1", 0)
+    state, count = walk.machine.state, argv[1] if len(argv) > 1 else bash.text_value("1", 0)
     before = state.positional
     number = int(count.text) if count.known and re.fullmatch(r"\d{1,3}", count.text, re.ASCII) else None
-    if number is None or (before is not None and open_causes(before, number)):
-        causes = count.causes or open_causes(before or (), number) or frozenset({Cause(line, "shift")})
+    if number is None or (before is not None and bash.open_causes(before, number)):
+        causes = count.causes or bash.open_causes(before or (), number) or frozenset({Cause(line, "shift")})
         state.positional = None if before is None else open_words(causes, line)
         return causes
     if before is None:
@@ -343,7 +315,7 @@ def _read(walk: Walk, argv: list[Value], line: int) -> Truth:
     causes = frozenset({Cause(line, shown)})
     names = [word.text for word in argv[1:] if NAME.fullmatch(word.text)]
     for name in (*names, *(("OPTARG", "OPTIND") if command == "getopts" else ("REPLY", "MAPFILE"))):
-        machine.assign(name, hole(f"${name}", line, causes), line)
+        machine.assign(name, bash.hole(f"${name}", line, causes), line)
     walk.stdin = None
     return causes
 
@@ -360,7 +332,7 @@ def _read_known(walk: Walk, argv: list[Value], line: int) -> bool | None:
         walk.machine.assign(argv[-1].text, walk.stdin, line)
         walk.stdin = None
         return False
-    text, content = walk.stdin, walk.machine.state.variables.get("IFS", text_value(BLANKS, line))
+    text, content = walk.stdin, walk.machine.state.variables.get("IFS", bash.text_value(BLANKS, line))
     names = [word.text for word in argv[1:] if word.text != "-r"]
     signs = content.text if isinstance(content, Value) and content.known else "?!"
     if text is None or not text.known or "\\" in text.text or not names or not all(map(NAME.fullmatch, names)):
@@ -368,11 +340,11 @@ def _read_known(walk: Walk, argv: list[Value], line: int) -> bool | None:
     if signs.strip(BLANKS) and len(signs) > 1:
         return None
     first, _, rest = text.text.partition("\n")
-    walk.stdin = text_value(rest, line)
+    walk.stdin = bash.text_value(rest, line)
     blank = bool(signs) and not signs.strip(BLANKS)
     words = first.split(None if blank else signs, len(names) - 1) if signs else [first]
     for name, word in zip_longest(names, words, fillvalue=""):
-        walk.machine.assign(name, text_value(word.strip(BLANKS) if blank else word, line), line)
+        walk.machine.assign(name, bash.text_value(word.strip(BLANKS) if blank else word, line), line)
     return bool(text.text)
 
 
@@ -380,7 +352,7 @@ def _getopts(walk: Walk, argv: list[Value], line: int) -> Truth:
     """Follow `getopts SPEC X` over known parameters of which each option is a word: `-a -b VALUE`."""
     machine, words, index = walk.machine, walk.machine.state.positional, walk.machine.state.variables.get("OPTIND")
     place = int(index.text) if isinstance(index, Value) and index.text.isdecimal() else int(index is None)
-    if words is None or open_causes(words) or len(argv) != 3 or not (argv[1].known and argv[2].known) or not place:
+    if words is None or bash.open_causes(words) or len(argv) != 3 or not (argv[1].known and argv[2].known) or not place:
         return _read(walk, argv, line)
     word = words[place - 1] if place <= len(words) else EMPTY
     option, takes = word.text[1:], f"{word.text[1:]}:" in argv[1].text
@@ -391,50 +363,50 @@ def _getopts(walk: Walk, argv: list[Value], line: int) -> Truth:
     if not ends:
         machine.assign("OPTARG", words[place] if takes else None, line)
     place += int(word.text == "--") if ends else 1 + takes
-    machine.assign("OPTIND", text_value(str(place), line), line)
-    machine.assign(argv[2].text, text_value("?" if ends else option, line), line)
+    machine.assign("OPTIND", bash.text_value(str(place), line), line)
+    machine.assign(argv[2].text, bash.text_value("?" if ends else option, line), line)
     return not ends
 
 
 def _printf(walk: Walk, argv: list[Value], line: int) -> Truth:
     if len(argv) > 2 and argv[1].text == "-v" and NAME.fullmatch(argv[2].text):
-        walk.machine.assign(argv[2].text, hole(f"${argv[2].text}", line, [Cause(line, "printf -v")]), line)
+        walk.machine.assign(argv[2].text, bash.hole(f"${argv[2].text}", line, [Cause(line, "printf -v")]), line)
     else:
         walk.machine.prints(None)
     return True
 
 
 def _let(walk: Walk, argv: list[Value], line: int) -> Truth:
-    number = text_value("0", line)
+    number = bash.text_value("0", line)
     for value in argv[1:]:
         number = walk.words.number(value, value.text, line)
     return number.text != "0" if number.known else number.causes
 
 
 def _test(walk: Walk, argv: list[Value], line: int) -> Truth:
-    tokens = [word for value in argv[1:] for word in split_fields(value)]
+    tokens = [word for value in argv[1:] for word in bash.split_fields(value)]
     return Test(walk.machine, walk.words, tokens, line, double=False).truth()
 
 
 def _cd(walk: Walk, argv: list[Value], line: int) -> Truth:
     """Follow `cd`, `pushd` and `popd`; the folder is known where its path is."""
     machine, files = walk.machine, walk.machine.state.files
-    words = [spelled(value) for value in argv[1:] if not re.fullmatch(r"-[PLen]|--", value.text)]
+    words = [bash.spelled(value) for value in argv[1:] if not re.fullmatch(r"-[PLen]|--", value.text)]
     target = words[0] if words else "~"
     files.folder = f"$({argv[0].text} {line})" if argv[0].text == "popd" or target == "-" else files.path(target)
-    machine.assign("OLDPWD", hole("$OLDPWD", line), line)
+    machine.assign("OLDPWD", bash.hole("$OLDPWD", line), line)
     machine.assign("PWD", _present(files, line), line)
     return True
 
 
 def _present(files: Files, line: int) -> Value:
     """Return the present folder as `pwd` prints it."""
-    start = hole("$PWD", line, [Cause(line, "PWD")])
+    start = bash.hole("$PWD", line, [Cause(line, "PWD")])
     if not files.folder:
         return start
     if files.folder == files.disk_folder:
-        return joined([start, text_value(f"/{files.folder}", line)])
-    return hole(files.folder, line, [Cause(line, "$(pwd)")])
+        return bash.joined([start, bash.text_value(f"/{files.folder}", line)])
+    return bash.hole(files.folder, line, [Cause(line, "$(pwd)")])
 
 
 # Commands whose output follows from the script.
@@ -456,9 +428,9 @@ def _echo(walk: Walk, argv: list[Value], line: int) -> Truth:
         ends = ends and "n" not in words[0].text
         words = words[1:]
     # A word that may be none has no space of its own.
-    spaces = (hole(" ", line, word.causes) if word.open else text_value(" ", line) for word in words)
+    spaces = (bash.hole(" ", line, word.causes) if word.open else bash.text_value(" ", line) for word in words)
     parts = [part for number, pair in enumerate(zip(spaces, words, strict=True)) for part in pair[number == 0 :]]
-    walk.machine.prints(joined([*parts, text_value("\n", line)] if ends else parts))
+    walk.machine.prints(bash.joined([*parts, bash.text_value("\n", line)] if ends else parts))
     return True
 
 
@@ -467,7 +439,7 @@ def _expr(walk: Walk, argv: list[Value], line: int) -> Truth:
     text: Value | None = None
     if all(value.known for value in argv) and all(re.fullmatch(r"-?\d{1,18}|[-+*/%()]", word) for word in texts):
         with suppress(arithmetic.ArithmeticProblemError):
-            text = text_value(f"{arithmetic.evaluate(' '.join(texts), lambda _name: 0)}\n", line)
+            text = bash.text_value(f"{arithmetic.evaluate(' '.join(texts), lambda _name: 0)}\n", line)
     walk.machine.prints(text)
     return True
 
@@ -482,7 +454,7 @@ def _cut(walk: Walk, argv: list[Value], line: int) -> Truth:
     parts = [(whole, whole.split(match["sign"])) for whole in text.text.removesuffix("\n").split("\n")]
     number = int(match["number"])
     fields = [whole if len(each) == 1 else "".join(each[number - 1 : number]) for whole, each in parts]
-    walk.machine.prints(text_value("\n".join(fields) + "\n", line))
+    walk.machine.prints(bash.text_value("\n".join(fields) + "\n", line))
     return True
 
 
@@ -498,16 +470,16 @@ def _cat(walk: Walk, argv: list[Value], line: int) -> Truth:
 def _texts(walk: Walk, files: Sequence[Value], line: int) -> Value | None:
     """Return the texts of files in a row, `-` or no file for what the command reads; None for what is not known."""
     texts: list[Value] = []
-    for file in files or (text_value("-", line),):
+    for file in files or (bash.text_value("-", line),):
         if file.text != "-":
-            texts.append(walk.machine.text_of(file, line) or hole(file.text, line, file.causes))
+            texts.append(walk.machine.text_of(file, line) or bash.hole(file.text, line, file.causes))
             continue
         if walk.stdin is None:
             return None
         texts.append(walk.stdin)
         walk.stdin = EMPTY
     with suppress(TooLargeError):
-        return joined(texts)
+        return bash.joined(texts)
     return None
 
 
@@ -518,7 +490,7 @@ def _tee(walk: Walk, argv: list[Value], line: int) -> Truth:
         machine.state.files.change_target(file, line)
         with suppress(TooLargeError):
             if text is not None and before is not None:
-                machine.state.files.write(file.text, joined([before, text]))
+                machine.state.files.write(file.text, bash.joined([before, text]))
     machine.prints(text)
     return True
 
@@ -570,7 +542,7 @@ def _sed(walk: Walk, argv: list[Value], line: int) -> Truth:
             text = None  # what is looked for may stand in what is not known
         walk.machine.prints(None if text is None else _edited(text, known, line))
     if not followed and (in_place or any(re.search(r"w[ \t]", script.text) for script in scripts)):
-        change_files(walk.machine.state.files, argv, line, None)
+        bash.change_files(walk.machine.state.files, argv, line, None)
     for file in files if in_place else ():
         text = walk.machine.text_of(file, line) if followed and "*" not in file.text else None
         walk.machine.state.files.change_target(file, line)
@@ -719,8 +691,8 @@ def _machine(
     text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], open_file: OpenFile
 ) -> Machine:
     """Return a machine at the start of a script, with the arguments of its comment or its documentation."""
-    example = example_of(text, file, settings)
-    machine = Machine(file, settings, environment, scheduled_variables(text), example)
+    example = launching.example_of(text, file, settings)
+    machine = Machine(file, settings, environment, launching.scheduled_variables(text), example)
     if example is not None:
         severity: Severity = "warning" if example.documented else "note"
         machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
@@ -733,7 +705,7 @@ def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
     """Return the launches of a script. Raises InputError for text too large or too deep for a launch script."""
     nothing = machine.capture
     try:
-        walk = Walk(machine, Source(machine.file, text_value(text, 1)), [], run_command)
+        walk = Walk(machine, Source(machine.file, bash.text_value(text, 1)), [], run_command)
         machine.assigned = assigned_names(walk.source)
         machine.capture = walk.output
         walk.whole()

@@ -21,26 +21,10 @@ from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.frameworks.values import Cause, set_by_user
 from simulator.question.origin import Place, Remark, Severity, option_for
+from simulator.recipes.shell import values as bash
 from simulator.recipes.shell.launch import Example
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import (
-    BLANKS,
-    BREAK,
-    EMPTY,
-    Files,
-    Piece,
-    Truth,
-    Value,
-    alike,
-    filled,
-    hole,
-    joined,
-    joined_files,
-    name_below,
-    one_of,
-    open_causes,
-    text_value,
-)
+from simulator.recipes.shell.values import BLANKS, BREAK, EMPTY, Files, Piece, Truth, Value
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -255,7 +239,7 @@ class Machine:
             by_number = {**example.words, **by_number}
         if by_number:
             self.state.positional = tuple(
-                text_value(by_number[n], 0) if n in by_number else hole(f"${n}", 0, [Cause(0, str(n))])
+                bash.text_value(by_number[n], 0) if n in by_number else bash.hole(f"${n}", 0, [Cause(0, str(n))])
                 for n in range(1, max(by_number) + 1)
             )
             return self.state.positional
@@ -264,7 +248,7 @@ class Machine:
             words = settings["@"].split()
             with suppress(ValueError):
                 words = shlex.split(settings["@"])
-            self.state.positional = tuple(text_value(word, 0, quoted=True) for word in words)
+            self.state.positional = tuple(bash.text_value(word, 0, quoted=True) for word in words)
         return None
 
     @property
@@ -296,8 +280,8 @@ class Machine:
         """Return the value that the user, the environment or the scheduler sets for a name; None without one."""
         if name in self.settings:
             self.used_settings.add(name)
-            return text_value(self.settings[name], line)
-        return text_value(self.environment[name], line) if name in self.environment else self.scheduled.get(name)
+            return bash.text_value(self.settings[name], line)
+        return bash.text_value(self.environment[name], line) if name in self.environment else self.scheduled.get(name)
 
     def lookup(self, name: str, line: int) -> Content:
         """Return the content of a variable or parameter; None where it is surely unset, a hole where unknown."""
@@ -314,45 +298,49 @@ class Machine:
     def _never_set(self, name: str, line: int) -> Content:
         """Return the content of a variable that nothing sets before."""
         if name == "IFS":
-            return text_value(BLANKS, line)
+            return bash.text_value(BLANKS, line)
         outside = not self.unread and name not in self.required
         if outside and name in self.assigned and "u" not in self.state.options and not _FROM_OUTSIDE.fullmatch(name):
             return None
         outside = outside and (len(name) > 1 or name.isalpha())
-        return hole(f"${name}", line, [Cause(line, name)], filled=name in self.required, outside=outside)
+        return bash.hole(f"${name}", line, [Cause(line, name)], filled=name in self.required, outside=outside)
 
     def _parameter(self, name: str, line: int) -> Content:
         parameters = self.state.positional
         if parameters is None:
             counted = name.isdigit() and name != "0" and len(name) <= _MOST_DIGITS
             shown = str(int(name) + self.state.shifted) if counted else name
-            return self.preset(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
+            return self.preset(shown, line) or bash.hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
         if name in ("@", "*"):
             return {str(number): word for number, word in enumerate(parameters, start=1)}
         if name == "#":
             return self._number_of(parameters, line)
         end = int(name) if len(name) <= _MOST_DIGITS else None
-        causes = open_causes(parameters, end)
+        causes = bash.open_causes(parameters, end)
         if end and all(cause.name == "@" for cause in causes):  # `"$@"` handed on: the outer script's own word
             before = [item.open for item in parameters].index(True) if causes else 0
             causes = frozenset(Cause(cause.line, str(end - before)) for cause in causes)
         if causes or name == "0":
-            return hole(f"${name}", line, causes or [Cause(line, "0")], filled=not end)
+            return bash.hole(f"${name}", line, causes or [Cause(line, "0")], filled=not end)
         number = int(name) if len(name) <= _MOST_DIGITS else len(parameters) + 1
         if number > len(parameters):
-            return hole(f"${name}", line, [Cause(line, name)], outside=True) if parameters is self._by_number else None
+            return (
+                bash.hole(f"${name}", line, [Cause(line, name)], outside=True)
+                if parameters is self._by_number
+                else None
+            )
         word = parameters[number - 1]
         return word if word.line else Value(tuple(dataclasses.replace(piece, line=line) for piece in word.pieces))
 
     def _number_of(self, parameters: Sequence[Value], line: int) -> Value:
         """Return the number of parameters, of which `"$@"` handed on is the outer script's own number."""
-        causes = open_causes(parameters)
+        causes = bash.open_causes(parameters)
         if causes and all(cause.name == "@" for cause in causes):
             causes = frozenset(Cause(cause.line, "#") for cause in causes)
             handed = self.preset("#", line)
             if handed is not None and handed.text.isdecimal():
-                return text_value(str(len(parameters) - 1 + int(handed.text[:_MOST_DIGITS])), line)
-        return hole("$#", line, causes, filled=True) if causes else text_value(str(len(parameters)), line)
+                return bash.text_value(str(len(parameters) - 1 + int(handed.text[:_MOST_DIGITS])), line)
+        return bash.hole("$#", line, causes, filled=True) if causes else bash.text_value(str(len(parameters)), line)
 
     def unset(self, name: str, line: int) -> bool:
         """Whether to read a name as unset; assumptions are recorded."""
@@ -381,7 +369,7 @@ class Machine:
         if isinstance(content, Value) and not content.known and (setting := self.preset(name, line)) is not None:
             content = setting
         elif self.attributed.get(name, "A") != "A" or (name in self.required and _is_placeholder(content)):
-            content = hole(f"${name}", line, [Cause(line, name)], filled=name in self.required)
+            content = bash.hole(f"${name}", line, [Cause(line, name)], filled=name in self.required)
         if "n" in self.attributed.get(name, ""):  # a name for another variable
             self.may_set_any(f"${name}", (), line)
         if "a" in self.state.options:
@@ -395,8 +383,8 @@ class Machine:
             return  # a list of which nobody knows the items
         items = items_of(content)
         charge(ENTRY_WORK * (1 + len(items)))
-        if causes := open_causes(tuple(items.values())):
-            self.assign(name, hole(f"${name}", line, causes), line)
+        if causes := bash.open_causes(tuple(items.values())):
+            self.assign(name, bash.hole(f"${name}", line, causes), line)
             return
         changed = {**items, key: item}
         if key not in items and all(map(str.isdecimal, changed)):
@@ -425,8 +413,8 @@ class Machine:
         charge(ENTRY_WORK * len(self.state.variables))
         for variable, content in list(self.state.variables.items()):
             if isinstance(content, Value) and content.known and "/" not in content.text:
-                is_filled = filled(content) is True
-                self.assign(variable, hole(f"${variable}", line, [Cause(line, variable)], filled=is_filled), line)
+                is_filled = bash.filled(content) is True
+                self.assign(variable, bash.hole(f"${variable}", line, [Cause(line, variable)], filled=is_filled), line)
 
     # Texts of files.
 
@@ -436,13 +424,13 @@ class Machine:
         if text is None or (text.pieces and not text.has_text):
             return None
         if len(self.calls) >= MAXIMUM_CALLS:
-            name = name_below(target).rpartition("/")[2][:60]
+            name = bash.name_below(target).rpartition("/")[2][:60]
             raise InputError(f"{self.file}:{line}: {name} reads itself, or files read each other too deep")
         return text
 
     def _left_in(self, target: Value, line: int) -> Value | None:
         """Return a file's text as the script has left it, a hole where only the run knows it; None without one."""
-        name, files = name_below(target), self.state.files
+        name, files = bash.name_below(target), self.state.files
         folder = files.disk_folder if target.pieces and target.pieces[0].known else ""
         if not name and "$" not in (place := files.path(target.text)):
             name = place  # `$PWD/name`
@@ -479,7 +467,7 @@ class Machine:
         contents = {name: self._merged(name, going, causes, line) for name in differing}
         if contents:
             merged.changeable().update(contents)
-        merged.files = joined_files([state.files for state in going], causes, line)
+        merged.files = bash.joined_files([state.files for state in going], causes, line)
         merged.exported = _joined_marks([state.exported for state in going], causes)
         merged.options = frozenset.intersection(*(state.options for state in going))
         merged.functions = _joined_functions([state.functions for state in going])
@@ -499,7 +487,7 @@ class Machine:
         values = [content if isinstance(content, Value) else words(items_of(content).values()) for content in contents]
         if (setting := self.preset(name, line)) is not None:
             return setting
-        return one_of(values, f"${name}", next((value.line for value in values if value.line), line), causes)
+        return bash.one_of(values, f"${name}", next((value.line for value in values if value.line), line), causes)
 
     def aside(self) -> tuple[list[tuple[State, frozenset[Cause]]], tuple[frozenset[Cause], ...]]:
         """Put the paths aside that left a function or loop, while another one is followed; return what `back` takes."""
@@ -542,7 +530,7 @@ def maybe(name: str, content: Content, causes: frozenset[Cause]) -> Content:
     """Return what a variable is to commands that only some paths export it to."""
     if not causes or not isinstance(content, Value) or not content.known:
         return content
-    return one_of([content, EMPTY], f"${name}", content.line, causes)
+    return bash.one_of([content, EMPTY], f"${name}", content.line, causes)
 
 
 def _differences(first: Mapping[str, Content], others: Sequence[Mapping[str, Content]]) -> dict[str, None]:
@@ -583,20 +571,20 @@ def listed(items: Iterable[Value]) -> Items:
 
 def open_words(causes: frozenset[Cause], line: int) -> tuple[Value, ...]:
     """Return parameters of which nobody knows the number."""
-    return (hole("$@", line, causes).inserted(quoted=False),)
+    return (bash.hole("$@", line, causes).inserted(quoted=False),)
 
 
 def words(items: Iterable[Value]) -> Value:
     """Return the items of an array as one value that splits between them."""
     space = Value((BREAK,))
-    return joined(part for number, item in enumerate(items) for part in ((space, item) if number else (item,)))
+    return bash.joined(part for number, item in enumerate(items) for part in ((space, item) if number else (item,)))
 
 
 def same_content(left: Content, right: Content) -> bool:
     """Whether two variables have the same content; unset and empty are the same."""
     if isinstance(left, Value) and isinstance(right, Value):
-        return alike(left, right)
+        return bash.alike(left, right)
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         charge(ENTRY_WORK * len(left))
-        return [*left] == [*right] and all(alike(item, right[key]) for key, item in left.items())
+        return [*left] == [*right] and all(bash.alike(item, right[key]) for key, item in left.items())
     return left is right or (left is None and right == EMPTY) or (right is None and left == EMPTY)

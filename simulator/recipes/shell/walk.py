@@ -17,22 +17,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.values import Cause, TooLargeError
+from simulator.recipes.shell import values as bash
 from simulator.recipes.shell.assignments import Assignments, assigned_names
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.source import HOLES, Source
 from simulator.recipes.shell.state import MAXIMUM_CALLS, Content, Machine, State, items_of, open_words, same_content
-from simulator.recipes.shell.values import (
-    EMPTY,
-    Piece,
-    Truth,
-    Value,
-    both,
-    hole,
-    joined,
-    negated,
-    open_causes,
-    text_value,
-)
+from simulator.recipes.shell.values import EMPTY, Piece, Truth, Value
 from simulator.recipes.shell.words import Words, matches, test_truth
 
 if TYPE_CHECKING:
@@ -214,7 +204,7 @@ class Walk:
         itself = Cause(self._line(node), f"case {subject.text[:60]}")
         certain, causes = False, subject.causes | {itself}
         for number, item in enumerate(items):
-            patterns = [joined(map(self.words.pattern, pattern)) for pattern in _patterns(item)]
+            patterns = [bash.joined(map(self.words.pattern, pattern)) for pattern in _patterns(item)]
             causes = causes.union(*(pattern.causes for pattern in patterns))
             answers = [self._matches(subject, pattern) for pattern in patterns]
             if any(answer is not False for answer in answers):
@@ -255,10 +245,10 @@ class Walk:
             values = list(items_of(self.machine.lookup("@", line)).values())
         if len(values) > _MAXIMUM_ROUNDS:
             raise InputError(f"{self.machine.file}:{line}: a loop over more than {_MAXIMUM_ROUNDS} words")
-        if causes := open_causes(values):
+        if causes := bash.open_causes(values):
 
             def once() -> bool:
-                self.machine.assign(name, hole(f"${name}", line, causes), line)
+                self.machine.assign(name, bash.hole(f"${name}", line, causes), line)
                 return self._body(body)
 
             if not self._over_arguments(causes):
@@ -334,7 +324,7 @@ class Walk:
         machine = self.machine
         left, conditions = machine.aside()
         outer, machine.round = machine.round, True
-        truth = both(follow(node), machine.round)
+        truth = bash.both(follow(node), machine.round)
         machine.round = outer
         machine.rejoin("break", self._line(node))
         for state, _ in machine.left:
@@ -397,7 +387,7 @@ class Walk:
             left, machine.left = machine.left, []
             machine.state = first.fork()
             for name in sorted(changed):
-                machine.assign(name, hole(f"${name}", line, causes), line)
+                machine.assign(name, bash.hole(f"${name}", line, causes), line)
             opened = machine.state.snapshot()
             del self.launches[start:]
             run()
@@ -406,7 +396,7 @@ class Walk:
             changed |= more
         for name in sorted(changed):
             if not same_content(first.variables.get(name), second.variables.get(name)):
-                machine.assign(name, hole(f"${name}", line, causes), line)
+                machine.assign(name, bash.hole(f"${name}", line, causes), line)
 
     def _over_arguments(self, causes: frozenset[Cause]) -> bool:
         """Whether a loop iterates over the script's own arguments, which are not known."""
@@ -536,7 +526,7 @@ class Walk:
         finally:
             machine.output = outer
         with suppress(TooLargeError):
-            return truth, None if None in parts else joined(part for part in parts if part is not None)
+            return truth, None if None in parts else bash.joined(part for part in parts if part is not None)
         return truth, None
 
     def _piped(self, runs: Sequence[Callable[[], Truth]], node: Node) -> Truth:
@@ -548,10 +538,10 @@ class Walk:
         succeeds: Truth = True
         for run in runs[:-1]:
             truth, self.stdin = self._captured(partial(self.apart, run))
-            succeeds = both(succeeds, truth) if "pipefail" in self.machine.state.options else True
+            succeeds = bash.both(succeeds, truth) if "pipefail" in self.machine.state.options else True
         truth = self.apart(runs[-1])
         self.stdin = outer
-        return both(succeeds, truth)
+        return bash.both(succeeds, truth)
 
     def _redirected(self, node: Node) -> Truth:
         """Follow a command with redirections, which belong to the last one of `a && b > file`."""
@@ -603,14 +593,14 @@ class Walk:
             files.change_target(target, line)
             with suppress(TooLargeError):
                 if text is not None and start is not None and not errors:
-                    files.write(target.text, joined([start, text]))
+                    files.write(target.text, bash.joined([start, text]))
         self.stdin = outer
         return truth
 
     def _input(self, node: Node, before: Value | None) -> Value | None:
         """Return the text that a command reads because of a redirection; the one before where it is none of input."""
         if node.type == "herestring_redirect":
-            return joined([self.words.value(node.named_children[-1]), text_value("\n", self._line(node))])
+            return bash.joined([self.words.value(node.named_children[-1]), bash.text_value("\n", self._line(node))])
         if node.type == "heredoc_redirect":
             parts = {child.type: child for child in node.named_children}
             body, start = parts.get("heredoc_body"), parts.get("heredoc_start")
@@ -706,7 +696,7 @@ class Walk:
         "pipeline": lambda self, node: self._piped([partial(self.run, child) for child in node.named_children], node),
         "list": _list,
         "redirected_statement": _redirected,
-        "negated_command": lambda self, node: negated(self._tested(partial(self.run, node.named_children[-1]))),
+        "negated_command": lambda self, node: bash.negated(self._tested(partial(self.run, node.named_children[-1]))),
         "test_command": lambda self, node: test_truth(self.machine, self.source, node),
     }
 
@@ -746,7 +736,6 @@ def _choices(text: Value) -> list[Value]:
 
 
 def _different(launches: Iterable[TrainingCommand]) -> list[TrainingCommand]:
-    """Return the different launches."""
     by_content: dict[tuple[object, ...], TrainingCommand] = {}
     for launch in launches:
         by_content.setdefault(_content(launch), launch)

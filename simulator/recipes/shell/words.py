@@ -19,23 +19,10 @@ from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.values import Cause
 from simulator.recipes.shell import arithmetic
+from simulator.recipes.shell import values as bash
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.state import Content, Machine, items_of, words
-from simulator.recipes.shell.values import (
-    EMPTY,
-    Piece,
-    Truth,
-    Value,
-    both,
-    filled,
-    hole,
-    joined,
-    negated,
-    one_of,
-    open_causes,
-    split_fields,
-    text_value,
-)
+from simulator.recipes.shell.values import EMPTY, Piece, Truth, Value
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -83,7 +70,7 @@ class Words:
         """Return the words that a node expands to."""
         whole = self.value(node)
         if has_braces(whole):
-            return [hole(whole.text, whole.line).inserted(quoted=False)]
+            return [bash.hole(whole.text, whole.line).inserted(quoted=False)]
         if whole.known and (node.start_byte, node.end_byte) in self._source.plain:
             return [whole] if whole.pieces else []
         return self.split(whole, self._source.line(node.start_byte))
@@ -92,8 +79,8 @@ class Words:
         """Return the words of a value; a hole where only the run knows what separates them."""
         separators = self._machine.separators
         if separators is None and any(piece.splits for piece in value.pieces):
-            return [hole(value.text, line, [Cause(line, "IFS")]).inserted(quoted=False)]
-        return split_fields(value, separators or "")
+            return [bash.hole(value.text, line, [Cause(line, "IFS")]).inserted(quoted=False)]
+        return bash.split_fields(value, separators or "")
 
     def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
         """Return the words of nodes in a row; what nothing or a backslash at a line's end divides is one word."""
@@ -103,7 +90,7 @@ class Words:
             parts = self.fields(node)
             joins = fields and parts and end >= 0 and not data[end : end + 1].isspace()
             if joins and _JOINED.fullmatch(data, end, self._begin(node)):
-                fields[-1] = joined([fields[-1], parts.pop(0)])
+                fields[-1] = bash.joined([fields[-1], parts.pop(0)])
             fields += parts
             end = node.end_byte
         return fields
@@ -166,7 +153,6 @@ class Words:
         return [part for several in parts for part in several]
 
     def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
-        """Return the value of one expansion."""
         kind = node.type
         begin = self._begin(node)
         line = self._source.line(begin)
@@ -174,18 +160,18 @@ class Words:
             return self._string(node, begin + (2 if kind == "translated_string" else 1), line)
         if kind == "raw_string" and quoted:  # `"${X:-'a'}"`: plain signs
             raw = self._source.text(begin, node.end_byte)
-            return hole(raw, line) if set(raw) & set("$`\\") else text_value(raw, line, quoted=True)
+            return bash.hole(raw, line) if set(raw) & set("$`\\") else bash.text_value(raw, line, quoted=True)
         if kind == "raw_string":
             inner = self._source.pieces(begin + 1, node.end_byte - 1, quoted=True)
             return Value((*inner, Piece("", line, quoted=True)))
         if kind == "ansi_c_string":
             text = _ANSI.sub(_sign, self._source.text(begin + 2, node.end_byte - 1))
-            return Value((*text_value(text, line, quoted=True).pieces, Piece("", line, quoted=True)))
+            return Value((*bash.text_value(text, line, quoted=True).pieces, Piece("", line, quoted=True)))
         data = self._source.data[begin : node.end_byte] if kind == "command_substitution" else b""
         if kind == "arithmetic_expansion" or (data[:3] == b"$((" and data[-2:] == b"))"):  # as inside `${ }`
             return self.arithmetic(node, line)
         if kind == "process_substitution":
-            value = hole(" ".join(self._source.node_text(node).split())[:_MAXIMUM_NAME], line, filled=True)
+            value = bash.hole(" ".join(self._source.node_text(node).split())[:_MAXIMUM_NAME], line, filled=True)
         elif kind == "command_substitution":
             value = self._command(node, line)
         elif kind == "simple_expansion":
@@ -210,14 +196,14 @@ class Words:
         setting = self._machine.preset(name, line)
         nested = "\\`" in self._source.raw(node)  # backquotes within backquotes
         output = None if nested else self._machine.capture(self._source, node)
-        return setting or output or hole(name, line)
+        return setting or output or bash.hole(name, line)
 
     # Parameters.
 
     def _name(self, name: str, line: int, *, may_be_unset: bool = False) -> Content:
         """Return what a parameter means; `set -u` ends the script at one that is surely not set."""
         if name in ("?", "$", "!", "-", "_"):
-            return hole(f"${name}", line, [Cause(line, name)])
+            return bash.hole(f"${name}", line, [Cause(line, name)])
         content = self._machine.lookup(name, line)
         if content is None and not may_be_unset and "u" in self._machine.state.options:
             self._machine.ends(line)
@@ -235,18 +221,18 @@ class Words:
             empty = Value((Piece("", 0, quoted=True),)) if quoted else EMPTY
             return words(item.inserted(quoted=quoted, is_item=True) if item.pieces else empty for item in items)
         separators = self._machine.separators
-        causes = open_causes(items) | ({Cause(items[0].line, "IFS")} if separators is None else set())
+        causes = bash.open_causes(items) | ({Cause(items[0].line, "IFS")} if separators is None else set())
         if len(items) > 1 and causes:
-            return hole("$*", items[0].line, causes)
-        between = text_value((separators or "")[:1], 0)
+            return bash.hole("$*", items[0].line, causes)
+        between = bash.text_value((separators or "")[:1], 0)
         parts = (part for number, item in enumerate(items) for part in ((between, item) if number else (item,)))
-        return joined(parts).inserted(quoted=True)
+        return bash.joined(parts).inserted(quoted=True)
 
     def _first(self, name: str, content: Content, line: int) -> Content:
         """Return what `$X` is: the first item of a list."""
         if isinstance(content, Value) or content is None or name in ("@", "*"):
             return content
-        return self.element(name, text_value("0", line), line)
+        return self.element(name, bash.text_value("0", line), line)
 
     def _braced(self, node: Node, begin: int, line: int, *, quoted: bool) -> Value:
         """Return the value of `${...}`, with its default."""
@@ -271,7 +257,7 @@ class Words:
         name = raw if len(raw) <= _MAXIMUM_NAME else f"{raw[: _MAXIMUM_NAME - 3]}..."
         items = items_of(content).values()
         causes = () if any(item.known for item in items) else frozenset().union(*(item.causes for item in items))
-        return self._machine.preset(name, line) or hole(raw, line, causes or [Cause(line, name)])
+        return self._machine.preset(name, line) or bash.hole(raw, line, causes or [Cause(line, name)])
 
     def _meant(self, node: Node, match: re.Match[str], begin: int, line: int) -> Content:
         """Return what `${X}` or `${X[index]}` means, without its operator."""
@@ -294,9 +280,9 @@ class Words:
             return content
         items = items_of(content)
         if not isinstance(place, str):
-            return hole(shown, line, place)
-        before = open_causes(tuple(items.values()), int(place) if place.isdecimal() else None)
-        return hole(shown, line, before) if before else items.get(place, EMPTY)
+            return bash.hole(shown, line, place)
+        before = bash.open_causes(tuple(items.values()), int(place) if place.isdecimal() else None)
+        return bash.hole(shown, line, before) if before else items.get(place, EMPTY)
 
     def key(self, name: str, key: Value, line: int) -> str | frozenset[Cause]:
         """Return the key that `X[key]` means, or what it depends on."""
@@ -310,11 +296,11 @@ class Words:
 
     def _length(self, content: Content, raw: str, line: int) -> Value:
         if isinstance(content, Mapping):
-            causes = open_causes(tuple(content.values()))
-            return hole(raw, line, causes, filled=True) if causes else text_value(str(len(content)), line)
+            causes = bash.open_causes(tuple(content.values()))
+            return bash.hole(raw, line, causes, filled=True) if causes else bash.text_value(str(len(content)), line)
         if content is not None and not content.known:
-            return hole(raw, line, content.causes, filled=True)
-        return text_value(str(len(content.text) if content else 0), line)
+            return bash.hole(raw, line, content.causes, filled=True)
+        return bash.text_value(str(len(content.text) if content else 0), line)
 
     def _defaulted(  # noqa: PLR0913, PLR0917  the parts of one expansion
         self, node: Node, name: str, content: Content, operator: str, start: int, line: int, *, quoted: bool
@@ -331,8 +317,10 @@ class Words:
             value = value if value.pieces else Value((Piece("", line),))
             if operator[-1] == "=":
                 self._machine.assign(name, value, line)
-            if operator == ":+" and isinstance(content, Value) and filled(content) is None:  # nothing where it is empty
-                value = one_of([EMPTY, value], f"${{{name}:+}}", line, content.causes)
+            if (
+                operator == ":+" and isinstance(content, Value) and bash.filled(content) is None
+            ):  # nothing where it is empty
+                value = bash.one_of([EMPTY, value], f"${{{name}:+}}", line, content.causes)
             if quoted:
                 return value.inserted(quoted=True)
             return Value(tuple(p if p.quoted else dataclasses.replace(p, splits=True) for p in value.pieces))
@@ -351,7 +339,7 @@ class Words:
     def arithmetic_between(self, node: Node, start: int, end: int, line: int) -> Value:
         """Return the value of the arithmetic between two bytes; 1 for an empty text, as in `for ((;;))`."""
         pieces = self._between(node, start, end, quoted=True)
-        return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
+        return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else bash.text_value("1", line)
 
     def arithmetic(self, node: Node, line: int) -> Value:
         """Return the number of `$(( ))`, `(( ))` or `$[ ]`, or a hole that is some number."""
@@ -365,19 +353,19 @@ class Words:
         """Return the value of an arithmetic expression."""
         if expression.known:
             try:
-                return text_value(str(self._computed(expression.text, line)), line)
+                return bash.text_value(str(self._computed(expression.text, line)), line)
             except _UnknownError as unknown:
-                value = hole(shown, line, unknown.args[0], filled=True)
+                value = bash.hole(shown, line, unknown.args[0], filled=True)
         else:
-            value = hole(shown, line, expression.causes, filled=True)
+            value = bash.hole(shown, line, expression.causes, filled=True)
         charge(10 * len(expression.text))
         for match in _SET.finditer(expression.text):
-            self._machine.assign(match[1], hole(f"${match[1]}", line, value.causes, filled=True), line)
+            self._machine.assign(match[1], bash.hole(f"${match[1]}", line, value.causes, filled=True), line)
         return value
 
     def _computed(self, text: str, line: int) -> int:
         def assign(name: str, number: int) -> None:
-            self._machine.assign(name, text_value(str(number), line), line)
+            self._machine.assign(name, bash.text_value(str(number), line), line)
 
         try:
             return arithmetic.evaluate(text, partial(self._number_of, line), assign)
@@ -498,7 +486,7 @@ def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
         is_part = leaf.is_named or source.raw(leaf) in _SIGNS
         before, end = end, leaf.end_byte if is_part else -1
         if is_part and leaf.start_byte == before:  # `*"a"*` and `--tp` are one word
-            tokens[-1] = joined([tokens[-1], value])
+            tokens[-1] = bash.joined([tokens[-1], value])
             continue
         tokens += [value if value.pieces else EMPTY] if double else words.split(value, line)
     return Test(machine, words, tokens, line, double=double).truth()
@@ -524,7 +512,7 @@ class Test:
         self._machine = machine
         self._words = words
         self._tokens = deque(tokens)
-        self._open = open_causes(tuple(self._tokens))
+        self._open = bash.open_causes(tuple(self._tokens))
         self._line = line
         self._double = double
 
@@ -540,7 +528,9 @@ class Test:
         while len(self._tokens) > 1 and self._tokens[0].text in signs:
             self._tokens.popleft()
             term = self._joined(("-a", "&&")) if is_or else self._primary()
-            result = negated(both(negated(result), negated(term))) if is_or else both(result, term)
+            result = (
+                bash.negated(bash.both(bash.negated(result), bash.negated(term))) if is_or else bash.both(result, term)
+            )
         return result
 
     def _primary(self) -> Truth:
@@ -552,7 +542,7 @@ class Test:
         if len(tokens) >= 2 and tokens[0].text in _BINARY:
             return self._compared(first, tokens.popleft().text, tokens.popleft())
         if first.text == "!" and tokens:
-            return negated(self._primary())
+            return bash.negated(self._primary())
         if first.text == "(" and tokens:
             result = self._joined(("-o", "||"))
             if tokens and tokens[0].text == ")":
@@ -564,12 +554,12 @@ class Test:
         if value.outside:
             self._machine.assume_unset(value)
             return False
-        is_filled = filled(value)
+        is_filled = bash.filled(value)
         return value.causes if is_filled is None else is_filled
 
     def _unary(self, operator: str, operand: Value) -> Truth:
         if operator == "-z":
-            return negated(self._filled(operand))
+            return bash.negated(self._filled(operand))
         if operator == "-n":
             return self._filled(operand)
         return self._preset(f"{operator} {operand.text}")
@@ -588,7 +578,7 @@ class Test:
             return self._ordered(left, operator, right)
         if operator in ("=", "==", "!="):
             equal = self._equal(left, right)
-            return negated(equal) if operator == "!=" else equal
+            return bash.negated(equal) if operator == "!=" else equal
         if operator in ("<", ">") and not causes:
             return (left.text < right.text) == (operator == "<") and left.text != right.text
         return causes or self._preset(f"{left.text} {operator} {right.text}")

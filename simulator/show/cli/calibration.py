@@ -11,13 +11,18 @@ import click
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.show.cli import options
 from simulator.show.cli.options import Option, Sectioned, Setting, SpecName, Whole, Word
+from simulator.show.cli.question import values_by_name
 from simulator.show.cli.streams import note, presentation, verbosity_of, write, write_answer
-from simulator.show.forms import ANSWERS
+from simulator.show.forms import ANSWERS, Lazy
 
 if TYPE_CHECKING:
-    from simulator.evidence.calibration.cluster import Sample
-    from simulator.evidence.calibration.own import OwnFit
-    from simulator.evidence.measurements.rows import MeasuredRow
+    from simulator.evidence.calibration import cluster, own, store
+    from simulator.evidence.measurements import rows as measured
+    from simulator.question.specs import catalogue
+    from simulator.recipes import logs
+else:
+    cluster, own, store = (Lazy(f"evidence.calibration.{name}") for name in ("cluster", "own", "store"))
+    measured, catalogue, logs = map(Lazy, ("evidence.measurements.rows", "question.specs.catalogue", "recipes.logs"))
 
 _FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
 _FAMILY = Option(
@@ -112,10 +117,6 @@ _ONLY_PROBE = ("devices", "precision", "launches", "backend", "time_limit", "res
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Fit the coefficients of each family, or probe this machine and fit its own."""
-    from simulator.evidence.calibration.cluster import prepared
-    from simulator.evidence.calibration.own import fit_own, template, unused
-    from simulator.question.specs.catalogue import load_hardware
-
     if values["probe"]:
         from simulator.show.cli.lab import probe  # needs POSIX, which fitting does not
 
@@ -128,7 +129,9 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["template"]:
         if ctx.get_parameter_source("format") is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(f"--format {values['format']}: --template is a table of CSV")
-        write(template(load_hardware(values["hardware"]) if values["hardware"] else None), values["output"])
+        write(
+            own.template(catalogue.load_hardware(values["hardware"]) if values["hardware"] else None), values["output"]
+        )
         return
     logged = _logged(values)
     if values["rows_only"]:
@@ -137,23 +140,21 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if not values["files"] and not logged:
         raise click.UsageError("no measured rows: name tables, or logs with --from-log; --list shows what ships")
     rows = _together([*(_rows(values["files"])), *logged])
-    samples = prepared(rows)
-    fits = [fit_own(name, samples) for name in _chosen(_families(samples), values["family"])]
+    samples = cluster.prepared(rows)
+    fits = [own.fit_own(name, samples) for name in _chosen(_families(samples), values["family"])]
     if values["output"] is not None:
         _store_own(fits, Path(values["output"]))
     _show(ctx, "calibration", [fitted.calibration() for fitted in fits])
     believed = [text for fitted in fits for kind in fitted.fits if (text := fitted.believed(kind))]
-    for reason in (*believed, *_not_stored(fits), *unused(rows, fits)):
+    for reason in (*believed, *_not_stored(fits), *own.unused(rows, fits)):
         note(reason, quiet=verbosity_of(ctx) < 0)
 
 
 def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Print the meaning of each coefficient, or the shipped values of families and clusters."""
-    from simulator.evidence.calibration.store import shipped_calibration, shipped_names
-
-    names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
+    names = _chosen(store.shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
     if names:
-        _show(ctx, "calibration", [known for name in names if (known := shipped_calibration(name)) is not None])
+        _show(ctx, "calibration", [known for name in names if (known := store.shipped_calibration(name)) is not None])
     elif values["format"] == "yaml":
         raise click.UsageError("--list --format yaml needs --family NAME, whose file it prints")
     else:
@@ -167,14 +168,12 @@ def _show(ctx: click.Context, name: str, value: object) -> None:
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show the errors of predictions: of shipped rows by class, or of the rows in files."""
-    from simulator.evidence.calibration.own import judged_runs
-
     if values["files"]:
         _own_accuracy(ctx, values)
         return
     if values["calibration"] is not None:
         raise click.UsageError("--calibration needs the own rows: simulate accuracy mine.csv --calibration FILE")
-    judged = judged_runs()
+    judged = own.judged_runs()
     families = _chosen(sorted({row.family for row in judged}), values["family"])
     tables, table = sorted({row.source for row in judged}), values["table"]
     if table is not None and table not in tables:
@@ -187,16 +186,13 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show own rows before and after their calibration."""
-    from simulator.evidence.calibration.cluster import prepared
-    from simulator.evidence.calibration.own import own_errors
-
-    samples = prepared(_together(_rows(values["files"])))
+    samples = cluster.prepared(_together(_rows(values["files"])))
     families = _chosen(_families(samples), values["family"])
     mine = [s for s in samples if s.scenario.hardware.family in families and values["table"] in (None, s.row.table)]
-    write_answer(ctx, "own accuracy", tuple(own_errors(mine, values["calibration"])), presentation(ctx))
+    write_answer(ctx, "own accuracy", tuple(own.own_errors(mine, values["calibration"])), presentation(ctx))
 
 
-def _families(samples: Sequence[Sample]) -> tuple[str, ...]:
+def _families(samples: Sequence[cluster.Sample]) -> tuple[str, ...]:
     """Return the hardware families of rows that ran. Raises InputError without any."""
     if not samples:
         raise InputError("no row that ran names a model and hardware that are known")
@@ -211,15 +207,11 @@ def _chosen(known: Sequence[str], families: Sequence[str], why: str = "no row th
     return tuple(name for name in known if not families or name in families)
 
 
-def _rows(files: Sequence[str]) -> list[MeasuredRow]:
-    """Return the rows of the files."""
-    from simulator.evidence.measurements.rows import read_rows
-    from simulator.recipes.logs import stand_in
-
-    return [row for name in files for row in read_rows(Path(name), stand_in)]
+def _rows(files: Sequence[str]) -> list[measured.MeasuredRow]:
+    return [row for name in files for row in measured.read_rows(Path(name), logs.stand_in)]
 
 
-def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+def _together(rows: Sequence[measured.MeasuredRow]) -> list[measured.MeasuredRow]:
     """Return the rows. Raises InputError where two have the same name."""
     seen: set[str] = set()
     for row in rows:
@@ -229,8 +221,7 @@ def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
     return list(rows)
 
 
-def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
-    """Return the rows of the logs."""
+def _logged(values: Mapping[str, Any]) -> list[measured.MeasuredRow]:
     if not values["from_log"]:
         options.refuse_options(values, ("rows_only", "model", "option", "recipe", "set"), "needs --from-log")
         return []
@@ -238,38 +229,30 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
         raise click.UsageError(
             "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
         )
-    from simulator.evidence.measurements.rows import read_cells
-    from simulator.recipes.logs import read_log, stand_in
-    from simulator.show.cli.question import values_by_name
-
     inputs = {name: values[name] for name in ("hardware", "model", "warmup")}
     switches = values_by_name("--option", values["option"])
-    own = read_cells(dict(values["set"]))
-    columns = dict(own)
+    fixed = measured.read_cells(dict(values["set"]))
+    columns = dict(fixed)
     if values["recipe"] is not None:
-        known = {"hardware": values["hardware"]} | ({"model": values["model"]} if values["model"] else {}) | own
-        columns |= stand_in([Path(values["recipe"])], known)
-    logs = (Path(name) for name in values["from_log"])
-    return [row for log in logs for row in read_log(log, options=switches, columns=columns, fixed=own, **inputs)]
+        known = {"hardware": values["hardware"]} | ({"model": values["model"]} if values["model"] else {}) | fixed
+        columns |= logs.stand_in([Path(values["recipe"])], known)
+    inputs |= {"options": switches, "columns": columns, "fixed": fixed}
+    return [row for log in values["from_log"] for row in logs.read_log(Path(log), **inputs)]
 
 
-def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
+def _write_rows(rows: Sequence[measured.MeasuredRow], folder: str | None) -> None:
     """Write the rows of the logs, to stdout or as a table for each log."""
-    from simulator.evidence.measurements.rows import rows_text, write_rows
-
     _together(rows)
     if folder is None:
-        write(rows_text(rows), None)
+        write(measured.rows_text(rows), None)
         return
     _check_folder(Path(folder))
     for name in dict.fromkeys(row.table for row in rows):
-        write_rows(Path(folder) / f"{name}.csv", [row for row in rows if row.table == name])
+        measured.write_rows(Path(folder) / f"{name}.csv", [row for row in rows if row.table == name])
 
 
-def _store_own(fits: Sequence[OwnFit], folder: Path) -> None:
+def _store_own(fits: Sequence[own.OwnFit], folder: Path) -> None:
     """Write the files of the families with a fit to store."""
-    from simulator.evidence.calibration.store import calibration_text
-
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
         reasons = _not_stored(fits)
@@ -277,10 +260,10 @@ def _store_own(fits: Sequence[OwnFit], folder: Path) -> None:
         raise UnsupportedError(f"nothing can be stored: {'; '.join(reasons)}")
     _check_folder(folder)
     for fitted in stored:
-        write(calibration_text(fitted.calibration()), str(folder / f"{fitted.family}.yaml"))
+        write(store.calibration_text(fitted.calibration()), str(folder / f"{fitted.family}.yaml"))
 
 
-def _not_stored(fits: Sequence[OwnFit]) -> list[str]:
+def _not_stored(fits: Sequence[own.OwnFit]) -> list[str]:
     """Return why parts of a family are not stored, one sentence each."""
     return [reason for fitted in fits for kind in fitted.fits if (reason := fitted.not_stored(kind))]
 

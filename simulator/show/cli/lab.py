@@ -29,14 +29,19 @@ from simulator.show.forms import ANSWERS, Lazy
 if TYPE_CHECKING:
     from simulator.answers import cases, ranking
     from simulator.cost.pricing.estimate import Estimate
-    from simulator.lab.probe.run import ProbeRequest
-    from simulator.lab.runner.campaign import LaunchPlan, Planner
-    from simulator.lab.runner.engine import Engine, Pick
+    from simulator.lab.probe import run as probing
+    from simulator.lab.runner import campaign, engines
+    from simulator.lab.runner import engine as launching
+    from simulator.lab.trace import tracing
     from simulator.question.question import Question
-    from simulator.question.specs import catalogue
+    from simulator.question.specs import catalogue, names
     from simulator.question.specs.hardware import HardwareSpec
+    from simulator.show.report import lab as report
 else:
     cases, ranking, catalogue = map(Lazy, ("answers.cases", "answers.ranking", "question.specs.catalogue"))
+    campaign, launching, engines = (Lazy(f"lab.runner.{name}") for name in ("campaign", "engine", "engines"))
+    probing, tracing, report = map(Lazy, ("lab.probe.run", "lab.trace.tracing", "show.report.lab"))
+    names = Lazy("question.specs.names")
 
 _LAUNCH = options.in_section(
     "Launch",
@@ -122,23 +127,19 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
-    from simulator.lab.runner.campaign import Planner, RowsFile, learn, run
-    from simulator.lab.runner.engine import Launcher
-    from simulator.show.report.lab import Validation, dry_run_text
-
     quiet = verbosity_of(ctx) < 0
     hardware, question = _question(ctx, values)
     space = ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"])
     rank = partial(ranking.rank, space=space, top=_MOST_RANKED, variants=True)
     _check_options(values)
-    record = RowsFile(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
+    record = campaign.RowsFile(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
     learned_file = record.path.with_suffix(".yaml")
     if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
         question = question.changed(calibration=str(learned_file))
         note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
     pick = _pick(values, question, record.table)
     engine = _engine(values, hardware)
-    launcher = Launcher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
+    launcher = launching.Launcher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
     launcher.check(pick.scenario.nodes)
     if not values["dry_run"]:
         engine.check()
@@ -146,39 +147,40 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     ranked = rank(question)
     if not ranked.estimates:
         raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
-    planner = partial(Planner, engine=engine, pick=pick, record=record)
+    planner = partial(campaign.Planner, engine=engine, pick=pick, record=record)
     plan = _planned(ctx, values, planner, ranked.estimates)
     if values["dry_run"]:
-        write(dry_run_text(plan, launcher), None)
+        write(report.dry_run_text(plan, launcher), None)
         return
     _warn(values, hardware, engine, plan, quiet=quiet)
     keeper = record if values["node_rank"] == 0 else None
-    campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
+    launched = campaign.run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
     learned = None
-    if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
+    if values["calibrate"] and keeper and any(compared.ran for compared in launched.comparisons):
         rows = [row for row in record.rows() if row.hardware in (values["hardware"], hardware.name)]
 
         def ranked_again(file: str) -> Sequence[Estimate]:
             return rank(question.changed(calibration=file)).estimates
 
-        learned = learn(rows, learned_file, before=ranked.estimates, rank=ranked_again, top=values["top"])
-    validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
+        learned = campaign.learn(rows, learned_file, before=ranked.estimates, rank=ranked_again, top=values["top"])
+    validation = report.Validation(campaign=launched, rows_file=record.path, learned=learned)
     shown = replace(presentation(ctx), colour=colour_of(ctx, None))
     write(ANSWERS["validation"].write(validation, values["format"], shown), None)
-    if campaign.unwritten and not campaign.interrupted_by:
-        raise InputError(campaign.unwritten)
-    note(campaign.unwritten, quiet=not campaign.unwritten)
-    ctx.exit(128 + campaign.interrupted_by if campaign.interrupted_by else int(not campaign.all_well))
+    if launched.unwritten and not launched.interrupted_by:
+        raise InputError(launched.unwritten)
+    note(launched.unwritten, quiet=not launched.unwritten)
+    ctx.exit(128 + launched.interrupted_by if launched.interrupted_by else int(not launched.all_well))
 
 
 def _planned(
-    ctx: click.Context, values: Mapping[str, Any], planner: Callable[..., Planner], estimates: Sequence[Estimate]
-) -> LaunchPlan:
+    ctx: click.Context,
+    values: Mapping[str, Any],
+    planner: Callable[..., campaign.Planner],
+    estimates: Sequence[Estimate],
+) -> campaign.LaunchPlan:
     """Return the launches, whose files are written; a folder in which there is nothing to launch goes."""
-    from simulator.lab.runner.campaign import run_folder, shared_folder
-
     work, quiet = _work_folder(values), verbosity_of(ctx) < 0
-    folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
+    folder = campaign.shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else campaign.run_folder(work)
     try:
         plan = planner(
             folder=folder,
@@ -215,12 +217,10 @@ def _question(ctx: click.Context, values: Mapping[str, Any]) -> tuple[HardwareSp
     return hardware, question.changed(ARGUMENT, framework=_FRAMEWORKS[values["engine"]], **usual)
 
 
-def _pick(values: Mapping[str, Any], question: Question, table: str) -> Pick:
+def _pick(values: Mapping[str, Any], question: Question, table: str) -> launching.Pick:
     """Return the question of every launch, with a placeholder for the layout."""
-    from simulator.lab.runner.engine import Pick
-
     question = replace(question, layout={})
-    return Pick(
+    return launching.Pick(
         scenario=cases.scenario_of(question),
         layout=Layout(),
         question=question,
@@ -230,43 +230,45 @@ def _pick(values: Mapping[str, Any], question: Question, table: str) -> Pick:
     )
 
 
-def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
-    from simulator.lab.runner.engines import MegatronEngine, PaddleEngine, ReferenceEngine, usual_backend
-
+def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> launching.Engine:
     path = values["engine_path"] or ""
     if values["engine"] != "reference":
         why = "needs --engine reference: outside frameworks choose their own"
         options.refuse_options(values, ("backend", "communication"), why)
     if values["engine"] == "megatron":
-        return MegatronEngine(path=path)
+        return engines.MegatronEngine(path=path)
     if values["engine"] == "paddle":
-        return PaddleEngine(path=path)
+        return engines.PaddleEngine(path=path)
     if path:
         raise click.UsageError("--engine-path: the reference trainer comes with the simulator")
-    backend = values["backend"] or usual_backend(hardware.family)
+    backend = values["backend"] or engines.usual_backend(hardware.family)
     if (backend == "cpu") != (hardware.family == "cpu"):
         raise click.UsageError(
             f"--backend {backend}: the hardware {hardware.name} is of family {hardware.family}, and rows would be "
             "measured on something else; --hardware says what is measured"
         )
-    return ReferenceEngine(backend=backend, communication=values["communication"] or "")
+    return engines.ReferenceEngine(backend=backend, communication=values["communication"] or "")
 
 
-def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
+def _warn(
+    values: Mapping[str, Any],
+    hardware: HardwareSpec,
+    engine: launching.Engine,
+    plan: campaign.LaunchPlan,
+    *,
+    quiet: bool,
+) -> None:
     """Warn before a launch of what makes figures of this machine misleading. Raises without the devices."""
-    from simulator.lab.runner.engines import ask, contradictions, crowded, usual_backend
-    from simulator.question.specs.names import spec_names
-
     warnings: Iterable[str] = ()
     # An outside framework looks for its own devices.
     if values["engine"] == "reference" and plan.launches:
         first = plan.launches[0]
         ranks = first.pick.scenario.devices // first.nodes
         if hardware.family == "cpu":
-            warnings = [crowded(ranks)]
+            warnings = [engines.crowded(ranks)]
         else:
-            devices = ask(values["backend"] or usual_backend(hardware.family))
-            warnings = contradictions(devices, hardware, spec_names("hardware"))
+            devices = engines.ask(values["backend"] or engines.usual_backend(hardware.family))
+            warnings = engines.contradictions(devices, hardware, names.spec_names("hardware"))
     unproven = f"experimental: {engine.experimental}" if engine.experimental else ""
     for text in filter(None, (*warnings, unproven)):
         note(text, quiet=quiet)
@@ -319,12 +321,10 @@ def trace_command() -> click.Command:
 
 def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Count the bytes of a stage and show them beside the predicted ones."""
-    from simulator.lab.trace.tracing import trace as traced
-
     require_model(values)
     question = question_on_line(ctx).changed(OPTION, framework="torch", calibration="none")
     case = cases.priceable(cases.case_of(question))
-    write_answer(ctx, "trace", traced(case.scenario, case.layout, values["stage"]), presentation(ctx))
+    write_answer(ctx, "trace", tracing.trace(case.scenario, case.layout, values["stage"]), presentation(ctx))
 
 
 _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
@@ -332,14 +332,12 @@ _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
 
 def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, measure, launch and fit, and write how to use the result."""
-    from simulator.lab.probe.run import launch_all, outlook, prepare
-
     request, shown = _probe_request(values), presentation(ctx)
     form, allowed = values["format"], ANSWERS["probe"].formats
     if form not in allowed:
         raise UnsupportedError(f"--format {form} and --probe: allowed are {', '.join(allowed)}")
     if values["dry_run"]:
-        write(ANSWERS["probe plan"].write(outlook(request), form, shown), None)
+        write(ANSWERS["probe plan"].write(probing.outlook(request), form, shown), None)
         return
 
     def tell(line: str) -> None:
@@ -348,16 +346,13 @@ def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     request.check()
     if request.backend != "cpu":
         tell("experimental: --probe has been walked on processors only, on no accelerator")
-    probed = launch_all(prepare(request, tell), tell)
+    probed = probing.launch_all(probing.prepare(request, tell), tell)
     write(ANSWERS["probe"].write(probed, form, shown), None)
     signal = probed.campaign.interrupted_by
     ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
 
 
-def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
-    from simulator.lab.probe.run import FOLDER, ProbeRequest
-    from simulator.lab.runner.engines import usual_backend
-
+def _probe_request(values: Mapping[str, Any]) -> probing.ProbeRequest:
     for name in _NOT_PROBE:
         if values[name]:
             option = "FILES" if name == "files" else f"--{name.replace('_', '-')}"
@@ -365,11 +360,11 @@ def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
     if values["hardware"] is None:
         raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
     hardware = catalogue.load_hardware(values["hardware"])
-    backend = values["backend"] or usual_backend(hardware.family)
-    return ProbeRequest(
+    backend = values["backend"] or engines.usual_backend(hardware.family)
+    return probing.ProbeRequest(
         hardware=values["hardware"],
         devices=values["devices"] or (2 if backend == "cpu" else hardware.devices_per_node),
-        folder=Path(values["output"] or FOLDER),
+        folder=Path(values["output"] or probing.FOLDER),
         model=values["model"],
         precision=values["precision"] or "bf16",
         backend=backend,

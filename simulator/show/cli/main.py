@@ -34,14 +34,16 @@ from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
     from simulator.frameworks import flags
+    from simulator.question.specs import documents, names
     from simulator.show.cli import calibration, commands, lab, plan, recipes
-    from simulator.show.report import listing
+    from simulator.show.report import listing, text
     from simulator.show.report import schema as keys
     from simulator.show.report.listing import SpecListing
 else:
     calibration, commands, lab = map(Lazy, ("show.cli.calibration", "show.cli.commands", "show.cli.lab"))
     plan, recipes, flags = map(Lazy, ("show.cli.plan", "show.cli.recipes", "frameworks.flags"))
-    listing, keys = map(Lazy, ("show.report.listing", "show.report.schema"))
+    listing, keys, text = map(Lazy, ("show.report.listing", "show.report.schema", "show.report.text"))
+    documents, names = Lazy("question.specs.documents"), Lazy("question.specs.names")
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
@@ -84,9 +86,8 @@ class MainCommand(Sectioned, click.Group):
         self.format_commands(ctx, formatter)
         super().format_options(ctx, formatter)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their short help, without building them."""
-        del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (text, _) in _COMMANDS.items()])
 
@@ -117,9 +118,8 @@ class MainCommand(Sectioned, click.Group):
         ctx.meta[TYPED] = words
         return ctx
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the commands, the main one first."""
-        del ctx
         return list(self.commands)
 
     def main(
@@ -263,10 +263,8 @@ def _nearest_option(error: click.NoSuchOption) -> str:
 
 def _meant(word: str) -> str:
     """Return what follows a word too many: how a model, hardware or a file is named; else nothing."""
-    from simulator.question.specs.names import shipped_name
-
     for kind in ("model", "hardware"):
-        if shipped_name(kind, word):
+        if names.shipped_name(kind, word):
             return f"; write --{kind} {word}"
     is_file = os.path.isfile(word) or word.endswith((".sh", ".yaml", ".yml", ".json", ".toml"))  # noqa: PTH113  false for what is no path
     return f"; `simulate check {word}` judges a recipe, `simulate explain {word}` says why" if is_file else ""
@@ -305,32 +303,26 @@ def _main(ctx: click.Context, values: Mapping[str, Any]) -> None:
     commands.rank(ctx, values)
 
 
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from simulator.question.specs.documents import shipped_hash
-
-        click.echo(f"simulate {__version__} (data {shipped_hash()})")
+        click.echo(f"simulate {__version__} (data {documents.shipped_hash()})")
         ctx.exit()
 
 
 def _listing(name: str) -> click.Command:
     """Return a command that lists what ships, or shows one."""
-    kind, load, text = _LISTINGS[name]
+    kind, load, long_help = _LISTINGS[name]
     form = "spec listing" if isinstance(kind, SpecName) else "listing"
 
     def handle(ctx: click.Context, values: Mapping[str, Any]) -> None:
         if name == "schema" and values["format"] == "json":
-            from simulator.show.report.text import dumps
-
-            names = [values["name"]] if values["name"] else []
-            write(dumps(keys.schema(*names)) + "\n", values["output"])
+            write(text.dumps(keys.schema(*filter(None, [values["name"]]))) + "\n", values["output"])
         else:
             write_answer(ctx, form, load()(values["name"]), presentation(ctx))
 
     argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
     params = [argument, *options.answer_options(form)]
-    return Sectioned(name, handle, params=params, help=text or _COMMANDS[name][0])
+    return Sectioned(name, handle, params=params, help=long_help or _COMMANDS[name][0])
 
 
 _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str | None], SpecListing]], str]] = {

@@ -19,18 +19,24 @@ from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.vocabulary import framework_hint
 from simulator.show.cli.streams import refuse_inputs
-from simulator.show.forms import ANSWERS
+from simulator.show.forms import ANSWERS, Lazy
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from simulator.question.specs.names import SpecKind
+    from simulator.question import units
+    from simulator.question.frameworks import profile
+    from simulator.question.specs import catalogue, optimizers
+    from simulator.question.specs import names as shipped
+    from simulator.search import alternatives
 
     ParamType = click.ParamType[Any]
     Choice = click.Choice[str]
 else:
     ParamType = click.ParamType
     Choice = click.Choice
+    units, alternatives, profile = map(Lazy, ("question.units", "search.alternatives", "question.frameworks.profile"))
+    catalogue, optimizers, shipped = (Lazy(f"question.specs.{name}") for name in ("catalogue", "optimizers", "names"))
 
 LARGEST_SET = 4096
 """Most values that one option may list."""
@@ -64,14 +70,12 @@ class Parsed(ParamType):
         except InputError as error:
             self.fail(str(error), param, ctx)
 
-    def completions(self, incomplete: str) -> Iterable[str]:
+    def completions(self, _incomplete: str) -> Iterable[str]:
         """Return candidates for completion."""
-        del incomplete
         return self._names()
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the completions that begin with `incomplete`."""
-        del ctx, param
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(text) for text in self.completions(incomplete) if text.startswith(incomplete)]
@@ -86,10 +90,8 @@ class Whole(Parsed):
 
     def number(self, text: str) -> Any:
         """Return the number of a text. Raises InputError."""
-        from simulator.question.units import parse_count
-
         try:
-            number = int(text) if _WHOLE.fullmatch(text.strip()) else parse_count(text, length=self.of_tokens)
+            number = int(text) if _WHOLE.fullmatch(text.strip()) else units.parse_count(text, length=self.of_tokens)
         except InputError:
             number = self.low - 1
         if not self.low <= number <= self.high:
@@ -109,9 +111,7 @@ class Nodes(Whole):
         auto = text.strip().lower()
         if not auto.startswith("auto"):
             return super().number(text)
-        from simulator.search.alternatives import most_nodes
-
-        if most_nodes(auto) is None:
+        if alternatives.most_nodes(auto) is None:
             raise InputError(f"{shown(text)} is not auto or auto:N, such as auto:256")
         return auto
 
@@ -175,9 +175,7 @@ class OptimizerWord(Word):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name."""
-        from simulator.question.specs.optimizers import optimizer_name
-
-        return super().convert(optimizer_name(str(value)), param, ctx)
+        return super().convert(optimizers.optimizer_name(str(value)), param, ctx)
 
 
 class WordSet(Word):
@@ -194,9 +192,7 @@ class WordSet(Word):
 
 
 def _tokens(text: str) -> int:
-    from simulator.question.units import parse_count
-
-    tokens = parse_count(text)
+    tokens = units.parse_count(text)
     if not 1 <= tokens <= 10**18:
         raise InputError(f"{shown(text)} is not from 1 to 1e18 tokens")
     return tokens
@@ -210,8 +206,6 @@ def amount(name: str = "AMOUNT", *, zero: bool = False) -> Parsed:
     """Return the type of an amount above zero, of money unless ``name`` is a unit of time: ``230k``, ``30d``."""
 
     def read(text: str) -> float:
-        from simulator.question import units
-
         minutes = {"DAYS": 1440, "HOURS": 60, "MINUTES": 1}.get(name)
         try:
             number = units.parse_number(text, units.MINUTES, minutes) if minutes else units.parse_number(text)
@@ -231,9 +225,7 @@ def percentage(*, zero: bool = False) -> Parsed:
     """Return the type of a share from 0 to 1, of which ``zero`` allows 0; ``90%`` is 0.9."""
 
     def read(text: str) -> float:
-        from simulator.question.units import share_of
-
-        fraction = share_of(text)
+        fraction = units.share_of(text)
         if not (0 < fraction <= 1 or (zero and fraction == 0)):
             low = "from 0 to" if zero else "above 0 and up to"
             raise InputError(f"{shown(text)} is not {low} 1, such as 0.9 or 90%")
@@ -258,14 +250,12 @@ class Setting(Parsed):
 
     def completions(self, incomplete: str) -> Iterable[str]:
         """Return the switches, or after the equals sign the words that the switch allows."""
-        from simulator.question.frameworks.profile import switches
-
         name, equals, _ = incomplete.partition("=")
         if not equals:
-            return [f"{spec.name}=" for spec in switches()]
+            return [f"{spec.name}=" for spec in profile.switches()]
         return [
             f"{name}={word}"
-            for spec in switches()
+            for spec in profile.switches()
             if spec.name == name
             for word in (("true", "false") if isinstance(spec.default, bool) else spec.metadata["choices"])
         ]
@@ -274,34 +264,27 @@ class Setting(Parsed):
 class SpecName(Parsed):
     """Name of a shipped spec, for which an alias stands too, or a path; both complete in the shell."""
 
-    def __init__(self, kind: SpecKind, *, asks: bool = False) -> None:
+    def __init__(self, kind: shipped.SpecKind, *, asks: bool = False) -> None:
         super().__init__("NAME|PATH", self.spec)
         self.kind, self.asks = kind, asks
 
     def spec(self, text: str) -> str:
         """Return the text with shipped names for aliases; what `asks` keeps those that leave a device's memory open."""
-        from simulator.question.specs.names import NAMES_OF_CLUSTER
-
         if self.kind == "model":
             return self._shipped(text)
-        return NAMES_OF_CLUSTER.sub(lambda name: self._shipped(name[0]), text)
+        return shipped.NAMES_OF_CLUSTER.sub(lambda name: self._shipped(name[0]), text)
 
     def _shipped(self, text: str) -> str:
-        from simulator.question.specs.names import names_of_other_memory, spec_file
-
-        if spec_file(self.kind, text) is not None or (self.asks and names_of_other_memory(self.kind, text)):
+        if shipped.spec_file(self.kind, text) is not None or (
+            self.asks and shipped.names_of_other_memory(self.kind, text)
+        ):
             return text
-        from simulator.question.specs.catalogue import shipped_file
-
-        file = shipped_file(self.kind, text)
+        file = catalogue.shipped_file(self.kind, text)
         return text if file is None else file.stem
 
-    def completions(self, incomplete: str) -> Iterable[str]:
+    def completions(self, _incomplete: str) -> Iterable[str]:
         """Return the shipped names."""
-        from simulator.question.specs.names import spec_names
-
-        del incomplete
-        return spec_names(self.kind)
+        return shipped.spec_names(self.kind)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the shipped names that begin with `incomplete`, and paths if it is one."""
@@ -418,9 +401,7 @@ def batch_in_sequences(ctx: click.Context) -> None:
     if not left_to_default(ctx, "global_batch_size"):
         raise click.UsageError("--global-batch-size and --global-batch-tokens exclude each other: give one")
     if length is not None and left_to_default(ctx, "seq_length") and ctx.params["model"]:
-        from simulator.question.specs.catalogue import load_model
-
-        length = min(length, load_model(ctx.params["model"]).longest_sequence or length)
+        length = min(length, catalogue.load_model(ctx.params["model"]).longest_sequence or length)
     if length is None:
         raise click.UsageError("--global-batch-tokens needs --seq-length")
     if tokens % length:

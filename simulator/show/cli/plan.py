@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,17 +13,20 @@ from simulator.records import replace
 from simulator.show.cli import options, streams
 from simulator.show.cli.options import Option, Parsed, Sectioned, SpecName, Whole, WordSet
 from simulator.show.cli.question import question_on_line
-from simulator.show.forms import ANSWERS
+from simulator.show.forms import ANSWERS, Lazy
+
+if TYPE_CHECKING:
+    from simulator.answers import enough, lengths, plan, ranking, sweep
+    from simulator.show.report import listing
+    from simulator.show.report import plan as report
+else:
+    enough, plan, ranking = map(Lazy, ("answers.enough", "answers.plan", "answers.ranking"))
+    lengths, sweep = map(Lazy, ("answers.lengths", "answers.sweep"))
+    listing, report = map(Lazy, ("show.report.listing", "show.report.plan"))
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")
 _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
-
-
-def _offer(text: str) -> Any:
-    from simulator.answers.plan import parse_offer
-
-    return parse_offer(text)
 
 
 _BOOKING = options.in_section(
@@ -32,7 +35,7 @@ _BOOKING = options.in_section(
         "--offer",
         "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; 72d counts "
         "devices; repeatable.",
-        Parsed("OFFER", _offer, lambda: SpecName("hardware").completions("")),
+        Parsed("OFFER", lambda text: plan.parse_offer(text), lambda: SpecName("hardware").completions("")),  # noqa: PLW0108  imported when it reads
         multiple=True,
     ),
     Option("--train-tokens", "Tokens of the whole run, such as 300B.", options.TOKENS),
@@ -72,10 +75,6 @@ def plan_command() -> click.Command:
 
 
 def _plan(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Price the offers and write the plan."""
-    from simulator.answers.plan import Availability, plan
-    from simulator.answers.ranking import space_of
-
     if values["model"] and not values["offer"] and not values["train_tokens"]:
         _enough(ctx, values)
         return
@@ -86,14 +85,14 @@ def _plan(ctx: click.Context, values: Mapping[str, Any]) -> None:
     question = question_on_line(ctx, many=True, without=("precision",))
     available = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
     with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="choices priced") as progress:
-        planned = plan(
+        planned = plan.plan(
             replace(question, layout={}),
             **{name: values[name] for name in names},
             offers=values["offer"],
             precisions=values["precision"] or (),
             origin=OPTION,
-            availability=Availability(**available) if available or values["availability"] else None,
-            space=space_of(question, across_nodes=values["allow_tp_across_nodes"]),
+            availability=plan.Availability(**available) if available or values["availability"] else None,
+            space=ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"]),
             progress=progress,
         )
     defaults = {name: values[name] for name in _WITH_DEFAULT if options.left_to_default(ctx, name)}
@@ -102,10 +101,6 @@ def _plan(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _enough(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Write the fewest devices of every kind, where nothing is offered."""
-    from simulator.answers.enough import enough
-    from simulator.answers.ranking import space_of
-    from simulator.show.report.listing import enough_listing
-
     options.refuse_options(values, ("deadline_days", "budget", "availability"), "needs --offer and --train-tokens")
     if len(values["precision"] or ()) > 1:
         raise click.UsageError("--precision: one without --offer")
@@ -114,13 +109,13 @@ def _enough(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["precision"]:
         question = question.changed(OPTION, precision=values["precision"][0])
     with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="kinds of hardware") as progress:
-        fewest = enough(
+        fewest = enough.enough(
             question,
-            space=space_of(stated, across_nodes=values["allow_tp_across_nodes"]),
+            space=ranking.space_of(stated, across_nodes=values["allow_tp_across_nodes"]),
             min_fit_probability=values["min_fit_probability"],
             progress=progress,
         )
-        listed = enough_listing(question, fewest)
+        listed = listing.enough_listing(question, fewest)
     streams.write_answer(ctx, "listing", listed, streams.presentation(ctx))
 
 
@@ -152,8 +147,7 @@ def sweep_command() -> click.Command:
             *_SWEPT,
             options.SURE,
             options.output_format("sweep"),
-            click.Option([_GONE[0]], hidden=True, help="Gone."),
-            click.Option([_GONE[1]], hidden=True, help="Gone.", is_flag=True),
+            *(click.Option([name], hidden=True, help="Gone.", is_flag=name == "--merge") for name in _GONE),
         ],
         help=(
             "Price the best layout of every question of a product of lists (models, hardware, nodes, sequence lengths, "
@@ -164,10 +158,6 @@ def sweep_command() -> click.Command:
 
 
 def _sweep(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Price the questions, and write how they ended."""
-    from simulator.answers.sweep import check_workers, sweep
-    from simulator.show.report.plan import speed_line
-
     for option in _GONE:
         if values[option.strip("-")]:
             raise click.UsageError(
@@ -180,13 +170,13 @@ def _sweep(ctx: click.Context, values: Mapping[str, Any]) -> None:
         raise click.UsageError("missing option '--output', such as catalogue.csv")
     quiet = streams.verbosity_of(ctx) < 0
     if values["scheduler"]:
-        check_workers(values["workers"], values["scheduler"])
+        sweep.check_workers(values["workers"], values["scheduler"])
         streams.note(
             f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet
         )
     with streams.long_progress(quiet=quiet, label="questions answered") as progress:
-        swept = sweep(values["questions"], **{name: values[name] for name in _PASSED_ON}, progress=progress)
-    streams.note(speed_line(swept), quiet=quiet)
+        swept = sweep.sweep(values["questions"], **{name: values[name] for name in _PASSED_ON}, progress=progress)
+    streams.note(report.speed_line(swept), quiet=quiet)
     streams.write(ANSWERS["sweep"].write(swept, values["format"], streams.presentation(ctx)), None)
 
 
@@ -208,9 +198,9 @@ def lengths_command() -> click.Command:
 
 def _lengths(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Count the samples by length, and say how far the characters may be from tokens."""
-    from simulator.answers.lengths import measured_lengths
-
-    histogram, remarks = measured_lengths(values["file"], values["field"] or "text", float(values["chars_per_token"]))
+    histogram, remarks = lengths.measured_lengths(
+        values["file"], values["field"] or "text", float(values["chars_per_token"])
+    )
     streams.write(histogram, values["output"])
     for line in remarks:
         streams.note(line, quiet=streams.verbosity_of(ctx) < 0)

@@ -11,18 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.errors import InputError
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli import options, streams
 from simulator.show.cli.options import Option, Sectioned, Setting, Whole, Word, WordSet
 from simulator.show.cli.question import question_on_line, require_model, values_by_name
+from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
-    from simulator.answers.cases import Case
-    from simulator.answers.gates import Gates
+    from simulator.answers import cases, compare, explain, gates, ranking, run
+    from simulator.question import units
     from simulator.question.question import Question
-    from simulator.recipes.check.verdict import Checked, Checks
+    from simulator.question.specs import names
+    from simulator.recipes.check import folders, judge, repository, verdict
+    from simulator.recipes.emit import patch, write
+    from simulator.show.report import check
+    from simulator.show.report import text as texts
     from simulator.show.report.presentation import Presentation
+else:
+    cases, compare, explain = (Lazy(f"answers.{name}") for name in ("cases", "compare", "explain"))
+    gates, ranking, run = (Lazy(f"answers.{name}") for name in ("gates", "ranking", "run"))
+    folders, judge = Lazy("recipes.check.folders"), Lazy("recipes.check.judge")
+    repository, verdict = Lazy("recipes.check.repository"), Lazy("recipes.check.verdict")
+    patch, write, check = map(Lazy, ("recipes.emit.patch", "recipes.emit.write", "show.report.check"))
+    names, units, texts = map(Lazy, ("question.specs.names", "question.units", "show.report.text"))
 
 _REPLACED = Option(
     "--model-field",
@@ -122,54 +135,39 @@ def explain_command() -> click.Command:
 
 
 def _compare(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Write the comparison."""
-    from simulator.answers.compare import compare
-
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
     question = question_on_line(ctx)
-    cases = case_of_text(values["a"], question), case_of_text(values["b"], question)
-    compared = compare(*cases, (values["a"].strip(), values["b"].strip()))
+    sides = case_of_text(values["a"], question), case_of_text(values["b"], question)
+    compared = compare.compare(*sides, (values["a"].strip(), values["b"].strip()))
     streams.write_answer(
-        ctx, "comparison", compared, streams.presentation(ctx, scenarios=tuple(case.scenario for case in cases))
+        ctx, "comparison", compared, streams.presentation(ctx, scenarios=tuple(side.scenario for side in sides))
     )
 
 
 def _explain(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Write the explanation."""
-    from simulator.answers.explain import explain
-
     question = question_on_line(ctx)
     case = _case_of_options(question) if values["subject"] is None else case_of_text(values["subject"], question)
-    explained = explain(case, values["min_fit_probability"])
+    explained = explain.explain(case, values["min_fit_probability"])
     if case.question.recipe is not None:
-        from simulator.recipes.check.judge import with_bounds
-
-        explained = with_bounds(explained, case)
+        explained = judge.with_bounds(explained, case)
     assumed = values["subject"] is None and "hardware" not in question.inputs
     default = streams.default_text(case.scenario.hardware) if assumed else ""
     streams.write_answer(ctx, "explanation", explained, streams.presentation(ctx, default_hardware=default))
 
 
-def _case_of_options(question: Question) -> Case:
-    """Return the case of options alone."""
-    from simulator.answers.cases import case_of, priceable
-    from simulator.answers.ranking import with_best_layout
-
+def _case_of_options(question: Question) -> cases.Case:
     require_model({"model": question.stated("model")})
-    return priceable(case_of(with_best_layout(question)))
+    return cases.priceable(cases.case_of(ranking.with_best_layout(question)))
 
 
-def case_of_text(text: str, question: Question) -> Case:
+def case_of_text(text: str, question: Question) -> cases.Case:
     """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
     if text.lstrip().startswith("-"):
         return _case_of_options(question.over(_quoted_question(text)))
-    from simulator.question.specs.names import shipped_name
-    from simulator.recipes.emit.write import case_of_file
-
-    if not os.path.exists(text) and shipped_name("model", text):  # noqa: PTH110  false for what is no path
+    if not os.path.exists(text) and names.shipped_name("model", text):  # noqa: PTH110  false for what is no path
         raise click.UsageError(f"{options.shown(text)} is a model, not a file: write '--model {text}'")
-    return case_of_file(text, question)
+    return write.case_of_file(text, question)
 
 
 def _quoted_question(text: str) -> Question:
@@ -216,11 +214,6 @@ def emit_command() -> click.Command:
 
 
 def _emit(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Write the recipe of a layout."""
-    from simulator.answers.cases import case_of, priceable
-    from simulator.answers.run import saved_case
-    from simulator.recipes.emit.write import emit, question_to_launch
-
     target = _ALSO.get(values["framework"], values["framework"])
     file = values["layout"]
     question = question_on_line(ctx, without=("framework",))
@@ -228,11 +221,11 @@ def _emit(ctx: click.Context, values: Mapping[str, Any]) -> None:
         require_model(values)
         if values["framework"] == "deepspeed" and "stack" not in question.inputs:
             question = question.changed(OPTION, stack="deepspeed")
-        question, target = question_to_launch(question, target)
-        case = priceable(case_of(question))
+        question, target = write.question_to_launch(question, target)
+        case = cases.priceable(cases.case_of(question))
     else:
-        case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
-    recipe = emit(case, target)
+        case = run.saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
+    recipe = write.emit(case, target)
     problem, is_firm = _problem(case)
     if is_firm and not values["force"]:
         streams.tell(f"simulate: error: {problem}; --force writes it all the same")
@@ -242,13 +235,10 @@ def _emit(ctx: click.Context, values: Mapping[str, Any]) -> None:
     streams.write(recipe, values["output"])
 
 
-def _problem(case: Case) -> tuple[str, bool]:
+def _problem(case: cases.Case) -> tuple[str, bool]:
     """Return why a layout may not run, empty if it does, and whether that holds whatever nobody said."""
-    from simulator.answers.ranking import estimate_of
-    from simulator.show.report.text import verdict_sentence
-
-    estimate = estimate_of(case)
-    sentence = verdict_sentence(estimate, colour=False)
+    estimate = ranking.estimate_of(case)
+    sentence = texts.verdict_sentence(estimate, colour=False)
     if estimate.verdict == "depends":
         why = estimate.provenance.cautions[0] if estimate.other_memory else sentence
         return f"whether the layout fits depends: {why.removeprefix('depends: ')}", False
@@ -257,18 +247,14 @@ def _problem(case: Case) -> tuple[str, bool]:
 
 def _stdin() -> str:
     """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
-    from simulator.answers.run import MOST_BYTES
-    from simulator.errors import InputError
-    from simulator.question.units import MEGA
-
     if sys.stdin is None:
         raise InputError("stdin: is closed")
     try:
-        text = sys.stdin.read(MOST_BYTES + 1)
+        text = sys.stdin.read(run.MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(text) > MOST_BYTES:
-        raise InputError(f"stdin: is larger than {MOST_BYTES // MEGA} MB")
+    if len(text) > run.MOST_BYTES:
+        raise InputError(f"stdin: is larger than {run.MOST_BYTES // units.MEGA} MB")
     return text
 
 
@@ -326,10 +312,6 @@ def check_command() -> click.Command:
 
 def _check(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
-    from simulator.recipes.check.folders import compared, ratcheted, read_baseline
-    from simulator.recipes.check.judge import check_files
-    from simulator.recipes.check.verdict import Checks
-
     if not values["files"]:
         raise click.UsageError("missing argument 'FILE...': name the recipes to judge, or a folder of them")
     outside = [name for name in values if ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT]
@@ -340,32 +322,28 @@ def _check(ctx: click.Context, values: Mapping[str, Any]) -> None:
     for word, written in (("init", ".simulate.yaml"), ("explain", "a table")):
         if values[word] and (streams.form_of(ctx, "verdicts") != "table" or (word == "init" and values["output"])):
             raise click.UsageError(f"--{word} writes {written}: leave out --format, and a file of another form")
-    before = None if values["baseline"] is None else read_baseline(values["baseline"])
-    gates = _gates(values)
+    before = None if values["baseline"] is None else folders.read_baseline(values["baseline"])
+    passing = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
     settings = values_by_name("--set", values["settings"])
     root, base = (_folder(f"--{name}", values[name]) for name in ("root", "base"))
     with streams.progress_bar(quiet=streams.verbosity_of(ctx) < 0, label="files judged") as bar:
         question = question_on_line(ctx)
         files = values["files"]
-        results = check_files(files, question, gates, settings, environment, root, base=base, progress=bar)
+        results = judge.check_files(files, question, passing, settings, environment, root, base=base, progress=bar)
     if values["init"]:
         _write_settings(results, question.stated("hardware") or "", root or Path.cwd())
         return
     if values["explain"]:
-        from simulator.show.report.check import origins_text
-
-        streams.write(origins_text(results), values["output"])
+        streams.write(check.origins_text(results), values["output"])
         return
     if before is not None:
-        results = ratcheted(results, before)
+        results = folders.ratcheted(results, before)
     if values["diff"]:
-        from simulator.recipes.emit.patch import patched
-
-        results = patched(results, settings, environment or {}, root)
-    changed = None if before is None else compared(results, before)
-    checks = Checks(
-        results=results, gates=gates, changed=changed, patches=values["diff"], question=question, settings=settings
+        results = patch.patched(results, settings, environment or {}, root)
+    changed = None if before is None else folders.compared(results, before)
+    checks = verdict.Checks(
+        results=results, gates=passing, changed=changed, patches=values["diff"], question=question, settings=settings
     )
     streams.write_answer(ctx, "verdicts", checks, streams.presentation(ctx))
     if values["format"] == "github":
@@ -373,14 +351,12 @@ def _check(ctx: click.Context, values: Mapping[str, Any]) -> None:
     ctx.exit(checks.exit_code)
 
 
-def _write_settings(results: tuple[Checked, ...], hardware: str, folder: Path) -> None:
+def _write_settings(results: tuple[verdict.Checked, ...], hardware: str, folder: Path) -> None:
     """Write the settings file that asks for what the results could not know. Raises UsageError where one stands."""
-    from simulator.recipes.check.repository import NAME, skeleton
-
-    file = folder / NAME
+    file = folder / repository.NAME
     try:
         with file.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.write(skeleton(results, hardware, folder.absolute()))
+            stream.write(repository.skeleton(results, hardware, folder.absolute()))
     except FileExistsError as error:
         raise click.UsageError(f"--init: {options.shown(str(file))} is there already") from error
     except OSError as error:
@@ -397,26 +373,24 @@ def _folder(option: str, folder: str | None) -> Path | None:
     return Path(folder)
 
 
-def _append_summary(checks: Checks, shown_as: Presentation) -> None:
+def _append_summary(checks: verdict.Checks, shown_as: Presentation) -> None:
     """Append the verdicts to the job summary, if there is one."""
-    from simulator.show.report.check import github_summary
-
     file = os.environ.get("GITHUB_STEP_SUMMARY")
     if not file:
         return
     try:
         with open(file, "a", encoding="utf-8", newline="\n") as stream:  # noqa: PTH123  appends
-            stream.write(github_summary(checks, shown_as))
+            stream.write(check.github_summary(checks, shown_as))
     except (OSError, ValueError) as error:
         streams.note(f"GITHUB_STEP_SUMMARY cannot be written: {getattr(error, 'strerror', None) or error}", quiet=False)
 
 
-def _gates(values: Mapping[str, Any]) -> Gates:
-    from simulator.answers.gates import FAILING, Gates
+_PASSED_ON = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
 
-    names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
+
+def _gates(values: Mapping[str, Any]) -> gates.Gates:
     words = {word for group in values["fail_on"] for word in group}
     if "starved" in words:  # what is beyond capacity is worse than what is near it
         words.add("does-not-fit")
-    fail_on = tuple(outcome for outcome in FAILING if outcome.replace("_", "-") in words) if words else None
-    return Gates(fail_on=fail_on, **{name: values[name] for name in names})
+    fail_on = tuple(outcome for outcome in gates.FAILING if outcome.replace("_", "-") in words) if words else None
+    return gates.Gates(fail_on=fail_on, **{name: values[name] for name in _PASSED_ON})

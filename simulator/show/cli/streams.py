@@ -243,7 +243,6 @@ def refuse_input(ctx: click.Context, output: str | None, option: str) -> None:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield every text in the value of a parameter."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):

@@ -384,7 +384,6 @@ def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
 
 
 def _drawn(data: Sequence[PlotlyFigure], **layout: Any) -> PlotlyFigure:
-    """Return the figure of traces and layout."""
     return {"data": data, "layout": layout}
 
 

@@ -17,30 +17,13 @@ from pathlib import Path
 
 from simulator.lab.probe.rates import Rates
 from simulator.lab.probe.run import Compared, Prepared, Probed, ProbeDesign, rates_command
-from simulator.lab.runner.campaign import (
-    Campaign,
-    ComparedFigure,
-    LaunchPlan,
-    LayoutComparison,
-    Learned,
-    Moved,
-    Refused,
-)
+from simulator.lab.runner import campaign as runs
 from simulator.lab.runner.engine import Launcher, shell_line
 from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import GIGA, MEGA, to_mib
 from simulator.records import Record
+from simulator.show.report import text as say
 from simulator.show.report.presentation import Presentation, joined
-from simulator.show.report.text import (
-    amount,
-    counted,
-    gib,
-    in_colour,
-    milliseconds,
-    percent,
-    sharded_layout_text,
-    span_text,
-)
 
 _LONGEST_OUTCOME = 48
 _WIDE = 0.2  # smallest distance of the quartiles over the median with which a step time is called uncertain
@@ -51,10 +34,10 @@ _FEW_PINS = 3  # most coefficients named beside a launch
 class Validation(Record, kw_only=True):
     """Result of a campaign, and what was learned from it."""
 
-    campaign: Campaign
+    campaign: runs.Campaign
     rows_file: Path
     """File of the measured rows."""
-    learned: Learned | None = None
+    learned: runs.Learned | None = None
     """Changes of the calibration; None where nothing was to be learned."""
 
 
@@ -64,27 +47,27 @@ def validate_table(validation: Validation, shown: Presentation) -> str:
     comparisons = campaign.comparisons
     first = comparisons[0].estimate
     title = (
-        f"{first.model} on {counted(first.devices, 'device')} of {first.hardware}: {first.precision}, sequence "
+        f"{first.model} on {say.counted(first.devices, 'device')} of {first.hardware}: {first.precision}, sequence "
         f"{first.seq_length}, global batch {first.global_batch_size}, {first.framework}"
     )
     headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
     rows: list[list[str]] = []
     for number, compared in enumerate(comparisons, start=1):
         memory, step = compared.predicted_memory, compared.estimate.throughput
-        layout = sharded_layout_text(compared.estimate.layout)
-        need = [_mib(memory[0]), span_text(memory[1], _mib), *_measured(compared.memory, _mib)]
+        layout = say.sharded_layout_text(compared.estimate.layout)
+        need = [_mib(memory[0]), say.span_text(memory[1], _mib), *_measured(compared.memory, _mib)]
         outcome = [str(len(compared.ran)), _outcome(compared, colour=shown.colour)]
         rows.append([str(number), layout, "memory MiB", *need, *outcome])
-        seconds = [milliseconds(step.step_seconds), span_text(step.interval_seconds, milliseconds)]
-        rows.append(["", "", "step ms", *seconds, *_measured(compared.step, milliseconds), "", ""])
+        seconds = [say.milliseconds(step.step_seconds), say.span_text(step.interval_seconds, say.milliseconds)]
+        rows.append(["", "", "step ms", *seconds, *_measured(compared.step, say.milliseconds), "", ""])
     blocks = [title, shown.grid(headers, rows, (1, 2, 9))]
     if verbosity > 0:
         blocks += [text for compared in comparisons if (text := _ranks(compared, shown))]
     if verbosity >= 0:
         lines = [line for compared in comparisons for line in _failed(compared, full=verbosity > 0)]
         lines += [
-            f"{compared.title}: its steps scatter, quartiles {percent(compared.scatter)} % of the median apart: other "
-            "work ran on the machine, or the launch was short"
+            f"{compared.title}: its steps scatter, quartiles {say.percent(compared.scatter)} % of the median apart: "
+            "other work ran on the machine, or the launch was short"
             for compared in comparisons
             if compared.scatter > _WIDE
         ]
@@ -98,7 +81,7 @@ def validate_table(validation: Validation, shown: Presentation) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def dry_run_text(plan: LaunchPlan, launcher: Launcher) -> str:
+def dry_run_text(plan: runs.LaunchPlan, launcher: Launcher) -> str:
     """Return the scripts and the command of each planned launch, as a shell takes them."""
     blocks = []
     for launch in plan.launches:
@@ -109,14 +92,14 @@ def dry_run_text(plan: LaunchPlan, launcher: Launcher) -> str:
     return "\n".join([*blocks, *known, *(f"# {line}" for line in _refused(plan.refused))]).rstrip("\n") + "\n"
 
 
-def _measured(figure: ComparedFigure | None, text: Callable[[float], str]) -> list[str]:
+def _measured(figure: runs.ComparedFigure | None, text: Callable[[float], str]) -> list[str]:
     if figure is None:
         return ["", "", ""]
     inside = "" if figure.inside is None else "yes" if figure.inside else "no"
     return [text(figure.measured), _signed(figure.error), inside]
 
 
-def _outcome(compared: LayoutComparison, *, colour: bool) -> str:
+def _outcome(compared: runs.LayoutComparison, *, colour: bool) -> str:
     """Return how the launches ended; successful ones of an earlier campaign stand apart."""
     words = "not launched"
     if compared.ran:
@@ -125,10 +108,10 @@ def _outcome(compared: LayoutComparison, *, colour: bool) -> str:
     failed = next(iter((*filter(None, [compared.contradiction]), *compared.failures)), "")
     if len(failed) > _LONGEST_OUTCOME:
         failed = f"{failed[: _LONGEST_OUTCOME - 3]}..."
-    return in_colour(failed or words, "ran" if compared.ran and not failed else "failed", colour=colour)
+    return say.in_colour(failed or words, "ran" if compared.ran and not failed else "failed", colour=colour)
 
 
-def _ranks(compared: LayoutComparison, shown: Presentation) -> str:
+def _ranks(compared: runs.LayoutComparison, shown: Presentation) -> str:
     """Return every rank, and the spread of the steps of each launch; empty where nothing was measured."""
     blocks = []
     if compared.ranks:
@@ -142,21 +125,21 @@ def _ranks(compared: LayoutComparison, shown: Presentation) -> str:
             times = [rank.predicted_forward_seconds, rank.forward_seconds]
             times += [rank.predicted_backward_seconds, rank.backward_seconds]
             whole = [rank.predicted_device_bytes, rank.device_bytes] if device else []
-            cells = [_or_empty(seconds, milliseconds) for seconds in times]
+            cells = [_or_empty(seconds, say.milliseconds) for seconds in times]
             rows.append([*memory, *cells, *(_or_empty(size, _mib) for size in whole)])
         blocks.append(shown.grid([*headers, *(["device MiB\npredicted", "\nmeasured"] if device else [])], rows, ()))
     blocks += [
-        f"{row.key}: {spread.samples} steps, median {milliseconds(row.step_seconds or 0.0)} ms, "
-        f"{milliseconds(spread.minimum)} to {milliseconds(spread.maximum)}, "
-        f"quartiles {milliseconds(spread.interquartile)} apart"
+        f"{row.key}: {spread.samples} steps, median {say.milliseconds(row.step_seconds or 0.0)} ms, "
+        f"{say.milliseconds(spread.minimum)} to {say.milliseconds(spread.maximum)}, "
+        f"quartiles {say.milliseconds(spread.interquartile)} apart"
         for row in compared.ran
         if (spread := row.step_time_spread) is not None
     ]
-    title = f"{sharded_layout_text(compared.estimate.layout)}: peak of every rank, and its passes in a step"
+    title = f"{say.sharded_layout_text(compared.estimate.layout)}: peak of every rank, and its passes in a step"
     return "\n".join([title, *blocks]) if blocks else ""
 
 
-def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
+def _failed(compared: runs.LayoutComparison, *, full: bool) -> Iterator[str]:
     """Yield lines on failed launches."""
     for launched in compared.launched:
         outcome = launched.outcome
@@ -168,14 +151,14 @@ def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
         yield f"{compared.title}: {compared.contradiction}"
 
 
-def _refused(refused: Sequence[Refused]) -> Iterator[str]:
+def _refused(refused: Sequence[runs.Refused]) -> Iterator[str]:
     """Yield the refused layouts that are faster than a launched one, each reason once."""
-    by_reason: dict[str, list[Refused]] = {}
+    by_reason: dict[str, list[runs.Refused]] = {}
     for refusal in refused:
         by_reason.setdefault(refusal.reason, []).append(refusal)
     for reason, same in by_reason.items():
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        yield f"Not launched: {sharded_layout_text(same[0].layout)}{more}: {reason}"
+        yield f"Not launched: {say.sharded_layout_text(same[0].layout)}{more}: {reason}"
 
 
 def _validation_notes(validation: Validation) -> Iterator[str]:
@@ -189,7 +172,7 @@ def _validation_notes(validation: Validation) -> Iterator[str]:
         yield f"Rows: {rows_file}; `simulate calibrate {rows_file}` fits coefficients to them."
 
 
-def _learned(learned: Learned, shown: Presentation) -> Iterator[str]:
+def _learned(learned: runs.Learned, shown: Presentation) -> Iterator[str]:
     """Yield the ranking before and after, with the measured steps."""
     lines = list(learned.reasons)
     if learned.stored:
@@ -202,12 +185,18 @@ def _learned(learned: Learned, shown: Presentation) -> Iterator[str]:
     yield shown.sentences(lines)
 
 
-def _moved(moved: Moved) -> list[str]:
+def _moved(moved: runs.Moved) -> list[str]:
     places = ("-" if place is None else str(place) for place in (moved.after, moved.before))
     both = (moved.estimate_before, moved.estimate_after)
-    steps = ("" if e is None else milliseconds(e.throughput.step_seconds) for e in both)
-    spans = ("" if e is None else span_text(e.throughput.interval_seconds, milliseconds) for e in both)
-    return [*places, sharded_layout_text(moved.layout), *steps, *spans, _or_empty(moved.measured_seconds, milliseconds)]
+    steps = ("" if e is None else say.milliseconds(e.throughput.step_seconds) for e in both)
+    spans = ("" if e is None else say.span_text(e.throughput.interval_seconds, say.milliseconds) for e in both)
+    return [
+        *places,
+        say.sharded_layout_text(moved.layout),
+        *steps,
+        *spans,
+        _or_empty(moved.measured_seconds, say.milliseconds),
+    ]
 
 
 def _or_empty(value: float | None, text: Callable[[float], str]) -> str:
@@ -215,11 +204,11 @@ def _or_empty(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def _mib(size: float) -> str:
-    return amount(to_mib(size))
+    return say.amount(to_mib(size))
 
 
 def _signed(fraction: float) -> str:
-    text = percent(fraction)
+    text = say.percent(fraction)
     return text if text.startswith("-") or text == "0.0" else f"+{text}"
 
 
@@ -246,27 +235,27 @@ def _rates(rates: Rates, shown: Presentation) -> str:
     """Return one line for each rate; a share is of the peak above it."""
     rows: list[list[str]] = []
     for precision, peak in rates.peak_flops.items():
-        rows.append([f"{precision} matrix products, best", f"{amount(peak / GIGA)} GFLOP/s"])
+        rows.append([f"{precision} matrix products, best", f"{say.amount(peak / GIGA)} GFLOP/s"])
         gemm, attention = rates.gemm_efficiency[precision], rates.attention[precision]
-        rows.append([f"{precision} matrix products, median over sizes", f"{percent(gemm.value)} %"])
-        rows.append([f"{precision} attention, wide heads and long sequences", f"{percent(attention.efficiency)} %"])
-    rows.append(["memory, best", f"{amount(rates.memory_bandwidth / GIGA)} GB/s"])
+        rows.append([f"{precision} matrix products, median over sizes", f"{say.percent(gemm.value)} %"])
+        rows.append([f"{precision} attention, wide heads and long sequences", f"{say.percent(attention.efficiency)} %"])
+    rows.append(["memory, best", f"{say.amount(rates.memory_bandwidth / GIGA)} GB/s"])
     for precision, share in rates.memory_efficiency.items():
-        rows.append([f"{precision} elementwise kernels", f"{percent(share.value)} %"])
+        rows.append([f"{precision} elementwise kernels", f"{say.percent(share.value)} %"])
     per_parameter = rates.optimizer_seconds_per_parameter.value
-    rows.append(["optimizer update", f"{amount(per_parameter * GIGA)} ns per parameter"])
+    rows.append(["optimizer update", f"{say.amount(per_parameter * GIGA)} ns per parameter"])
     if rates.host_bandwidth is not None:
-        rows.append(["copies from the host", f"{amount(rates.host_bandwidth / GIGA)} GB/s"])
+        rows.append(["copies from the host", f"{say.amount(rates.host_bandwidth / GIGA)} GB/s"])
     if rates.link is not None:
-        rows.append(["link between ranks", f"{amount(rates.link.bandwidth_bytes_per_second / GIGA)} GB/s"])
-        rows.append(["its latency", f"{amount(rates.link.latency_seconds * MEGA)} us"])
+        rows.append(["link between ranks", f"{say.amount(rates.link.bandwidth_bytes_per_second / GIGA)} GB/s"])
+        rows.append(["its latency", f"{say.amount(rates.link.latency_seconds * MEGA)} us"])
     return shown.titled("Rates", shown.grid(["rate", "value"], rows))
 
 
 def _plan(design: ProbeDesign, shown: Presentation) -> str:
     rows = []
     for number, launch in enumerate(design.launches, start=1):
-        seconds = [milliseconds(launch.step_seconds), f"{launch.launch_seconds:.0f}"]
+        seconds = [say.milliseconds(launch.step_seconds), f"{launch.launch_seconds:.0f}"]
         rows.append([str(number), launch.candidate.title, *seconds, _pins(launch.pins)])
     return shown.titled("Plan", shown.grid(["#", "launch", "step ms", "launch s", "pins down"], rows, (1, 4)))
 
@@ -281,8 +270,8 @@ def _comparison(compared: Sequence[Compared], shown: Presentation) -> str:
     rows = []
     for number, launch in enumerate(compared, start=1):
         measured, before, after = launch.measured_seconds, launch.planned.step_seconds, launch.after_seconds
-        cells = [_or_empty(measured, milliseconds), milliseconds(before), _error(before, measured)]
-        cells += [_or_empty(after, milliseconds), _error(after, measured), _pins(launch.planned.pins)]
+        cells = [_or_empty(measured, say.milliseconds), say.milliseconds(before), _error(before, measured)]
+        cells += [_or_empty(after, say.milliseconds), _error(after, measured), _pins(launch.planned.pins)]
         rows.append([str(number), launch.planned.candidate.title, *cells])
     title = "Step time predicted from the rates, measured, and after the fit"
     return shown.titled(title, shown.grid(headers, rows, (1, 7)))
@@ -301,7 +290,7 @@ def _probe_notes(probed: Probed) -> Iterator[str]:
         pairs = [(seconds(each), each.measured_seconds) for each in probed.compared]
         errors = [abs(predicted / measured - 1.0) for predicted, measured in pairs if None not in (predicted, measured)]
         if errors:
-            median, worst = percent(statistics.median(errors)), percent(max(errors))
+            median, worst = say.percent(statistics.median(errors)), say.percent(max(errors))
             yield f"Step time {when} the fit: median error {median} %, worst {worst} %."
     if probed.undetermined:
         yield f"At their priors, as no launch decides them: {', '.join(probed.undetermined)}."
@@ -318,19 +307,19 @@ def trace_table(comparison: TraceComparison, shown: Presentation) -> str:
     """Return the comparison of a traced stage for people."""
     estimate, traced, predicted = comparison.estimate, comparison.traced, comparison.predicted
     question = (
-        f"{estimate.model} on {counted(estimate.devices, 'device')}: {estimate.precision}, sequence "
+        f"{estimate.model} on {say.counted(estimate.devices, 'device')}: {estimate.precision}, sequence "
         f"{estimate.seq_length}, global batch {estimate.global_batch_size}, torch"
     )
     answer = (
         f"stage {traced.stage} of {estimate.layout.pipeline_parallel} ({predicted.layers} layers): "
-        f"{gib(traced.peak_bytes)} GiB traced at {traced.moment}, {gib(predicted.allocated_bytes)} predicted at "
-        f"{predicted.moment} ({'+' if comparison.difference >= 0.0 else ''}{percent(comparison.difference)} %)"
+        f"{say.gib(traced.peak_bytes)} GiB traced at {traced.moment}, {say.gib(predicted.allocated_bytes)} predicted "
+        f"at {predicted.moment} ({'+' if comparison.difference >= 0.0 else ''}{say.percent(comparison.difference)} %)"
     )
     sizes = [*comparison.rows, ("peak", traced.peak_bytes, predicted.allocated_bytes)]
-    rows = [[name, gib(counted), gib(need)] for name, counted, need in sizes]
-    parts = [[name, gib(size)] for name, size in sorted(traced.parts_bytes.items(), key=lambda part: -part[1])]
+    rows = [[name, say.gib(alive), say.gib(need)] for name, alive, need in sizes]
+    parts = [[name, say.gib(size)] for name, size in sorted(traced.parts_bytes.items(), key=lambda part: -part[1])]
     blocks = [
-        shown.titled(question, shown.sentences([sharded_layout_text(estimate.layout), answer])),
+        shown.titled(question, shown.sentences([say.sharded_layout_text(estimate.layout), answer])),
         shown.titled("Bytes alive at the peak, GiB", shown.grid(["part", "traced", "predicted"], rows)),
         shown.titled("Traced by category, GiB", shown.grid(["category", "GiB"], parts)),
     ]
@@ -343,9 +332,9 @@ def _trace_notes(comparison: TraceComparison) -> list[str]:
     traced = comparison.traced
     batches = f"{traced.micro_batches} micro batch{'' if traced.micro_batches == 1 else 'es'}"
     trainer = f"This is the reference trainer on torch at ZeRO {comparison.estimate.layout.zero_stage}"
-    taken = f"{amount(traced.seconds)} s and {to_mib(traced.resident_bytes):.0f} MiB of memory"
+    taken = f"{say.amount(traced.seconds)} s and {to_mib(traced.resident_bytes):.0f} MiB of memory"
     return [
-        f"{gib(traced.base_bytes)} GiB are alive between steps.",
+        f"{say.gib(traced.base_bytes)} GiB are alive between steps.",
         f"Traced {batches} in {taken}, torch {traced.torch_version}.",
         f"{trainer}; `simulate estimate` prices Megatron at ZeRO 1 unless told otherwise, which needs another amount.",
         "Tensors only: no workspaces of libraries, no device context, no fragmentation.",

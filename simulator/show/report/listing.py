@@ -278,7 +278,6 @@ def _column(name: str, records: Sequence[ListingRow]) -> Column:
 
 
 def _with_prose(plain: Sequence[Column], prose: Sequence[Column], shown: Presentation) -> str:
-    """Return columns and their sentences."""
     width = shown.line
     room = None if width is None else width - sum(column.width + BETWEEN for column in plain)
     if not prose or room is None or room // len(prose) - BETWEEN >= _LEAST_PROSE:

@@ -105,9 +105,8 @@ def _type_text(value: Mapping[str, Any]) -> str:
 class _Described(GenerateJsonSchema):
     """Schemas with the meaning of every object and key in place of titles and defaults."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, _schema: Any) -> bool:
         """Return False: names of keys are titles enough."""
-        del schema
         return False
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
