@@ -135,6 +135,7 @@ QUESTIONS: dict[str, Question] = {
     "short units": Question(TORCH, fields(devices=2, global_batch_size=64, seq_length=128), SHORT),
     "unfused": Question(MEGATRON, SIXTEEN | fields(seq_length=1024), FEW, options={"flash_attention": "false"}),
     "npu": Question(MEGATRON, SIXTEEN, FEW, hardware="ascend-910b-64g-8"),
+    "short adapters": Question(TORCH, fields(devices=2, global_batch_size=64, seq_length=128, lora_rank=16), SHORT),
 }
 WITNESSES = frozenset(
     ("latent", "adapters in units", "fp4", "fp8 experts", "paddle chunks", "short units", "adapters of experts")
@@ -149,6 +150,8 @@ SHOWN_BY: dict[str, str] = {
     "largest_tensor_step": "short",
     "kept_boundaries": "units in a pipeline",
     "communicator_buffer_mib": "npu",
+    "quantising_bytes": "short adapters",
+    "joint_adapters": "short adapters",
     "splits_last_backward": "dualpipev",
 }
 """The question that a switch is asked on besides, as something that it moves stays on all of its own."""

@@ -205,7 +205,12 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     # A joint product has one dummy gradient, as large as those of its parts together. Paddle copies inputs.
     "fused_projections": on(f"{STATE} saved+ seconds-", spared=of_paddle),
     "shared_adapters": on("state- device- host- flop- seconds-"),
-    "joint_adapters": along("none whole padded", "saved? state- device?", because="fewer inputs and matrices, but outputs kept"),
+    "joint_adapters": along(
+        "none whole padded",
+        "saved? host? device?",
+        "adapter_dropout=before",
+        because="one input less, but outputs kept",
+    ),
     "adapter_targets": along("all attention query_value", f"state- {THRIFTY} flop- seconds-"),
     "expert_adapters": on("state+ device+ flop+ seconds+ saved?", because="inputs are read by adapters alone"),
     "merged_expert_adapters": along("none folded added", "state+ device+ saved+ flop+ seconds+"),
@@ -222,7 +227,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "quantised_head": on("state? device?", "quantised_base=true", because="a head of 4 bits, and another table"),
     "gradients_in_place": on("device-"),
     "loads_unquantised": on("device?", "quantised_base=true", because="only more than a step where little is saved"),
-    "quantising_bytes": along("0 256", "", "quantised_base=true"),
+    "quantising_bytes": along("0 256", "device?", "quantised_base=true", because="only more than a step of few tokens"),
     "plain_module": on("saved+ state+ device?", because="FSDP reduces in 16 bits; elsewhere there are buckets"),
     "flat_parameters": on("device+", "plain_module=true"),
     "sync_each_batch": on("device?", "plain_module=true", because="parts of 4 bytes may be more than all of 2"),
