@@ -43,8 +43,9 @@ def judged_text(judged: Sequence[SourcesJudged]) -> str:
     for sources in judged:
         for row in sources.rows:
             family = row.sample.scenario.hardware.family
-            figures = (row.sample.figure(sources.kind) or 0.0, *row.errors.values(), row.half_width)
-            writer.writerow((sources.kind, row.sample.key, family, row.sort, *(f"{value:.6g}" for value in figures)))
+            measured = f"{row.sample.figure(sources.kind) or 0.0:.6g}"
+            errors = (f"{value:.5g}" for value in (*row.errors.values(), row.half_width))
+            writer.writerow((sources.kind, row.sample.key, family, row.sort, measured, *errors))
     return stream.getvalue()
 
 
