@@ -47,6 +47,14 @@ def test_remedies_are_words_of_a_trainer_and_hold(question: str) -> None:
         assert again["memory"]["device_mib"] == pytest.approx(change["estimate"]["memory"]["device_mib"], rel=1e-6)
 
 
+def test_gradients_that_are_summed_whole_may_be_reduced_each_time() -> None:
+    """accelerate's `sync_each_batch`; DeepSpeed and a single micro batch sum none."""
+    asked = "--model llama3.1-8b --method full --hardware v100-sxm-32g --devices 8 --zero-stage 3 --recompute full"
+    words = f"{asked} --seq-length 2048 --micro-batch-size 1 --global-batch-size 64 --stack transformers".split()
+    changes = json.loads(run("explain", *words, "--format", "json").stdout)["changes"]
+    assert ["--option sync_each_batch=true"] in [change["options"] for change in changes]
+
+
 def test_a_ranking_pairs_the_changes_of_a_tuner_the_leanest_first() -> None:
     asked: dict[str, Any] = {"model": "qwen3-8b", "method": "full", "hardware": "rtx-4090", "devices": 4}
     remedies = simulator.rank(**asked, stack="transformers").remedies
