@@ -343,7 +343,7 @@ def test_the_launch_of_torchtitan(tmp_path: Path) -> None:
 
 
 TRAINER = """torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 --cutoff_len 2048
---per_device_train_batch_size 1""".replace("\n", " ")
+--per_device_train_batch_size 1 --torch_dtype bfloat16""".replace("\n", " ")
 
 
 @pytest.mark.parametrize(

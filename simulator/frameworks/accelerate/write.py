@@ -81,7 +81,7 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
         yield "attn_implementation", "eager"
     if _is_half(scenario.framework):
         yield from (("dtype", "bfloat16"), ("bf16", "false"))
-    elif scenario.lora_rank is not None and scenario.framework.parameter_dtype == "bf16":
+    elif scenario.lora_rank is not None and not (scenario.framework.quantised_base or scenario.frozen_in_fp32):
         yield "dtype", "bfloat16"
 
 
@@ -132,7 +132,7 @@ def _sharding(profile: FrameworkProfile, layout: Layout, *, adapters: bool) -> I
         raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
     if layout.offload != "none":
         raise UnsupportedError(f"--offload {layout.offload}: FSDP has no word for it (--stack deepspeed)")
-    if layout.zero_stage == 0 and layout.devices == 1:
+    if layout.zero_stage == 0 and (layout.devices == 1 or not profile.limits.zero_stage):
         return
     if layout.zero_stage not in (2, 3):
         raise UnsupportedError(f"--zero-stage {layout.zero_stage}: FSDP is stage 2 or 3 (--stack deepspeed has others)")

@@ -58,7 +58,8 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     layout = Layout(**usual | part(targets, "layout"))
     rank, workload = _lora_rank(arguments), part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
-    options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
+    narrow = _quantised(arguments, rank)
+    options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None, narrow=bool(narrow)) | narrow
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= {"flat_parameters": "true"} if layout.zero_stage and not deepspeed else {}
@@ -225,8 +226,8 @@ def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: boo
     return chosen | {"saved_modules_dtype": "fp32" if own or wide else "bf16"}
 
 
-def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
-    """Return the switches for the types of weights, gradients and moments."""
+def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool, narrow: bool) -> dict[str, str]:
+    """Return the switches for the types of weights, gradients and moments; `narrow` weights are of 4 bits."""
     if deepspeed:
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
         # transformers 4.57 needs PyTorch 2, whose Adam makes a root for all tensors at once.
@@ -235,15 +236,15 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     stored, said = arguments.text("parameter_dtype", "torch_dtype"), arguments.has("torch_dtype", "finetuning_type")
-    if not widened and (stored == "auto" or not said):
+    if not widened and not narrow and (stored == "auto" or not said):
         # transformers 5.0, modeling_utils.py, `from_pretrained`; TRL 1.16 loads in fp32.
         message = "weights have the checkpoint's type, or fp32 where transformers is older than 5; priced in fp32"
         arguments.remark("upper-bound", "warning", message, "torch_dtype", bound="types")
-    pure, narrow = arguments.switch("parameter_dtype", "pure_bf16"), _STORED.get(stored or "", "fp32") != "fp32"
-    half = narrow and not widened
+    pure, half = arguments.switch("parameter_dtype", "pure_bf16"), _STORED.get(stored or "", "fp32") != "fp32"
+    half = half and not widened
     if pure or (half and not adapters):
         return dict(IN_16_BITS)
-    if adapters and _STORED.get(stored or "", "fp32") == "fp32" and not arguments.has(*_TUNING):
+    if adapters and not narrow and _STORED.get(stored or "", "fp32") == "fp32" and not arguments.has(*_TUNING):
         return {"frozen_dtype": "fp32"}
     # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
     return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}
