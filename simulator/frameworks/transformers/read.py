@@ -74,9 +74,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
         loss = arguments.text("frozen_reference", "pref_loss") or ""
         options |= preference(arguments, loss if loss in ("orpo", "simpo") else stage, adapters=rank is not None)
         if "frozen_reference" in options:
-            message = (
-                f"stage {stage}: the frozen copy is priced in the type of the trained weights, and may be of 16 bits"
-            )
+            message = f"stage {stage}: the frozen copy is priced as the trained weights are, and may be of 16 bits"
             arguments.remark("upper-bound", "warning", message, "stage", bound="state")
     on_host = arguments.text("offload", _PARAMETERS_ON_HOST) not in (None, "none")
     if on_host and layout.zero_stage < 3 and "zero_stage" not in arguments.incomplete:
