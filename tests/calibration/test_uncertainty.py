@@ -28,6 +28,7 @@ from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.vocabulary import RecomputeMode
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space
+from tests.cli.running import run
 
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -178,6 +179,11 @@ def test_only_runs_of_the_cluster_make_a_fit_sure() -> None:
     assert alien == alike == pytest.approx(1.0 - UNFORESEEN)
     assert own is not None
     assert own > 0.999
+
+
+@pytest.mark.parametrize("command", ["rank", "check"])
+def test_the_help_says_how_sure_a_fit_may_be(command: str) -> None:
+    assert f"above {1.0 - UNFORESEEN:g} takes runs of the cluster" in " ".join(run(command, "--help").stdout.split())
 
 
 def test_the_interval_is_that_of_the_deviation() -> None:
