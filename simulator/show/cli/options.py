@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 import click
 
 from simulator.errors import InputError, not_one_of
-from simulator.files import read_table
+from simulator.files import read_rows, read_table
 from simulator.late import late_pattern
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
@@ -370,18 +370,19 @@ def _listed_type(text: str) -> ParamType | None:
 @cache
 def listed(group: str) -> tuple[Option, ...]:
     """Return the options of a group of `options.csv`, in order."""
-    return tuple(_listed_option(row) for row in _option_rows() if group in row["groups"].split())
+    return tuple(_listed_option(cells) for groups, *cells in _option_rows() if group in groups.split())
 
 
 @cache
-def _option_rows() -> list[dict[str, str]]:
-    return read_table(__file__, "options")
+def _option_rows() -> list[list[str]]:
+    return read_rows(__file__, "options")
 
 
-def _listed_option(row: Mapping[str, str]) -> Option:
-    more: dict[str, Any] = {name: row[name] for name in ("metavar", "default") if row[name]}
-    more |= {"": {}, "yes": {"multiple": True}, "count": {"count": True}}[row["repeat"]]
-    return Option(row["option"], row["help"], _listed_type(row["type"]), section=row["section"], **more)
+def _listed_option(cells: Sequence[str]) -> Option:
+    section, names, kind, metavar, default, repeat, text = cells
+    more: dict[str, Any] = {name: cell for name, cell in (("metavar", metavar), ("default", default)) if cell}
+    more |= {"": {}, "yes": {"multiple": True}, "count": {"count": True}}[repeat]
+    return Option(names, text, _listed_type(kind), section=section, **more)
 
 
 @cache
@@ -399,7 +400,8 @@ class Sectioned(click.Command):
         def callback(**values: Any) -> None:
             handler(click.get_current_context(), values)
 
-        if texts := command_texts().get(name):
+        if "help" not in attributes:
+            texts = command_texts()[name]
             usual = {"help": texts["help"] or texts["short"], "short_help": texts["short"], "epilog": texts["epilog"]}
             attributes = usual | attributes
         super().__init__(name, callback=callback, context_settings=CONTEXT_SETTINGS, **attributes)
