@@ -29,12 +29,17 @@ PACKAGE: Final = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120  st
 """Folder of the package `simulator`."""
 
 
-def read_table(beside: str, table: str) -> list[dict[str, str]]:
-    """Return the rows of `table`.csv in the folder of the module file `beside`."""
+def read_rows(beside: str, table: str) -> list[list[str]]:
+    """Return the rows of `table`.csv in the folder of the module file `beside`, the names of its columns first."""
     file = os.path.join(os.path.dirname(beside), f"{table}.csv")  # noqa: PTH118, PTH120  start-up time of --help
     with open(file, newline="", encoding="utf-8") as stream:  # noqa: PTH123  likewise
-        names, *rows = filter(None, csv.reader(stream))
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [*filter(None, csv.reader(stream))]
+
+
+def read_table(beside: str, table: str) -> list[dict[str, str]]:
+    """Return the rows of `table`.csv beside a module file, each by the names of its columns."""
+    names, *rows = read_rows(beside, table)
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def data_folder(folder: str) -> Path:

@@ -71,6 +71,16 @@ class FileForm:
     """Framework whose flags its keys stand for, by the aliases in its own table; empty where they are its own."""
 
 
+def marked(*alternatives: str) -> Callable[[Collection[str]], bool]:
+    """Return what tells whether a file has every key of an alternative, of `one|other` either.
+
+    >>> marked("base_model datasets|sequence_len")({"base_model", "sequence_len"})
+    True
+    """
+    marks = [[key.split("|") for key in each.split()] for each in alternatives]
+    return lambda names: any(all(any(key in names for key in either) for either in each) for each in marks)
+
+
 class RecipeWriter(Record, kw_only=True):
     """Functions that write a question as a recipe of the framework."""
 

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
         check,
         compare,
         estimate,
-        json_answers,
-        json_lab,
         lab,
         listing,
         plan,
@@ -68,10 +66,9 @@ if TYPE_CHECKING:
     )
 else:
     pages = Lazy("show.pages.answers")
-    as_json, json_answers, json_lab = (Lazy(f"show.report.{name}") for name in ("as_json", "json_answers", "json_lab"))
-    calibration, check, compare = (Lazy(f"show.report.{name}") for name in ("calibration", "check", "compare"))
-    estimate, lab, listing = (Lazy(f"show.report.{name}") for name in ("estimate", "lab", "listing"))
-    plan, ranking = Lazy("show.report.plan"), Lazy("show.report.ranking")
+    as_json, calibration, check = (Lazy(f"show.report.{name}") for name in ("as_json", "calibration", "check"))
+    compare, estimate, lab = (Lazy(f"show.report.{name}") for name in ("compare", "estimate", "lab"))
+    listing, plan, ranking = (Lazy(f"show.report.{name}") for name in ("listing", "plan", "ranking"))
 
 
 class Answer(Generic[_Shown]):
@@ -100,8 +97,8 @@ class Answer(Generic[_Shown]):
         return "".join(self.write(value, form, presentation))
 
 
-def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
-    return lambda: partial(as_json.json_text, model())
+def _json(name: str) -> AnswerWriter[Any]:
+    return lambda: partial(as_json.json_text, name)
 
 
 def _sections(part: Callable[[], Callable[[Any], Iterable[Section]]]) -> AnswerWriter[Any]:
@@ -134,30 +131,30 @@ ANSWERS: Final[Mapping[str, Answer[Any]]] = {
     ),
     "estimate": Answer["Estimate"](
         lambda: estimate.estimate_table,
-        _json(lambda: as_json.EstimateJson),
+        _json("estimate"),
         **_ESTIMATES,
         html=lambda: pages.estimate_page,
     ),
     "plan": Answer["Plan"](
         lambda: plan.plan_table,
-        _json(lambda: json_answers.PlanJson),
+        _json("plan"),
         csv=lambda: plan.plan_csv,
         html=lambda: pages.plan_page,
     ),
     "comparison": Answer["Comparison"](
         lambda: compare.compare_table,
-        _json(lambda: json_answers.ComparisonJson),
+        _json("comparison"),
         html=lambda: pages.compare_page,
     ),
-    "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json(lambda: json_answers.ExplanationJson)),
-    "sweep": Answer["Sweep"](lambda: plan.sweep_table, _json(lambda: json_answers.SweepJson)),
-    "validation": Answer["Validation"](lambda: lab.validate_table, _json(lambda: json_lab.ValidationJson)),
-    "trace": Answer["TraceComparison"](lambda: lab.trace_table, _json(lambda: json_answers.TraceComparisonJson)),
-    "probe": Answer["Probed"](lambda: lab.probe_table, _json(lambda: json_lab.ProbedJson)),
-    "probe plan": Answer["Prepared"](lambda: lab.outlook_table, _json(lambda: json_lab.PreparedJson)),
+    "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json("explanation")),
+    "sweep": Answer["Sweep"](lambda: plan.sweep_table, _json("sweep")),
+    "validation": Answer["Validation"](lambda: lab.validate_table, _json("validation")),
+    "trace": Answer["TraceComparison"](lambda: lab.trace_table, _json("trace")),
+    "probe": Answer["Probed"](lambda: lab.probe_table, _json("probe")),
+    "probe plan": Answer["Prepared"](lambda: lab.outlook_table, _json("probe_plan")),
     "verdicts": Answer["Checks"](
         lambda: check.check_table,
-        _json(lambda: json_answers.ChecksJson),
+        _json("verdicts"),
         github=lambda: check.check_github,
         junit=lambda: check.check_junit,
         sarif=lambda: check.check_sarif,

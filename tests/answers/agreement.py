@@ -27,7 +27,7 @@ from simulator.question.specs.documents import plain, validated
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.names import hardware_names, model_names
 from simulator.search.build import bare_estimate
-from simulator.show.report.as_json import EstimateJson, json_object
+from simulator.show.report.as_json import json_object
 from simulator.show.report.presentation import Presentation
 from tests.cli.running import run
 
@@ -78,7 +78,7 @@ def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, 
     yield "exit code of a ranking", "" if result.exit_code == 0 else str(result.exit_code)
     yield "layouts of a ranking", "" if len(spoken["estimates"]) == len(ranking.estimates) else result.stdout[:80]
     for number, estimate in enumerate(ranking.estimates):
-        found = json_object(EstimateJson, estimate, Presentation())
+        found = json_object("estimate", estimate, Presentation())
         plain = json.loads(json.dumps(found))
         for each in (plain, spoken["estimates"][number]):
             del each["question"]  # said by arguments, and by options
@@ -87,7 +87,7 @@ def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, 
         closed: dict[str, Any] = {"options": estimate.options or None, "stack": asked.get("stack") or estimate.stack}
         again = simulator.estimate(**asked | closed, layout=estimate.layout)
         same = json_object(
-            EstimateJson,
+            "estimate",
             replace(
                 again,
                 assumed=(),
@@ -101,7 +101,7 @@ def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, 
             "estimate of the ranking",
             _difference(
                 json.loads(json.dumps(same)),
-                json.loads(json.dumps(json_object(EstimateJson, replace(estimate, assumed=()), Presentation()))),
+                json.loads(json.dumps(json_object("estimate", replace(estimate, assumed=()), Presentation()))),
             ),
         )
         yield from _sums(estimate)

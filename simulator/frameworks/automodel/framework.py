@@ -9,7 +9,7 @@ Read at NVIDIA-NeMo/Automodel 36044ad (August 2026): `nemo_automodel/recipes/llm
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
 from simulator.frameworks.configuration import over_file
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.question.frameworks.stacks import IN_16_BITS
@@ -59,6 +59,7 @@ _KNOWN: Final = {
 _STARTED: Final = re.compile(
     r"(?:.*/)?examples/[lv]lm_\w+/\w+\.py|nemo_automodel\.\S+|(?:.*/)?nemo_automodel/recipes/[lv]lm/\w+\.py"
 )  # programs that train by a configuration file
+_is_own: Final = marked("_target_ step_scheduler.local_batch_size|distributed.strategy")
 
 
 def is_launch(launch: LaunchCommand) -> bool:
@@ -72,14 +73,9 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     if (laid := over_file(arguments, launch)) is None:
         return Recipe(framework="torch")
     document, keys = laid
-    if not is_file({name for key in document.keys for name in (key.dotted, key.name)}):
+    if not _is_own({name for key in document.keys for name in (key.dotted, key.name)}):
         arguments.not_modelled(f"{document.file[-80:]}: no configuration of the decoders that are read")
     return read(arguments, keys) or Recipe(framework="torch")
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to Automodel."""
-    return "_target_" in names and {"step_scheduler.local_batch_size", "distributed.strategy"} & set(names) != set()
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
@@ -308,5 +304,5 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("automodel",),
     launches=(LaunchForm("automodel-shell", 11, is_launch, read_launch),),
-    files=(FileForm("automodel-yaml", 19, is_file, read),),
+    files=(FileForm("automodel-yaml", 19, _is_own, read),),
 )

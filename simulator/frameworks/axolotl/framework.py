@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import taking_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.trl.framework import purposed_run
 from simulator.frameworks.values import known_value
 from simulator.question.recipe import Recipe
@@ -23,11 +23,6 @@ _PLUGINS: Final = ("liger", "cut_cross_entropy", "swanlab")
 """Modules of `axolotl.integrations` whose effects all have keys of their own."""
 _FLASH: Final = frozenset(["flash_attention", "cut_cross_entropy"])
 _PLAIN_ATTENTION: Final = ("eager", "sdpa")
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to axolotl."""
-    return "base_model" in names and not {"sequence_len", "micro_batch_size", "datasets"}.isdisjoint(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
@@ -127,5 +122,5 @@ FRAMEWORK: Final = Framework(
     launches=(
         LaunchForm("axolotl-shell", 10, is_launch, read, taking_files(_add_keys), cluster, is_named_by_program=True),
     ),
-    files=(FileForm("axolotl-yaml", 45, is_file, read_file),),
+    files=(FileForm("axolotl-yaml", 45, marked("base_model sequence_len|micro_batch_size|datasets"), read_file),),
 )

@@ -6,14 +6,14 @@ a model's outputs to fp32.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import filled_keys, named_configuration
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.models import known_model, load_model
 from simulator.frameworks.take import part, read_optimizer, take
@@ -31,14 +31,9 @@ _EAGER: Final = {
     "loss_bytes_per_logit": "12",
 }
 _CAPPED: Final = {"flash_attention": "false", "attention_matrix_bytes": "6"}  # tanh, and fp32 weights of scores
+_MARKS: Final = "train.global_batch_size train.micro_batch_size checkpoint_dir|model_name"
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to LitGPT."""
-    stated = {"train.global_batch_size", "train.micro_batch_size"} <= set(names)
-    return stated and not {"checkpoint_dir", "model_name"}.isdisjoint(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
@@ -137,5 +132,5 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("litgpt",),
     launches=(LaunchForm("litgpt-shell", 10, is_launch, read, take_words, machines, is_named_by_program=True),),
-    files=(FileForm("litgpt-yaml", 20, is_file, read_file),),
+    files=(FileForm("litgpt-yaml", 20, marked(_MARKS), read_file),),
 )

@@ -10,7 +10,7 @@ them); `nemo.recipes` interprets them and what a launch sets after the name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import filterfalse
@@ -23,7 +23,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Interpolation
 from simulator.frameworks.documents import Key, keys_of, read_document
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.logs import note_samples
 from simulator.frameworks.megatron.read import read as read_megatron
 from simulator.frameworks.nemo.read import with_named_model
@@ -286,11 +286,6 @@ _RECIPES: Final = "megatron.bridge.recipes."
 _ASIDE: Final = ("recipe.", "run.")  # sections of the function that makes a recipe, and of the job that starts it
 
 
-def is_file(names: Collection[str]) -> bool:
-    """Whether a file names the function that makes its recipe."""
-    return "recipe._target_" in names
-
-
 def read_file(arguments: Arguments, _: Sequence[Key]) -> Recipe | None:
     """Return the run of a file that is laid over a library recipe: `recipe: {_target_: megatron.bridge.recipes.…}`.
 
@@ -312,5 +307,5 @@ FRAMEWORK: Final = Framework(
     profile="megatron",
     tables=("megatron_bridge", "megatron"),
     launches=(LaunchForm("bridge-shell", 5, is_own, read, take_words, cluster),),
-    files=(FileForm("bridge-yaml", 29, is_file, read_file, complete=False, in_words_of="megatron"),),
+    files=(FileForm("bridge-yaml", 29, marked("recipe._target_"), read_file, complete=False, in_words_of="megatron"),),
 )

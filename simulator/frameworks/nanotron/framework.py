@@ -7,7 +7,7 @@ apply where a key is absent; `models/{base,llama,qwen}.py`, `optim/gradient_accu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from simulator.cost.operations.sums import total_parameters
@@ -15,7 +15,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import filled_keys, named_configuration
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.take import Targets, part, read_optimizer, take
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
@@ -33,11 +33,6 @@ _OPTIONS: Final = {
 }
 _NARROW: Final = {"gradient_dtype": "bf16", "master_weights": "false", "optimizer_dtype": "bf16"}
 """State where gradients add up in the parameters' type: Adam steps on the 16-bit parameters themselves."""
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to nanotron."""
-    return {"parallelism.dp", "parallelism.tp", "tokens.micro_batch_size"} <= set(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
@@ -135,5 +130,5 @@ FRAMEWORK: Final = Framework(
     profile="megatron",
     tables=("nanotron",),
     launches=(LaunchForm("nanotron-shell", 12, is_launch, read_launch),),
-    files=(FileForm("nanotron-yaml", 18, is_file, read),),
+    files=(FileForm("nanotron-yaml", 18, marked("parallelism.dp parallelism.tp tokens.micro_batch_size"), read),),
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments, LaunchCommand
 from simulator.frameworks.configuration import take_file
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.take import Targets, part, read_optimizer, take
 from simulator.frameworks.values import PlainValue
 from simulator.question.recipe import A_NODE, Recipe
@@ -26,11 +26,6 @@ _REPLICAS: Final = "fsdp.hybrid_sharding_num_model_replicas"
 _SUFFIXES: Final = (".yaml", ".yml")
 _PRECISIONS: Final = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}
 _NORMS: Final = {"rms": "rms_norm", "default": "layer_norm", "low_precision": "layer_norm"}
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to OLMo's trainer."""
-    return {"model.d_model", "model.n_layers", "device_train_microbatch_size"} <= set(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
@@ -154,5 +149,5 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("olmo",),
     launches=(LaunchForm("olmo-shell", 40, is_launch, read_launch, take_words),),
-    files=(FileForm("olmo-yaml", 20, is_file, read),),
+    files=(FileForm("olmo-yaml", 20, marked("model.d_model model.n_layers device_train_microbatch_size"), read),),
 )

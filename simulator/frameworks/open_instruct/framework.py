@@ -6,19 +6,19 @@ them with accelerate and ZeRO 3.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks.accelerate.words import cluster
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.trl.framework import purposed_run, take_words
 from simulator.frameworks.trl.framework import read as read_trainer
 from simulator.question.recipe import Recipe
 
-_OWN: Final = frozenset(["use_slow_tokenizer", "with_tracking", "dataset_mix_dir"])
+_MARKS: Final = "model_name_or_path per_device_train_batch_size use_slow_tokenizer|with_tracking|dataset_mix_dir"
 _STARTED: Final = ("bf16=true", "zero_optimization.stage=3", "torch_dtype=bfloat16")
 """`scripts/finetune_with_accelerate_config.sh`, `dpo_train_with_accelerate.sh`: `--mixed_precision bf16` and
 `configs/ds_configs/stage3_no_offloading_accelerate.conf`."""
@@ -28,12 +28,6 @@ _SCRIPTS: Final = (
     ("open_instruct", "dpo_tune_cache.py"),
     ("open_instruct", "reward_modeling.py"),
 )
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to open-instruct."""
-    own = set(names)
-    return {"model_name_or_path", "per_device_train_batch_size"} <= own and not _OWN.isdisjoint(own)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
@@ -66,5 +60,5 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("open_instruct", "transformers", "trl", "deepspeed"),
     launches=(LaunchForm("open-instruct-shell", 59, is_launch, read_launch, take_words, cluster, complete=False),),
-    files=(FileForm("open-instruct-yaml", 30, is_file, read, complete=False),),
+    files=(FileForm("open-instruct-yaml", 30, marked(_MARKS), read, complete=False),),
 )

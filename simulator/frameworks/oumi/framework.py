@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import Configuration, over_file, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.logs import with_longest_sample
 from simulator.frameworks.trl.framework import purposed_run
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
@@ -30,17 +30,7 @@ _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)  # devices per node:
 _DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
 _SHARDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
-
-
-def is_training(names: Collection[str]) -> bool:
-    """Whether keys belong to a training configuration of oumi."""
-    own = {"training.trainer_type", "training.enable_gradient_checkpointing"}
-    return {"model.model_name", "training"} <= set(names) and not own.isdisjoint(names)
-
-
-def is_job(names: Collection[str]) -> bool:
-    """Whether keys belong to a job of oumi's launcher."""
-    return {"resources", "run", "working_dir"} <= set(names) or {"resources", "run", "envs"} <= set(names)
+_MARKS: Final = "model.model_name training training.trainer_type|training.enable_gradient_checkpointing"
 
 
 def is_launch(launch: LaunchCommand) -> bool:
@@ -183,5 +173,8 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("oumi", "transformers", "trl", "deepspeed"),
     launches=(LaunchForm("oumi-shell", 10, is_launch, read_launch, cluster=cluster, is_named_by_program=True),),
-    files=(FileForm("oumi-yaml", 20, is_training, read), FileForm("oumi-job-yaml", 21, is_job, read_job)),
+    files=(
+        FileForm("oumi-yaml", 20, marked(_MARKS), read),
+        FileForm("oumi-job-yaml", 21, marked("resources run working_dir|envs"), read_job),
+    ),
 )

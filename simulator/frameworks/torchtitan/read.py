@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -60,11 +60,6 @@ SCHEDULES: Final[Mapping[str, ScheduleName]] = {
 """Schedules by their name in torch.distributed.pipelining, in lower case (`get_schedule_class` ignores case)."""
 _SEQUENCE: Final = 2048
 _CONFIG: Final = "job.config_file"
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to torchtitan."""
-    return "model.flavor" in names or {"training.seq_len", "model.name"} <= set(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:

@@ -6,14 +6,14 @@ of each builder of `torchtune/models`, and the longest sequence that it makes po
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.frameworks.arguments import Arguments, LaunchCommand
 from simulator.frameworks.configuration import configuration, need_written, replaced
 from simulator.frameworks.documents import Key
-from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.take import part, read_optimizer, take
@@ -31,11 +31,6 @@ _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text"
 _LORA_RANK: Final = 8
 _CHUNKED: Final = ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss")
 """Losses in chunks (`modules/loss`); the second also has all logits in 16 bits: 7 bytes of each with eight chunks."""
-
-
-def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to torchtune: each part of a file names its builder."""
-    return "_component_" in names and not {"tokenizer._component_", "model._component_"}.isdisjoint(names)
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
@@ -144,5 +139,5 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=("torchtune",),
     launches=(LaunchForm("torchtune-shell", 10, lambda launch: launch.program == "tune", read_launch),),
-    files=(FileForm("torchtune-yaml", 20, is_file, read),),
+    files=(FileForm("torchtune-yaml", 20, marked("_component_ tokenizer._component_|model._component_"), read),),
 )

@@ -130,20 +130,21 @@ def input_field(default: Any, help: str, **about: Any) -> Any:  # noqa: A002  th
     return dataclasses.field(default=default, metadata={"help": help, **about})
 
 
-def settings_of(kind: type) -> tuple[InputSetting, ...]:
-    """Return the settings of a dataclass whose fields are all an `input_field`, in order."""
+def settings_of(kind: type, rows: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[InputSetting, ...]:
+    """Return the settings of a dataclass, in order: each field is an `input_field`, or has a row that says as much."""
     return tuple(
         InputSetting(
             **{
                 "name": field.name,
                 "key": field.name,
-                "kind": _kind(field.default, field.metadata),
+                "kind": _kind(field.default, about),
                 "default": field.default,
-                "named_choices": field.metadata.get("choices", ()),
-                **field.metadata,
+                "named_choices": about.get("choices", ()),
+                **about,
             }
         )
         for field in dataclasses.fields(kind)
+        for about in (field.metadata if rows is None else rows[field.name],)
     )
 
 

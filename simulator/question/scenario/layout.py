@@ -1,7 +1,8 @@
 """Layout: the cut of a model over devices, with recomputation and offload.
 
-The fields of `Layout` are the one place of layout fields: columns of blocks, axes of a search, options, keys of JSON,
-columns of CSV and of measured rows, and texts derive from them; `scenario.typed` and `.keywords` are written from them.
+The fields of `Layout`, each a row of `layout.csv` too, are the one place of layout fields: columns of blocks, axes of a
+search, options, keys of JSON, columns of CSV and of measured rows, and texts derive from them; `scenario.typed` and
+`.keywords` are written from them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,11 @@ from operator import attrgetter
 from typing import Any, Literal, assert_never
 
 from simulator.errors import InputError
-from simulator.question.scenario.inputs import GROUPS, LISTS, InputSetting, input_field, settings_of
+from simulator.files import read_table
+from simulator.question import vocabulary
+from simulator.question.scenario.inputs import GROUPS, LISTS, InputSetting, settings_of
 from simulator.question.vocabulary import (
-    NAMED_RECOMPUTE_METHODS,
-    OFFLOADS,
-    RECOMPUTE_METHODS,
-    RECOMPUTE_MODES,
     RECOMPUTE_MODULES,
-    SCHEDULES,
     Offload,
     RecomputeMethod,
     RecomputeMode,
@@ -29,159 +27,47 @@ from simulator.question.vocabulary import (
 from simulator.records import Record
 
 
-def _size(default: int, help: str, **about: Any) -> Any:  # noqa: A002  as of `input_field`
-    return input_field(default, help, group="size", **about)
-
-
 class Layout(Record, kw_only=True):
     """Layout of a training run over its devices; counts are of the whole run unless stated."""
 
-    tensor_parallel: int = _size(
-        1, "Tensor parallel size.", key="tp", label="TP", split=True, search="every divisor of the devices up to 64"
-    )
+    tensor_parallel: int = 1
     """Ranks that share every weight matrix."""
-    pipeline_parallel: int = _size(
-        1,
-        "Pipeline parallel size.",
-        key="pp",
-        label="PP",
-        split=True,
-        per_block=True,
-        search="every divisor of the devices up to the layers",
-    )
+    pipeline_parallel: int = 1
     """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
-    context_parallel: int = _size(
-        1, "Context parallel size.", key="cp", label="CP", split=True, search="every divisor of the devices up to 64"
-    )
+    context_parallel: int = 1
     """Ranks that share one sequence."""
-    expert_parallel: int = _size(
-        1,
-        "Expert parallel size.",
-        key="ep",
-        label="EP",
-        split=True,
-        search="every divisor of the experts up to the devices",
-    )
+    expert_parallel: int = 1
     """Ranks over which whole routed experts are spread."""
-    expert_tensor_parallel: int = _size(
-        1, "Expert tensor parallel size.", key="etp", label="ETP", split=True, search="1 and the tensor-parallel size"
-    )
+    expert_tensor_parallel: int = 1
     """Ranks that share every routed expert's matrices."""
-    data_parallel: int = _size(
-        1, "Data parallel size; follows from the devices.", key="dp", label="DP", search="what is left of the devices"
-    )
+    data_parallel: int = 1
     """Replicas: devices / (tensor x pipeline x context)."""
-    virtual_stages: int = _size(
-        1,
-        "Model chunks per pipeline rank; 1 is none.",
-        key="vpp",
-        label="VP",
-        search="every number that divides the layers of a rank",
-    )
+    virtual_stages: int = 1
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
-    schedule: ScheduleName = input_field(
-        "1f1b",
-        "Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
-        label="schedule ",
-        per_block=True,
-        choices=SCHEDULES,
-        search="1f1b",
-    )
+    schedule: ScheduleName = "1f1b"
     """Order of the passes of a pipeline."""
-    micro_batch_size: int = _size(
-        1, "Sequences in a micro batch.", label="mbs", searched=(1, 2, 4, 8), search="1, 2, 4, 8"
-    )
+    micro_batch_size: int = 1
     """Sequences per micro batch on one replica."""
-    zero_stage: int = input_field(
-        1,
-        "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
-        label="ZeRO ",
-        of_work=False,
-        choices=(0, 1, 2, 3),
-        low=0,
-        high=3,
-        search="what the framework uses, 1 or (torch) 3",
-    )
+    zero_stage: int = 1
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
-    sequence_parallel: bool = input_field(
-        default=False,
-        help="Split activations over the tensor-parallel group; on where that is larger than one.",
-        search="on where tensor parallel is above 1",
-    )
+    sequence_parallel: bool = False
     """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
-    recompute: RecomputeMode = input_field(
-        "none",
-        "What the backward pass computes again.",
-        label="recompute ",
-        group="recompute",
-        of_work=False,
-        choices=RECOMPUTE_MODES,
-        searched=("none", "selective", "full"),
-        search="none, selective (torch: operations), full",
-    )
+    recompute: RecomputeMode = "none"
     """Recomputation in the backward pass: nothing, the attention core, whole layers, the attention block, or all
     operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
-    recompute_modules: tuple[RecomputeModule, ...] = input_field(
-        ("core_attn",),
-        "What selective recompute does again, such as moe_act,layernorm.",
-        kind="words",
-        group="recompute",
-        of_work=False,
-        choices=RECOMPUTE_MODULES,
-        search="core_attn; with experts or latent attention two or three sets more",
-    )
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """Recomputed parts of a layer, for selective recompute."""
-    recompute_method: RecomputeMethod = input_field(
-        "uniform",
-        "Layers that full recompute covers: all, or the first.",
-        group="recompute",
-        of_work=False,
-        choices=RECOMPUTE_METHODS,
-        named_choices=NAMED_RECOMPUTE_METHODS,
-        search="uniform; Megatron: block too, where not all layers have to be",
-    )
+    recompute_method: RecomputeMethod = "uniform"
     """Recomputed layers, for full recompute: all in units (`uniform`), the first of each chunk (`block`), or a list."""
-    recompute_layers: int = input_field(
-        1,
-        "Layers in a unit (uniform) or in a chunk (block).",
-        group="recompute",
-        of_work=False,
-        high=10000,
-        search="uniform: 1; block: the fewest that fit",
-    )
+    recompute_layers: int = 1
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
-    recompute_layer_list: tuple[int, ...] = input_field(
-        (),
-        "Layers to recompute, counted from 0, such as 4,5,9.",
-        group="recompute",
-        per_block=True,
-        of_work=False,
-        low=0,
-        high=9999,
-        search="none; explicit layers replace the two above",
-    )
+    recompute_layer_list: tuple[int, ...] = ()
     """Indices of the recomputed layers (`list`)."""
-    offload: Offload = input_field(
-        "none", "What is kept in host memory.", label="offload ", of_work=False, choices=OFFLOADS, search="none"
-    )
+    offload: Offload = "none"
     """Tensors kept in host memory between uses."""
-    stage_layers: tuple[int, ...] = input_field(
-        (),
-        "Uneven cut: layers on each stage, such as 18,21,21,20.",
-        per_block=True,
-        low=0,
-        high=10000,
-        search="an even cut; an explicit one fixes the pipeline size",
-    )
+    stage_layers: tuple[int, ...] = ()
     """Layers on each pipeline rank, first to last; empty means the default cut."""
-    chunk_layers: tuple[int, ...] = input_field(
-        (),
-        "Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
-        per_block=True,
-        low=0,
-        high=10000,
-        search="equal chunks; where layers do not divide, embedding and loss counted as layers",
-    )
+    chunk_layers: tuple[int, ...] = ()
     """Layers of every model chunk in the order of the model, chunk c of rank i at `c p + i`; empty: equal chunks.
 
     A chunk without layers holds the embedding or the loss alone."""
@@ -222,8 +108,27 @@ class Layout(Record, kw_only=True):
         return tuple(getattr(self, field.name) for field in SPLIT)
 
 
-FIELDS = settings_of(Layout)
-"""Fields of a layout, in order."""
+def _about(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a row of `layout.csv` says of a field, by the names of `InputSetting`."""
+    about: dict[str, Any] = {name: row[name] for name in _TEXTS if row[name]}
+    about |= {name: int(row[name]) for name in ("low", "high") if row[name]}
+    about |= {name: _values(row[name]) for name in ("choices", "named_choices", "searched") if row[name]}
+    marks = row["marks"].split()
+    return about | {"split": "split" in marks, "per_block": "per_block" in marks, "of_work": "same_work" not in marks}
+
+
+_TEXTS = ("key", "label", "group", "kind", "search", "help")
+
+
+def _values(text: str) -> tuple[Any, ...]:
+    """Return the values of a cell: numbers, words, or those of the vocabulary by its name in capitals."""
+    if text.isupper():
+        return tuple(getattr(vocabulary, text))
+    return tuple(int(word) if word.isdecimal() else word for word in text.split())
+
+
+FIELDS = settings_of(Layout, {row["name"]: _about(row) for row in read_table(__file__, "layout")})
+"""Fields of a layout, in order; `layout.csv` says what is known of each."""
 _CHECKS, _VALUES = [field.check for field in FIELDS], attrgetter(*(field.name for field in FIELDS))
 SPLIT = tuple(field for field in FIELDS if field.split)
 PER_BLOCK = tuple(field for field in FIELDS if field.per_block)

@@ -10,7 +10,7 @@ import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.show.cli import options
-from simulator.show.cli.options import Option, Sectioned, Setting, SpecName, Whole, Word
+from simulator.show.cli.options import Sectioned
 from simulator.show.cli.question import values_by_name
 from simulator.show.cli.streams import note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
@@ -25,90 +25,28 @@ else:
     measured, catalogue, logs = map(Lazy, ("evidence.measurements.rows", "question.specs.catalogue", "recipes.logs"))
 
 _FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
-_FAMILY = Option(
-    "--family", "Only this hardware family; repeatable.", section=options.ROWS, multiple=True, metavar="NAME"
-)
-_LOGS = options.in_section(
-    options.ROWS,
-    Option("--from-log", "Own training log; repeatable.", multiple=True, metavar="LOG"),
-    Option(
-        "--hardware", "Hardware that the logs or the template's run ran on, or that is probed.", SpecName("hardware")
-    ),
-    Option(
-        "--model",
-        "Model of the logs, where none shipped has its shape; or the only one that a probe launches.",
-        SpecName("model"),
-    ),
-    Option("--option", "Switch of the framework that the logs do not show; repeatable.", Setting(), multiple=True),
-    Option(
-        "--recipe",
-        "Recipe, or estimate saved with --format json, of the logged run: says what the log does not.",
-        metavar="FILE",
-    ),
-    Option(
-        "--set",
-        "A column of the logs' rows, whatever the logs say; repeatable.",
-        Setting("the names are a table's columns"),
-        multiple=True,
-    ),
-    Option("--warmup", "Logged steps to leave out at the start of a run.", Whole(0, 10_000), default=2),
-    Option(
-        "--list",
-        "Print what each coefficient means; with --family NAME the values that ship for it. Nothing is fitted.",
-    ),
-    Option("--template", "Print a table of the columns that a run needs, with one example, on --hardware where given."),
-    Option("--rows-only", "Turn the logs into rows and stop there."),
-)
-_PROBE = options.in_section(
-    "Probe",
-    Option("--probe", "Measure this machine: rates, and the launches that say most about the coefficients."),
-    Option("--devices", "Ranks of a launch; by default 2 on a processor, else the node's.", Whole(1, 1024)),
-    Option("--precision", "Type of matrix products; by default bf16.", Word(("bf16", "fp32"))),
-    Option("--launches", "Launches to make; by default 20.", Whole(1, 1000)),
-    Option("--backend", options.BACKEND, metavar="NAME"),
-    Option("--time-limit", "Seconds that a launch may take; by default 600.", Whole(1, 1_000_000)),
-    Option("--resume", "Take rates and rows that the folder holds already."),
-    Option("--dry-run", "Show the plan, and start nothing."),
-)
-_FOLDER = "Write FAMILY.yaml there for each family too; a probe writes everything there."
 
 
 def calibrate_command() -> click.Command:
     """Return the command that fits coefficients."""
-    output = Option("--output", _FOLDER, metavar="FOLDER")
     return Sectioned(
         "calibrate",
         calibrate,
-        params=[_FILES, _FAMILY, *_LOGS, options.output_format("calibration"), output, *_PROBE],
-        help=(
-            "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
-            "with --probe to runs of this machine, which it plans and makes."
-        ),
+        params=[
+            _FILES,
+            *options.listed("logs"),
+            options.output_format("calibration"),
+            *options.listed("probe"),
+        ],
     )
-
-
-_ACCURACY = options.in_section(
-    options.ROWS,
-    Option("--table", "Show only the rows of this table.", metavar="NAME"),
-    Option(
-        "--calibration",
-        "Show the rows of the files with what ships, with this calibration, and left out one by one.",
-        metavar="FILE",
-    ),
-)
 
 
 def accuracy_command() -> click.Command:
     """Return the command that compares predictions with measured runs."""
-    rows = Option("--rows", "Show every row instead of classes; always so as CSV.")
     return Sectioned(
         "accuracy",
         accuracy,
-        params=[_FILES, _FAMILY, *_ACCURACY, rows, *options.answer_options("accuracy")],
-        help=(
-            "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
-            "recorded with the coefficients, or FILES of the same schema."
-        ),
+        params=[_FILES, *options.listed("accuracy"), *options.answer_options("accuracy")],
     )
 
 

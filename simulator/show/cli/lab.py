@@ -21,7 +21,7 @@ from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.records import replace
 from simulator.show.cli import options
-from simulator.show.cli.options import Option, Sectioned, Whole, Word
+from simulator.show.cli.options import Sectioned
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
@@ -43,41 +43,8 @@ else:
     probing, tracing, report = map(Lazy, ("lab.probe.run", "lab.trace.tracing", "show.report.lab"))
     names = Lazy("question.specs.names")
 
-_LAUNCH = options.in_section(
-    "Launch",
-    Option("--top", "Layouts to launch, the best of each split.", Whole(1, 1000), default=3),
-    Option(
-        "--engine",
-        "What trains; megatron and paddle are experimental.",
-        Word(("reference", "megatron", "paddle")),
-        default="reference",
-    ),
-    Option("--engine-path", "Folder of the engine's own code.", metavar="DIR"),
-    Option("--backend", options.BACKEND, metavar="NAME"),
-    Option(
-        "--communication",
-        "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend.",
-        metavar="NAME",
-    ),
-    Option("--steps", "Timed steps of a launch.", Whole(1, 10_000), default=8),
-    Option("--warmup", "Steps before them.", Whole(0, 10_000), default=2),
-    Option("--repeat", "Launches of each layout.", Whole(1, 100), default=1),
-    Option("--time-limit", "Seconds that a launch may take.", Whole(1, 1_000_000), default=600),
-    Option("--resume", "Leave out what the rows hold already."),
-    Option("--retry-failed", "With --resume: but not what failed."),
-    Option(
-        "--calibrate",
-        "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, and rank by it "
-        "from then on.",
-    ),
-    Option("--dry-run", "Show what would be started, and start nothing."),
-    Option("--rdzv-endpoint", "Several nodes, started alike: where the first node waits.", metavar="HOST:PORT"),
-    Option("--node-rank", "Several nodes, started alike: which of them this is.", Whole(0, 2**20), default=0),
-)
 _GONE = ("--launcher", "--slurm-partition", "--slurm-account", "--slurm-option", "--queue-limit")
 """Options of a launcher of Slurm jobs; named until 0.7, so that old scripts are told what to do."""
-_FOLDER = "Where launches leave jobs, logs and results.  [default: simulate-validate]"
-_ROWS = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
 
 
 def validate_command() -> click.Command:
@@ -96,20 +63,11 @@ def validate_command() -> click.Command:
         params=[
             *params,
             *options.layout_options(many=True),
-            *_LAUNCH,
+            *options.listed("launch"),
             options.output_format("validation"),
-            Option("--output", _ROWS, metavar="ROWS.csv"),
-            Option("--work-folder", _FOLDER, metavar="DIR"),
+            *options.listed("launch_files"),
             *(click.Option([option], hidden=True, help="Gone.", multiple=True) for option in _GONE),
         ],
-        help=(
-            "Launch the best layouts of a ranking for a few steps, and compare memory and speed with what was "
-            "predicted. Options of the question and the layout are those of a ranking."
-        ),
-        epilog=(
-            "Exit code: 0 all launches ran, 1 one failed or contradicts its verdict, 2 bad input, 3 nothing can be "
-            "launched."
-        ),
     )
 
 
@@ -298,7 +256,6 @@ def _check_options(values: Mapping[str, Any]) -> None:
 
 _NOT_TRACED = (*_OF_LENGTHS, "lora_rank", "method", "framework", "option", "stack", "calibration")
 """Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
-_STAGE = "Pipeline rank to trace, from 0; the one that needs most where none is given."
 
 
 def trace_command() -> click.Command:
@@ -309,13 +266,9 @@ def trace_command() -> click.Command:
         params=[
             *(param for param in options.question_options() if param.name not in _NOT_TRACED),
             *options.layout_options(many=False),
-            Option("--stage", _STAGE, Whole(0, 2**20), section=options.LAYOUT),
+            *options.listed("stage"),
             *options.answer_options("trace"),
         ],
-        help=(
-            "Run one pipeline stage of the reference trainer at full size on tensors that hold no data, and show the "
-            "bytes alive at its peak beside the predicted ones. Needs PyTorch, no device, and some hundred MB."
-        ),
     )
 
 

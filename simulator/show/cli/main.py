@@ -28,7 +28,7 @@ from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.late import late_pattern
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli import options
-from simulator.show.cli.options import Option, Sectioned, SpecName, Whole, Word
+from simulator.show.cli.options import Option, Sectioned, SpecName, Word
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
 from simulator.show.forms import Lazy
 
@@ -73,8 +73,7 @@ class Commands(UserDict[str, Any]):
         item: Callable[[], Builder] | click.Command = super().__getitem__(name)
         if isinstance(item, click.Command):
             return item
-        command = self.data[name] = item()()
-        command.short_help = _COMMANDS[name][0]
+        self.data[name] = command = item()()
         return command
 
 
@@ -89,7 +88,7 @@ class MainCommand(Sectioned, click.Group):
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their short help, without building them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (text, _) in _COMMANDS.items()])
+            formatter.write_dl([(name, texts["short"]) for name, texts in options.command_texts().items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -270,20 +269,12 @@ def _meant(word: str) -> str:
     return f"; `simulate check {word}` judges a recipe, `simulate explain {word}` says why" if is_file else ""
 
 
-_DEADLINE = "With --nodes auto and --train-tokens: days that the run may take."
-_TIMELINE = "Write a step pass by pass there: trace events that Perfetto opens."
-
-
 def _ranking_options() -> list[click.Parameter]:
     return [
         *options.question_options(many=True),
         *options.layout_options(many=True),
         *options.answer_options("ranking"),
-        Option("--top", "Layouts to show.", Whole(1, 10_000), default=10),
-        options.SURE,
-        Option("--variants", "Show every layout, not only the best of each split into TP, PP, CP and EP."),
-        *options.WHOLE_RUN,
-        Option("--deadline-days", _DEADLINE, options.amount("DAYS")),
+        *options.listed("ranking"),
     ]
 
 
@@ -311,7 +302,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 def _listing(name: str) -> click.Command:
     """Return a command that lists what ships, or shows one."""
-    kind, load, long_help = _LISTINGS[name]
+    kind, load = _LISTINGS[name]
     form = "spec listing" if isinstance(kind, SpecName) else "listing"
 
     def handle(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -322,24 +313,16 @@ def _listing(name: str) -> click.Command:
 
     argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
     params = [argument, *options.answer_options(form)]
-    return Sectioned(name, handle, params=params, help=long_help or _COMMANDS[name][0])
+    return Sectioned(name, handle, params=params)
 
 
-_LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str | None], SpecListing]], str]] = {
-    "models": (SpecName("model"), lambda: listing.models_listing, ""),
-    "hardware": (SpecName("hardware"), lambda: listing.hardware_listing, ""),
-    "frameworks": (Word(FRAMEWORKS), lambda: listing.frameworks_listing, ""),
-    "flags": (
-        options.listed_name(lambda: flags.table_names),
-        lambda: listing.flags_listing,
-        "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
-    ),
-    "schema": (
-        options.listed_name(lambda: lambda: tuple(keys.ROOTS)),
-        lambda: listing.keys_listing,
-        "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
-    ),
-}  # type of the name that a command takes, what lists, and its help where that is not its short one
+_LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str | None], SpecListing]]]] = {
+    "models": (SpecName("model"), lambda: listing.models_listing),
+    "hardware": (SpecName("hardware"), lambda: listing.hardware_listing),
+    "frameworks": (Word(FRAMEWORKS), lambda: listing.frameworks_listing),
+    "flags": (options.listed_name(lambda: flags.table_names), lambda: listing.flags_listing),
+    "schema": (options.listed_name(lambda: lambda: tuple(keys.ROOTS)), lambda: listing.keys_listing),
+}  # type of the name that a command takes, and what lists
 
 
 def _rank() -> click.Command:
@@ -347,7 +330,6 @@ def _rank() -> click.Command:
         "rank",
         lambda ctx, values: commands.rank(ctx, values),  # noqa: PLW0108  imported when it runs
         params=_ranking_options(),
-        help="Rank the layouts that fit, fastest first (the default command).",
         epilog=_LISTS,
     )
 
@@ -360,36 +342,32 @@ def _estimate() -> click.Command:
             *options.question_options(),
             *options.layout_options(many=False),
             *options.answer_options("estimate"),
-            Option("--timeline", _TIMELINE, metavar="FILE"),
-            *options.WHOLE_RUN,
+            *options.listed("timeline"),
+            *options.listed("whole_run"),
         ],
-        help="Price one layout: memory by stage, time by part, verdict.",
     )
 
 
-_COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
-    "rank": ("Rank the layouts that fit (the default).", lambda: _rank),
-    "estimate": ("Price one layout: memory by stage, time by part, verdict.", lambda: _estimate),
-    "plan": ("Say which hardware to book.", lambda: plan.plan_command),
-    "compare": ("Say what differs between two layouts or recipes.", lambda: recipes.compare_command),
-    "explain": ("Say why a layout needs what it needs, and what helps.", lambda: recipes.explain_command),
-    "sweep": ("Price the product of lists into a table.", lambda: plan.sweep_command),
-    "lengths": ("Count the lengths of a data set's samples.", lambda: plan.lengths_command),
-    "models": ("List the shipped models, or show the numbers of one.", lambda: partial(_listing, "models")),
-    "hardware": ("List the shipped hardware, or show the numbers of one.", lambda: partial(_listing, "hardware")),
-    "frameworks": (
-        "List the switches of the framework profiles, or those of one.",
-        lambda: partial(_listing, "frameworks"),
-    ),
-    "flags": ("List the tables of flags and keys, or the flags of one.", lambda: partial(_listing, "flags")),
-    "calibrate": ("Fit the coefficients to measured runs.", lambda: calibration.calibrate_command),
-    "accuracy": ("Compare predictions with measured runs.", lambda: calibration.accuracy_command),
-    "check": ("Judge launch scripts before they are launched.", lambda: recipes.check_command),
-    "emit": ("Write a recipe that launches a layout.", lambda: recipes.emit_command),
-    "schema": ("List the keys of the JSON answers.", lambda: partial(_listing, "schema")),
-    "trace": ("Count one stage's bytes without a device.", lambda: lab.trace_command),
-    "validate": ("Launch the best layouts and compare.", lambda: lab.validate_command),
-}  # short help of every command by name, and what builds it; only what is named is imported
+_COMMANDS: Mapping[str, Callable[[], Builder]] = {
+    "rank": lambda: _rank,
+    "estimate": lambda: _estimate,
+    "plan": lambda: plan.plan_command,
+    "compare": lambda: recipes.compare_command,
+    "explain": lambda: recipes.explain_command,
+    "sweep": lambda: plan.sweep_command,
+    "lengths": lambda: plan.lengths_command,
+    "models": lambda: partial(_listing, "models"),
+    "hardware": lambda: partial(_listing, "hardware"),
+    "frameworks": lambda: partial(_listing, "frameworks"),
+    "flags": lambda: partial(_listing, "flags"),
+    "calibrate": lambda: calibration.calibrate_command,
+    "accuracy": lambda: calibration.accuracy_command,
+    "check": lambda: recipes.check_command,
+    "emit": lambda: recipes.emit_command,
+    "schema": lambda: partial(_listing, "schema"),
+    "trace": lambda: lab.trace_command,
+    "validate": lambda: lab.validate_command,
+}  # what builds each command; only what is named is imported
 
 cli = MainCommand(
     "simulate",
@@ -398,7 +376,7 @@ cli = MainCommand(
     no_args_is_help=False,
     params=[
         *_ranking_options(),
-        *options.GENERAL_OPTIONS,
+        *options.listed("general"),
         Option(
             "--version",
             "Show the version and exit.",
@@ -414,6 +392,6 @@ cli = MainCommand(
         "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
     ),
     epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
-    commands=Commands({name: build for name, (_, build) in _COMMANDS.items()}),
+    commands=Commands(_COMMANDS),
     subcommand_metavar="[COMMAND [ARGS]...]",
 )

@@ -1,7 +1,8 @@
 """Options of the command line: types of their values, those that several commands share, and the sections of a help.
 
-An option stands here once, or with the only command that has it. Those of a question's inputs follow from
-`scenario.inputs` and `scenario.layout`; a ranking takes sets of values (`--tp 1,2,4`) where an estimate takes one.
+Options of a question's inputs follow from `scenario.inputs` and `scenario.layout`; a ranking takes sets of values
+(`--tp 1,2,4`) where an estimate takes one. `options.csv` lists the others by the groups that commands take of it,
+`commands.csv` the texts of commands.
 """
 
 from __future__ import annotations
@@ -9,21 +10,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import click
 
 from simulator.errors import InputError, not_one_of
+from simulator.files import read_rows, read_table
 from simulator.late import late_pattern
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
-from simulator.question.vocabulary import framework_hint
+from simulator.question.vocabulary import PRECISIONS, framework_hint
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.forms import ANSWERS, Lazy
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from simulator.answers import plan
     from simulator.question import units
     from simulator.question.frameworks import profile
     from simulator.question.specs import catalogue, optimizers
@@ -36,6 +40,7 @@ else:
     ParamType = click.ParamType
     Choice = click.Choice
     units, alternatives, profile = map(Lazy, ("question.units", "search.alternatives", "question.frameworks.profile"))
+    plan = Lazy("answers.plan")
     catalogue, optimizers, shipped = (Lazy(f"question.specs.{name}") for name in ("catalogue", "optimizers", "names"))
 
 LARGEST_SET = 4096
@@ -334,11 +339,56 @@ class Option(click.Option):
         return None if ctx.meta.get(_FOLLOWED) is ctx else super().resolve_envvar_value(ctx)
 
 
-def in_section(section: str, *options: Option) -> tuple[Option, ...]:
-    """Return options that stand in a section of their command's help."""
-    for option in options:
-        option.section = section
-    return options
+_NAMED_TYPES: Mapping[str, Callable[..., ParamType]] = {
+    **{name.lower(): partial(amount, name) for name in ("DAYS", "HOURS", "MINUTES", "PRICE", "NUMBER")},
+    "money": amount,
+    "share": percentage,
+    "tokens": lambda: TOKENS,
+    "model": lambda: SpecName("model"),
+    "hardware": lambda: SpecName("hardware"),
+    "precisions": lambda: WordSet(PRECISIONS),
+    "switch": Setting,
+    "column": lambda: Setting("the names are a table's columns"),
+    "field": lambda: Setting("such as num_hidden_layers=32"),
+    "known": lambda: Setting("such as WORLD_SIZE=4; the answer names what is missing", empty=True),
+    "offer": lambda: Parsed("OFFER", lambda text: plan.parse_offer(text), lambda: SpecName("hardware").completions("")),  # noqa: PLW0108  imported when it reads
+}  # types of `options.csv` that are neither a range nor a list of words
+
+
+def _listed_type(text: str) -> ParamType | None:
+    """Return the type of a row: `1:1000`, `one of these words`, `some of these words`, `hours`, `hours or 0`."""
+    if not text:
+        return None
+    if span := _SPAN.fullmatch(text):
+        return Whole(int(span[1]), int(span[2]))
+    kind, *words = text.split()
+    if kind in ("one", "some"):
+        return (Word if kind == "one" else WordSet)(words)
+    return _NAMED_TYPES[kind](zero=True) if words else _NAMED_TYPES[kind]()
+
+
+@cache
+def listed(group: str) -> tuple[Option, ...]:
+    """Return the options of a group of `options.csv`, in order."""
+    return tuple(_listed_option(cells) for groups, *cells in _option_rows() if group in groups.split())
+
+
+@cache
+def _option_rows() -> list[list[str]]:
+    return read_rows(__file__, "options")
+
+
+def _listed_option(cells: Sequence[str]) -> Option:
+    section, names, kind, metavar, default, repeat, text = cells
+    more: dict[str, Any] = {name: cell for name, cell in (("metavar", metavar), ("default", default)) if cell}
+    more |= {"": {}, "yes": {"multiple": True}, "count": {"count": True}}[repeat]
+    return Option(names, text, _listed_type(kind), section=section, **more)
+
+
+@cache
+def command_texts() -> Mapping[str, Mapping[str, str]]:
+    """Return the texts of every command by its name: its short help, its help where that is longer, its epilog."""
+    return {row["command"]: row for row in read_table(__file__, "commands")}
 
 
 class Sectioned(click.Command):
@@ -350,6 +400,10 @@ class Sectioned(click.Command):
         def callback(**values: Any) -> None:
             handler(click.get_current_context(), values)
 
+        if "help" not in attributes:
+            texts = command_texts()[name]
+            usual = {"help": texts["help"] or texts["short"], "short_help": texts["short"], "epilog": texts["epilog"]}
+            attributes = usual | attributes
         super().__init__(name, callback=callback, context_settings=CONTEXT_SETTINGS, **attributes)
 
     def make_parser(self, ctx: click.Context) -> Any:
@@ -506,19 +560,6 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             assert_never(setting.kind)
 
 
-GENERAL_OPTIONS = in_section(
-    GENERAL,
-    Option(
-        "--color",
-        "Colours on a terminal; NO_COLOR and FORCE_COLOR are respected.",
-        Word(("auto", "always", "never")),
-        default="auto",
-    ),
-    Option("-v --verbose", "Show every assumption.", count=True),
-    Option("-q --quiet", "Show the tables alone.", count=True),
-    Option("--debug", "Show where a defect of the simulator arose."),
-)
-"""Options of every command, before or behind its name."""
 _GENERAL_WORD = late_pattern(r"-[vq]+|--verbose|--quiet|--debug|--color(=.*)?")
 
 
@@ -537,19 +578,3 @@ def general_first(words: Sequence[str]) -> list[str]:
         if word == "--color":
             general += [value for value in (next(left, None),) if value is not None]
     return [*general, *rest, *words[end:]]
-
-
-SURE = Option(
-    "--min-fit-probability",
-    "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all; above 0.98"
-    " takes runs of the cluster.",
-    percentage(zero=True),
-    default=0.95,
-)
-WHOLE_RUN = (
-    Option("--train-tokens", "Tokens of the whole run, such as 100B: adds days to train.", TOKENS),
-    Option("--price-per-device-hour", "With --train-tokens: adds the cost.", amount("PRICE", zero=True)),
-)
-"""Options of a ranking and an estimate that ask for the days and the cost of a whole run."""
-BACKEND = "Kind of device in torch's words; follows from the hardware: cpu, npu (Ascend) or cuda."
-"""Help of `--backend`, of launches and of a probe."""

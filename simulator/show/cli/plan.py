@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.question.origin import OPTION
-from simulator.question.vocabulary import PRECISIONS
 from simulator.records import replace
 from simulator.show.cli import options, streams
-from simulator.show.cli.options import Option, Parsed, Sectioned, SpecName, Whole, WordSet
+from simulator.show.cli.options import Sectioned
 from simulator.show.cli.question import question_on_line
 from simulator.show.forms import ANSWERS, Lazy
 
@@ -29,48 +28,19 @@ _WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")
 _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
 
 
-_BOOKING = options.in_section(
-    options.QUESTION,
-    Option(
-        "--offer",
-        "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; 72d counts "
-        "devices; repeatable.",
-        Parsed("OFFER", lambda text: plan.parse_offer(text), lambda: SpecName("hardware").completions("")),  # noqa: PLW0108  imported when it reads
-        multiple=True,
-    ),
-    Option("--train-tokens", "Tokens of the whole run, such as 300B.", options.TOKENS),
-    Option("--deadline-days", "Days that the run may take.", options.amount("DAYS")),
-    Option("--budget", "What it may cost, in the currency of the offers.", options.amount()),
-    Option("--precision", "Types of matrix products: bf16,fp8. By default the usual one.", WordSet(PRECISIONS)),
-)
-_AVAILABILITY = options.in_section(
-    "Availability",
-    Option("--availability", "Count failures, checkpoints and evaluation; implied by the options below."),
-    Option("--device-mtbf-hours", "Mean time between failures of one device.", options.amount("HOURS")),
-    Option("--restart-minutes", "From a failure to loading the checkpoint.", options.amount("MINUTES", zero=True)),
-    Option("--checkpoint-minutes", "Between checkpoints; by default what loses least.", options.amount("MINUTES")),
-    Option("--evaluation-share", "Evaluation, as a share of the steps' time.", options.percentage(zero=True)),
-)
-
-
 def plan_command() -> click.Command:
     """Return the command that compares offers."""
     return Sectioned(
         "plan",
         _plan,
         params=[
-            *_BOOKING,
+            *options.listed("booking"),
             *(param for param in options.question_options() if param.name not in _OF_OFFERS),
             *options.layout_options(many=True),
-            *_AVAILABILITY,
-            options.SURE,
+            *options.listed("availability"),
+            *options.listed("sure"),
             *options.answer_options("plan"),
         ],
-        help=(
-            "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "
-            "ranges, whether it is in time and in budget, and the least nodes that are in time. Without offers: the "
-            "fewest devices of every kind that hold a training, for all weights, LoRA and 4-bit LoRA."
-        ),
     )
 
 
@@ -119,19 +89,6 @@ def _enough(ctx: click.Context, values: Mapping[str, Any]) -> None:
     streams.write_answer(ctx, "listing", listed, streams.presentation(ctx))
 
 
-_SWEPT = (
-    *options.in_section(
-        "Work",
-        Option("--workers", "Processes on this machine; one for each core by default.", Whole(1, 4096)),
-        Option(
-            "--scheduler",
-            "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
-            metavar="ADDRESS",
-        ),
-        Option("--force", "Replace a table that answers other questions."),
-    ),
-    Option("--output", "Table to write, .csv; rows are appended as questions are answered.", metavar="FILE"),
-)  # options of how a sweep is worked off
 _PASSED_ON = ("output", "workers", "scheduler", "force", "min_fit_probability")
 _GONE = ("--shard", "--merge")
 """Options of sweeps that were shared out by hand; named until 0.7, so that old scripts are told what to do."""
@@ -144,16 +101,11 @@ def sweep_command() -> click.Command:
         _sweep,
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
-            *_SWEPT,
-            options.SURE,
+            *options.listed("sweep"),
+            *options.listed("sure"),
             options.output_format("sweep"),
             *(click.Option([name], hidden=True, help="Gone.", is_flag=name == "--merge") for name in _GONE),
         ],
-        help=(
-            "Price the best layout of every question of a product of lists (models, hardware, nodes, sequence lengths, "
-            "batches, precisions, stacks) into one table, on all cores or on a Dask cluster. A sweep that was killed "
-            "goes on where it was; a question that cannot be answered is a row that says why."
-        ),
     )
 
 
@@ -182,17 +134,13 @@ def _sweep(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def lengths_command() -> click.Command:
     """Return the command that counts the lengths of a data set."""
-    ratio: Parsed = options.amount("NUMBER")
     return Sectioned(
         "lengths",
         _lengths,
         params=[
             click.Argument(["file"], type=str, metavar="DATA.jsonl"),
-            Option("--field", "Field of each line that holds the text, or a list of messages.", metavar="NAME"),
-            Option("--chars-per-token", "Characters that a token stands for.", ratio, default=3.6),
-            Option("--output", "Write the histogram there.", metavar="FILE", section=options.OUTPUT),
+            *options.listed("lengths"),
         ],
-        help="Count the lengths of a data set's samples, one JSON object a line, as a histogram for --lengths.",
     )
 
 

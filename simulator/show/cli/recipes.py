@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli import options, streams
-from simulator.show.cli.options import Option, Sectioned, Setting, Whole, Word, WordSet
+from simulator.show.cli.options import Option, Sectioned, Word
 from simulator.show.cli.question import question_on_line, require_model, values_by_name
 from simulator.show.forms import Lazy
 
@@ -37,58 +37,6 @@ else:
     patch, write, check = map(Lazy, ("recipes.emit.patch", "recipes.emit.write", "show.report.check"))
     names, units, texts = map(Lazy, ("question.specs.names", "question.units", "show.report.text"))
 
-_REPLACED = Option(
-    "--model-field",
-    "Replace one number of the model; repeatable.",
-    Setting("such as num_hidden_layers=32"),
-    section=options.QUESTION,
-    multiple=True,
-)
-_RECIPE = options.in_section(
-    "Recipe",
-    Option(
-        "--set settings",
-        "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw, or a field of a recipe in Python, such as "
-        "model.tensor_model_parallel_size=4; repeatable.",
-        Setting("such as WORLD_SIZE=4; the answer names what is missing", empty=True),
-        multiple=True,
-    ),
-    Option("--root", "Folder that reading does not leave, by default the repository of each recipe.", metavar="FOLDER"),
-    Option("--from-environment", "Take such values from this environment too."),
-    Option(
-        "--base",
-        "Checkout of what a change is merged into: its .simulate.yaml and comments count, and what is new is shown.",
-        metavar="FOLDER",
-    ),
-)  # options of how a recipe is read
-_GATES = options.in_section(
-    "What passes",
-    Option("--max-memory-fraction", "Share of the usable memory that may be needed.", options.percentage()),
-    Option(
-        "--min-fit-probability",
-        "Least probability to fit; above 0.98 takes runs of the cluster.",
-        options.percentage(),
-    ),
-    Option(
-        "--fail-on",
-        "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable.",
-        WordSet(
-            (
-                *("does-not-fit", "refused", "starved", "depends", "longest-does-not-fit"),
-                *("stated-longest-does-not-fit", "cannot-tell", "not-modelled", "unreadable"),
-            )
-        ),
-        multiple=True,
-    ),
-    Option("--skip-non-recipes", "Pass over files that start no training."),
-    Option("--exit-zero", "Exit 0 where a recipe fails."),
-    Option("--baseline", "A stored --format json: what fails there fails no more.", metavar="FILE"),
-)  # options of what passes a check
-_SIDES = (
-    "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
-    "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
-)
-
 
 class Quoted(Sectioned):
     """A command whose arguments may be options in quotes."""
@@ -109,10 +57,6 @@ def compare_command() -> click.Command:
             *open_options(),
             *options.answer_options("comparison"),
         ],
-        help=(
-            f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
-            "Options given beside them are put over both."
-        ),
     )
 
 
@@ -124,13 +68,9 @@ def explain_command() -> click.Command:
         params=[
             click.Argument(["subject"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
-            options.SURE,
+            *options.listed("sure"),
             *options.answer_options("explanation"),
         ],
-        help=(
-            "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
-            f"make it fit with their price, the longest sequence. WHAT is {_SIDES}; without it the options say it."
-        ),
     )
 
 
@@ -196,20 +136,11 @@ def emit_command() -> click.Command:
         _emit,
         params=[
             click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-            *options.in_section(
-                "Recipe",
-                Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO))),
-                Option("--rank", "Which layout of a ranking, best first.", Whole(1, 10_000), default=1),
-                Option("--force", "Write a layout that does not fit too."),
-            ),
+            Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO)), section="Recipe"),
+            *options.listed("emit"),
             *open_options(without="framework"),
-            Option("--output", "Write the recipe there.", metavar="FILE"),
+            *options.listed("emit_output"),
         ],
-        help=(
-            "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
-            "ranking, or - for stdin; without it the options of an estimate say the layout."
-        ),
-        epilog="Exit code: 1 where the layout does not fit, 3 where the framework has no words for something in it.",
     )
 
 
@@ -271,7 +202,7 @@ def open_options(*, without: str = "") -> list[click.Parameter]:
     """Return the options of an estimate without their defaults, and those that replace a number of the model."""
     return [
         *_open([param for param in options.question_options() if param.name != without]),
-        _REPLACED,
+        *options.listed("model_field"),
         *_open(options.layout_options(many=False)),
     ]
 
@@ -294,19 +225,12 @@ def check_command() -> click.Command:
         _check,
         params=[
             click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
-            *_RECIPE,
+            *options.listed("reading"),
             *replaced,
-            *_GATES,
+            *options.listed("gates"),
             *options.answer_options("verdicts"),
-            Option("--diff", "Print each change that helps as a patch of the recipe, the fastest first."),
-            Option("--init", "Write .simulate.yaml here, with each value that could not be known, once and empty."),
-            Option("--explain", "Say of each value of each recipe who said it, in place of the verdicts."),
+            *options.listed("check"),
         ],
-        help=(
-            "Judge launch scripts and configuration files before they are launched: do they fit, and would the "
-            "framework take them? Nothing is run. Options of an estimate replace what a recipe says."
-        ),
-        epilog="Exit code: 0 all pass, 1 some fail, 2 a file or its use is wrong, 3 something cannot be told.",
     )
 
 

@@ -1,4 +1,7 @@
-"""JSON Schema of the answers, and their keys as rows, from the models of `as_json`, `json_answers` and `json_lab`."""
+"""JSON Schema of the answers, their keys as rows, and models that read their JSON, from the keys of `as_json`.
+
+A key has the type and the meaning of its attribute.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, reduce
 from itertools import pairwise
-from typing import Any, Literal, get_args, get_type_hints
+from operator import or_
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from simulator.answers.compare import Comparison
@@ -24,30 +31,79 @@ from simulator.lab.probe.run import Prepared, Probed
 from simulator.lab.trace.tracing import TraceComparison
 from simulator.recipes.check.verdict import Checks
 from simulator.search.space import Ranking
-from simulator.show.report import json_answers, json_lab
-from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in
+from simulator.show.report.as_json import OR_LEFT_OUT, OR_NULL, JsonKey, object_of, objects, unit_of
 from simulator.show.report.lab import Validation
+from simulator.show.report.text import mib
 
-ROOTS: Mapping[str, tuple[type[Shown], type]] = {
-    "estimate": (EstimateJson, Estimate),
-    "ranking": (RankingJson, Ranking),
-    "plan": (json_answers.PlanJson, Plan),
-    "comparison": (json_answers.ComparisonJson, Comparison),
-    "explanation": (json_answers.ExplanationJson, Explanation),
-    "sweep": (json_answers.SweepJson, Sweep),
-    "validation": (json_lab.ValidationJson, Validation),
-    "trace": (json_answers.TraceComparisonJson, TraceComparison),
-    "probe": (json_lab.ProbedJson, Probed),
-    "probe_plan": (json_lab.PreparedJson, Prepared),
-    "verdicts": (json_answers.ChecksJson, Checks),
+ROOTS: Mapping[str, type] = {
+    "estimate": Estimate,
+    "ranking": Ranking,
+    "plan": Plan,
+    "comparison": Comparison,
+    "explanation": Explanation,
+    "sweep": Sweep,
+    "validation": Validation,
+    "trace": TraceComparison,
+    "probe": Probed,
+    "probe_plan": Prepared,
+    "verdicts": Checks,
 }
-"""Models of whole answers with the types that they show, by the name of their definition."""
+"""Types of whole answers by the name of their object."""
+
+
+class Shown(BaseModel):
+    """Object of the JSON."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+
+def answer_model(name: str) -> type[Shown]:
+    """Return the model of an answer, which reads its JSON back."""
+    return _model(name, ROOTS[name])
+
+
+@cache
+def _model(name: str, kind: type) -> type[Shown]:
+    """Return the model of an object that shows a type."""
+    about = next((key.meaning for key in objects()[name] if not key.name), _about(kind))
+    members: dict[str, Any] = {}
+    for key in objects()[name]:
+        if key.name:
+            default: Any = None if key.form == OR_LEFT_OUT else ...
+            members[key.name] = (_type(kind, key), Field(default, description=_meaning(kind, key)))
+    words = kind.__name__ if name in ROOTS else "".join(map(str.title, name.split("_")))
+    return create_model(f"{words}Json", __base__=Shown, __doc__=about, **members)
+
+
+def _type(kind: type, key: JsonKey) -> Any:
+    """Return the type of a key: its function's, or its attribute's as it is shown."""
+    if key.function is not None:
+        return key.function.kind
+    annotation = _shown_type(_attribute(kind, key.source)[0], key)
+    first, _, rest = key.source.partition(".")
+    absent = bool(rest) and NoneType in get_args(_attribute(kind, first)[0])
+    return annotation | None if absent or key.form == OR_NULL else annotation
+
+
+def _shown_type(annotation: Any, key: JsonKey) -> Any:
+    """Return a type with models for the objects in it, and JSON's types for others."""
+    if isinstance(annotation, type) and (name := object_of(annotation.__name__, key.form)) and _object_in(annotation):
+        return _model(name, annotation)
+    if annotation is int and unit_of(key) is mib:
+        return float
+    inner = tuple(_shown_type(each, key) for each in get_args(annotation))
+    origin = get_origin(annotation)
+    if not inner or origin is Literal:
+        return str if annotation is Path else annotation
+    if origin is tuple:
+        return list[inner[0]]  # type: ignore[valid-type]  # one of the types of JSON
+    return reduce(or_, inner) if origin in (Union, UnionType) else origin[inner]
 
 
 def schema(*answers: str) -> dict[str, Any]:
     """Return the JSON Schema 2020-12 of some answers, all by default, with a definition of each kind of object."""
     names = answers or tuple(ROOTS)
-    models: list[tuple[type[Shown], Literal["serialization"]]] = [(ROOTS[name][0], "serialization") for name in names]
+    models: list[tuple[type[Shown], Literal["serialization"]]] = [(answer_model(x), "serialization") for x in names]
     _, made = models_json_schema(models, ref_template="#/$defs/{model}", schema_generator=_Described)
     definitions = {_definition(model): value for model, value in made["$defs"].items()}
     text = re.sub(r'(?<="#/\$defs/)\w+', lambda model: _definition(model[0]), json.dumps(definitions))
@@ -61,8 +117,9 @@ def schema(*answers: str) -> dict[str, Any]:
 
 def _definition(model: str) -> str:
     """Return the name of a model's definition: that of its answer, else `stage_memory` for `StageMemoryJson`."""
-    words = re.sub(r"(?<!^)(?=[A-Z])", "_", model.removesuffix("Json")).lower()
-    return next((name for name, (root, _) in ROOTS.items() if root.__name__ == model), words)
+    name = model.removesuffix("Json")
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return next((answer for answer, kind in ROOTS.items() if kind.__name__ == name), words)
 
 
 def answer_rows() -> list[dict[str, str]]:
@@ -111,19 +168,16 @@ class _Described(GenerateJsonSchema):
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
         """Return the schema of a model; a key is left out only where it has a default."""
-        model: type[Shown] = schema["cls"]
-        shown = _shown_types()[model]
-        fields = model.model_fields
-        meanings = {name: _meaning(shown, at_of(name, field)) for name, field in fields.items()}
+        fields = schema["cls"].model_fields
         required = [name for name, field in fields.items() if field.is_required()]
-        about = model.__dict__.get("__doc__") or _about(shown)
-        return _described(super().model_schema(schema), about, required, meanings)
+        meanings = {name: field.description for name, field in fields.items()}
+        return _described(super().model_schema(schema), schema["cls"].__doc__, required, meanings)
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
         """Return the schema of a dataclass, all of whose fields are keys."""
         kind: type = schema["cls"]
         names = [field["name"] for field in schema["schema"]["fields"]]
-        meanings = {name: _meaning(kind, At(name)) for name in names}
+        meanings = {name: _meaning(kind, JsonKey(name, name, "", "")) for name in names}
         return _described(super().dataclass_schema(schema), _about(kind), names, meanings)
 
 
@@ -135,31 +189,12 @@ def _described(made: JsonSchemaValue, about: str, required: list[str], meanings:
     return {**made, "description": about, "required": required}
 
 
-@cache
-def _shown_types() -> Mapping[type[Shown], type]:
-    """Return the type that each model shows, from those of the answers on."""
-    types: dict[type[Shown], type] = {}
-
-    def follow(model: type[Shown], shown: type) -> None:
-        if model in types:
-            return
-        types[model] = shown
-        for name, field in model.model_fields.items():
-            inner, source = model_in(field.annotation), at_of(name, field).source
-            if inner is not None and isinstance(source, str):
-                follow(inner, _object_in(_attribute(shown, source)[0]) or shown)
-
-    for model, shown in ROOTS.values():
-        follow(model, shown)
-    return types
-
-
-def _meaning(shown: type, at: At) -> str:
+def _meaning(kind: type, key: JsonKey) -> str:
     """Return the meaning of a key: its own, that of the attribute, or of the objects that the attribute holds."""
-    if at.meaning or not isinstance(at.source, str):
-        return at.meaning
-    annotation, text = _attribute(shown, at.source)
-    return text or _about(_object_in(annotation) or shown)
+    if key.function is not None:
+        return key.function.meaning
+    annotation, text = _attribute(kind, key.source)
+    return key.meaning or text or _about(_object_in(annotation) or kind)
 
 
 def _attribute(kind: type, path: str) -> tuple[Any, str]:
