@@ -53,7 +53,7 @@ def shares(rows: Sequence[Mapping[str, str]], launches: Iterable[Launch]) -> lis
             by_repository[launch.framework, method, launch.repository].append(launch.options)
     repositories = Counter(key[:2] for key in by_repository)
     votes = [0.0] * len(rows)
-    for (framework, method, _), every in by_repository.items():
+    for (kind, method, _), every in by_repository.items():
         for options in every:
             for chosen in _chosen(rows, (framework, method), options):
                 votes[chosen] += 1.0 / len(every)
