@@ -55,7 +55,7 @@ def shares(rows: Sequence[Mapping[str, str]], launches: Iterable[Launch]) -> lis
     votes = [0.0] * len(rows)
     for (kind, method, _), every in by_repository.items():
         for options in every:
-            for chosen in _chosen(rows, (framework, method), options):
+            for chosen in _chosen(rows, (kind, method), options):
                 votes[chosen] += 1.0 / len(every)
     counts = [repositories[row["framework"], row["method"]] for row in rows]
     return [(vote / max(count, 1), count) for vote, count in zip(votes, counts, strict=True)]
