@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,13 +21,18 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.stacks import framework
+from simulator.question.recipe import A_NODE, Recipe
 from simulator.recipes.readers.read import read_recipe
+from simulator.search.alternatives import option_text
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 SHARED: Final = Path(os.environ.get("SIMULATE_SHARED") or _ROOT.parent / "shared")
 TABLE: Final = _ROOT / "simulator" / "question" / "specs" / "practice.csv"
 _COUNTED: Final = "public recipes"
 """First words of the source of a row that is counted."""
+_NUMBER: Final = re.compile(r"of \d+ ")
 
 
 class Launch(NamedTuple):
@@ -47,9 +53,9 @@ def shares(rows: Sequence[Mapping[str, str]], launches: Iterable[Launch]) -> lis
             by_repository[launch.framework, method, launch.repository].append(launch.options)
     repositories = Counter(key[:2] for key in by_repository)
     votes = [0.0] * len(rows)
-    for (framework, method, _), every in by_repository.items():
+    for (kind, method, _), every in by_repository.items():
         for options in every:
-            for chosen in _chosen(rows, (framework, method), options):
+            for chosen in _chosen(rows, (kind, method), options):
                 votes[chosen] += 1.0 / len(every)
     counts = [repositories[row["framework"], row["method"]] for row in rows]
     return [(vote / max(count, 1), count) for vote, count in zip(votes, counts, strict=True)]
@@ -60,7 +66,8 @@ def _chosen(rows: Sequence[Mapping[str, str]], kind: tuple[str, str], options: M
     best: dict[str, tuple[int, int]] = {}
     for at, row in enumerate(rows):
         values = {row["switch"]: row["value"], **dict(pair.split("=") for pair in row["others"].split())}
-        if (row["framework"], row["method"]) == kind and values.items() <= options.items():
+        counted = row["source"].startswith(_COUNTED)
+        if counted and (row["framework"], row["method"]) == kind and values.items() <= options.items():
             best[row["switch"]] = max(best.get(row["switch"], (0, -1)), (len(values), at))
     yield from (at for _, at in best.values())
 
@@ -77,11 +84,18 @@ def public_files() -> Iterator[tuple[str, str, str]]:
                 yield row["repository"], str(root / row["file"]), str(root)
 
 
+def switches_of(recipe: Recipe) -> dict[str, str]:
+    """Return every switch of a recipe's run as text: its stack's and its own over the framework's defaults."""
+    options = {name: text for name, text in recipe.options.items() if text != A_NODE}
+    profile = framework(recipe.framework, options, recipe.stack)
+    return {field.name: option_text(getattr(profile, field.name)) for field in switches()}
+
+
 def _read(job: tuple[str, str, str]) -> list[Launch]:
     repository, file, root = job
     try:
         recipes = read_recipe(Path(file), {}, None, Path(root))
-        return [Launch(repository, each.framework, dict(each.options), bool(each.lora_rank)) for each in recipes]
+        return [Launch(repository, each.framework, switches_of(each), bool(each.lora_rank)) for each in recipes]
     except Exception:  # noqa: BLE001  what cannot be read has no vote
         return []
 
@@ -97,7 +111,7 @@ def main() -> int:
     with ProcessPoolExecutor(arguments.jobs) as pool:
         launches = [launch for read in pool.map(_read, public_files(), chunksize=40) for launch in read]
     counted = [
-        row | {"share": f"{share:.2f}", "source": f"{_COUNTED} of {count} repositories"}
+        row | {"share": f"{share:.2f}", "source": _NUMBER.sub(f"of {count} ", row["source"], count=1)}
         if row["source"].startswith(_COUNTED)
         else row
         for row, (share, count) in zip(rows, shares(rows, launches), strict=True)

@@ -4,11 +4,15 @@ from typing import Any
 
 import pytest
 
-from tools.practice import Launch, shares
+from simulator.question.recipe import Recipe
+from tools.practice import Launch, shares, switches_of
+
+COUNTED = "public recipes of 3 repositories"
 
 
-def row(switch: str, value: str, others: str = "", framework: str = "torch", method: str = "") -> dict[str, Any]:
-    return {"framework": framework, "switch": switch, "value": value, "others": others, "method": method}
+def row(switch: str, value: str, others: str = "", method: str = "", **cells: str) -> dict[str, Any]:
+    usual = {"framework": "torch", "source": COUNTED, "others": others, "method": method}
+    return {**usual, "switch": switch, "value": value, **cells}
 
 
 ROWS = [
@@ -40,3 +44,15 @@ def test_adapters_count_for_rows_of_their_own_too() -> None:
     launches = [Launch("a", "torch", {"compiled": "true"}, adapters=True), Launch("b", "torch", {})]
     rows = [row("compiled", "true"), row("compiled", "true", method="lora")]
     assert shares(rows, launches) == [(0.5, 2), (1.0, 1)]
+
+
+def test_what_a_document_alone_says_has_no_vote() -> None:
+    rows = [row("compiled", "true"), row("compiled", "true", families="volta", source="PyTorch 2.13")]
+    assert shares(rows, [Launch("a", "torch", {"compiled": "true"})]) == [(1.0, 1), (0.0, 1)]
+
+
+def test_switches_of_a_launch_are_its_stacks_too() -> None:
+    recipe = Recipe(framework="torch", stack="deepspeed", options={"sharding_degree": "node", "compiled": "true"})
+    texts = switches_of(recipe)
+    assert texts["master_weights"] == texts["compiled"] == "true"
+    assert (texts["parameter_dtype"], texts["sharding_degree"]) == ("bf16", "0")

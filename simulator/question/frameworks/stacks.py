@@ -396,7 +396,7 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
     """Return the values of switches beside the defaults that runs of a framework have (`specs/practice.csv`).
 
     Runs that train `adapters` have rows of their own, in place of all runs' for the same switches. Shares were
-    counted in November 2026 over 1,405 launches of public recipes, one vote for each repository.
+    counted in November 2026 over 1,558 launches of public recipes, one vote for each repository.
     """
     rows = [row for row in practice_rows() if row["framework"] == framework and (adapters or row["method"] != "lora")]
     counted = {name for row in rows if row["method"] for name in (row["switch"], *_others(row))}

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from simulator.question.frameworks.profile import switches
 from simulator.question.origin import NOBODY, OPTION, Origin
 from simulator.question.question import Question, question_of
 from simulator.question.scenario.complete import OPTIONS
@@ -29,7 +30,7 @@ def question_on_line(ctx: click.Context, *, many: bool = False, without: Iterabl
     names = [name for name in BY_INPUT if name not in ("options", *without) and name in values]
     names += [setting.key for setting in SETTINGS if setting.key in values]
     stated = {name: values[name] for name in names if origin_on_line(ctx, name) != NOBODY}
-    stated["options"] = values_by_name("--option", values.get("option") or ())
+    stated["options"] = _switches(ctx, values_by_name("--option", values.get("option") or ()))
     if values.get("model_field"):
         from simulator.answers.models import field_values
 
@@ -50,6 +51,16 @@ def require_model(values: Mapping[str, Any]) -> None:
     """Raise UsageError where no model is named."""
     if not values["model"]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+
+
+def _switches(ctx: click.Context, options: dict[str, str]) -> dict[str, str]:
+    """Return the switches. Raises UsageError for one that is a flag of the command."""
+    flags = {flag.lstrip("-").replace("-", "_"): flag for option in ctx.command.params for flag in option.opts}
+    flags |= {setting.name: flags[setting.key] for setting in SETTINGS if setting.key in flags}
+    for name in options.keys() & flags.keys():
+        if name not in {switch.name for switch in switches()}:
+            raise click.UsageError(f"--option {name}: is no switch but a flag of its own: {flags[name]}")
+    return options
 
 
 def values_by_name(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
