@@ -102,6 +102,7 @@ OptimizerName = Literal[
     "paged_adamw",
     "adamw_8bit",
     "paged_adamw_8bit",
+    "adamw_torch_8bit",
     "adamw_4bit",
     "adafactor",
     "lion",

@@ -37,7 +37,7 @@ from simulator.question.specs.names import clusters_meant, names_in
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.records import NamedTuple, replace
-from simulator.search.build import bare_estimate, estimates_of, verdict_of
+from simulator.search.build import estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of, fits_somewhere, least_devices
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
@@ -458,37 +458,17 @@ MIN_CHANGE = 0.005
 """Smallest relative change of speed, or of memory over capacity, at which a switch matters."""
 
 
-def with_switches(
-    scenario: Scenario, estimate: Estimate, options: Collection[str], priced: Callable[[], Priced]
-) -> Estimate:
-    """Return the estimate with the effects of its switches, set or assumed.
+def with_switches(estimate: Estimate, options: Collection[str], priced: Callable[[], Priced]) -> Estimate:
+    """Return the estimate with the effects of its assumed switches.
 
-    A set switch without effect is noted, as no option is ignored silently. `assumed` has unset switches with another
-    value that moves speed, memory or verdict. `priced` returns a block of the layout alone.
+    `assumed` has unset switches with another value that moves speed, memory or verdict; `priced` returns a block of the
+    layout alone.
     """
 
     def assumed() -> tuple[AssumedSwitch, ...]:
         return tuple(sorted(_assumed(priced(), estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
-    idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
-    provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
-    return replace(estimate, assumed=deferred(assumed), provenance=provenance)
-
-
-def _idle(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[str]:
-    """Yield the set switches whose default gives the same figures."""
-    profile = scenario.framework
-    for name in options:
-        usual = replace(profile, **{name: getattr(framework_profile(profile.name, stack=profile.stack), name)})
-        if usual == profile:
-            continue
-        if _figures(bare_estimate(replace(scenario, framework=usual), estimate.layout)) == _figures(estimate):
-            yield name
-
-
-def _figures(estimate: Estimate) -> tuple[object, ...]:
-    stages = tuple((stage.device_bytes, stage.allocated_bytes) for stage in estimate.memory.stages)
-    return (stages, estimate.throughput.step_seconds)
+    return replace(estimate, assumed=deferred(assumed))
 
 
 def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iterator[AssumedSwitch]:

@@ -376,3 +376,9 @@ def switches() -> tuple[dataclasses.Field[Any], ...]:
 def switch_meanings() -> Mapping[str, str]:
     """Return the sentence that says what a switch means when it is on, or is larger, by the switch's name."""
     return {row["name"]: row["about"] for row in read_table(__file__, "switches")}
+
+
+@cache
+def acts_beside() -> Mapping[str, tuple[str, ...]]:
+    """Return what a switch acts beside, by its name: other settings, or their values."""
+    return {row["name"]: tuple(row["beside"].split()) for row in read_table(__file__, "switches")}
