@@ -1,6 +1,6 @@
 """Settings without effect: what a user said that moves no byte of any moment and no second, and what it acts beside.
 
-Found by pricing the question again without each setting, so that none has to be listed to be told.
+Each is found by pricing the question without it: none has to be listed to be told.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ from simulator.search.rules import RULES
 
 _SUBJECT: Final = frozenset(("model", "hardware", "nodes", "devices", "framework", "stack", "calibration"))
 """Inputs that say what is priced."""
-_BESIDE: Final[Mapping[str, str]] = {
-    "schedule": "pipeline_parallel",
-    "sequence_parallel": "tensor_parallel",
-    "zero_stage": "data_parallel",
-    "expert_tensor_parallel": "experts",
-}  # what fields of a layout act beside
 _SWITCHES: Final = {field.name: field.default for field in switches()}
 _RANGES: Final = "unmeasured_runtime"  # switch that widens ranges alone
 
@@ -51,7 +45,8 @@ def without_effect(case: Case) -> Iterator[str]:
             continue
         usual = _figures(scenario, layout) if usual is None else usual
         if _figures(changed, other.layout) == usual:
-            lacks = " and ".join(need for need in _needs(name) if not _is_met(need, scenario, layout))
+            needs = (need for need in acts_beside().get(name, ()) if not _is_met(need, scenario, layout))
+            lacks = " and ".join(need.replace("|", " or ") for need in needs)
             yield f"{spelled} has no effect {f'without {lacks}' if lacks else 'on this model and layout'}"
 
 
@@ -112,12 +107,10 @@ def _figures(scenario: Scenario, layout: Layout) -> tuple[object, ...]:
     return (*broken, *(np.asarray(figure).tobytes() for figure in figures))
 
 
-def _needs(name: str) -> tuple[str, ...]:
-    return acts_beside().get(name) or tuple(_BESIDE.get(name, "").split())
-
-
 def _is_met(need: str, scenario: Scenario, layout: Layout) -> bool:
-    """Return whether a question has what a setting acts beside: a field's value, or one other than its default."""
+    """Return whether a question has what a setting acts beside: a field's value, or another than its default."""
+    if "|" in need:
+        return any(_is_met(each, scenario, layout) for each in need.split("|"))
     name, _, text = need.partition("=")
     if name == "experts":
         return scenario.model.is_moe
@@ -125,7 +118,7 @@ def _is_met(need: str, scenario: Scenario, layout: Layout) -> bool:
         return scenario.precision in NARROW
     owner: Any = next(each for each in (scenario.framework, layout, scenario) if hasattr(each, name))
     value = getattr(owner, name)
-    if text:
-        return _text(value) == text
+    if text or isinstance(value, bool):
+        return _text(value) == (text or "true")
     usual = {"zero_stage": 0, **_SWITCHES}.get(name, BY_NAME[name].default if name in BY_NAME else None)
     return bool(value != usual)

@@ -418,6 +418,8 @@ def _of_tuner(scenario: Scenario, question: Question) -> Iterator[MethodChange]:
         yield MethodChange(f"--option {_CHUNKS}=2048", switches={_CHUNKS: "2048"})
     if scenario.lora_rank is not None and not profile.quantised_base and "quantised_base" not in question.options:
         yield MethodChange("--method qlora", switches={"quantised_base": "true"})
+    if scenario.frozen_in_fp32 and not question.by_user("frozen_dtype"):
+        yield MethodChange("--option frozen_dtype=compute", switches={"frozen_dtype": "compute"})
     several = scenario.devices > 1 and profile.plain_module and profile.fully_shard
     if several and not profile.sync_each_batch and "sync_each_batch" not in question.options:
         yield MethodChange("--option sync_each_batch=true", switches={"sync_each_batch": "true"})
