@@ -5,12 +5,13 @@ Each is found by pricing the question without it: none has to be listed to be to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from simulator.answers.cases import Case, case_of, case_of_estimate, priceable, scenario_of_run
+from simulator.answers.run import option_words
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.host import host_memory, loading_bytes, saving_bytes
 from simulator.cost.pricing.estimate import Estimate
@@ -23,69 +24,62 @@ from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import NARROW
 from simulator.records import replace
+from simulator.search.alternatives import option_text
 from simulator.search.rules import RULES
 
-_SUBJECT: Final = frozenset(("model", "hardware", "nodes", "devices", "framework", "stack", "calibration"))
-"""Inputs that say what is priced."""
-_SWITCHES: Final = {field.name: field.default for field in switches()}
-_RANGES: Final = "unmeasured_runtime"  # switch that widens ranges alone
+_PASSED_OVER: Final = frozenset(
+    ("model", "hardware", "nodes", "devices", "framework", "stack", "calibration", "unmeasured_runtime")
+)  # inputs that say what is priced, and the switch that widens ranges alone
+_USUAL: Final[dict[str, Any]] = {
+    **{field.name: field.default for field in (*switches(), *BY_NAME.values())},
+    "zero_stage": 0,
+}  # values without which others do not act
 
 
 def without_effect(case: Case) -> Iterator[str]:
     """Yield a sentence on each setting of the user that changes no figure; none on one that says the default."""
     scenario, layout = scenario_of_run(case), case.layout
-    usual: tuple[object, ...] | None = None
-    for name, spelled, question in _each_left_out(case.question):
+    for name, question in _each_left_out(case.question):
         try:
             other = priceable(case_of(question))
         except SimulateError:
             continue  # the others need it
         changed = scenario_of_run(other)
-        if name == _RANGES or (other.layout == layout and _values(changed) == _values(scenario)):
-            continue
-        usual = _figures(scenario, layout) if usual is None else usual
-        if _figures(changed, other.layout) == usual:
+        is_default = other.layout == layout and _unsaid(changed) == _unsaid(scenario)
+        if not is_default and _figures(changed, other.layout) == _figures(scenario, layout):
             needs = (need for need in acts_beside().get(name, ()) if not _is_met(need, scenario, layout))
             lacks = " and ".join(need.replace("|", " or ") for need in needs)
-            yield f"{spelled} has no effect {f'without {lacks}' if lacks else 'on this model and layout'}"
+            why = f"without {lacks}" if lacks else "on this model and layout"
+            yield f"{_spelled(case.question, name)} has no effect {why}"
 
 
 def without_effect_on_all(estimates: Iterable[Estimate]) -> Iterator[str]:
     """Yield the sentences that are true of each estimate."""
     first, *others = map(case_of_estimate, estimates)
-    for sentence in without_effect(first):
-        if all(sentence in without_effect(case) for case in others):
-            yield sentence
+    yield from (each for each in without_effect(first) if all(each in without_effect(case) for case in others))
 
 
-def _each_left_out(question: Question) -> Iterator[tuple[str, str, Question]]:
-    """Yield each setting of the user, its option, and the question without it: the recipe's value counts again."""
+def _each_left_out(question: Question) -> Iterator[tuple[str, Question]]:
+    """Yield each setting of the user and the question without it, in which a recipe's value counts again."""
     base = Question() if question.recipe is None else Question.of_recipe(question.recipe)
     for group in ("inputs", "layout", "switches"):
-        values: Mapping[str, Any] = getattr(question, group)
-        for name, stated in values.items():
-            if not stated.origin.is_user or name in _SUBJECT:
-                continue
-            own = {each: value for each, value in getattr(base, group).items() if each == name}
+        values, earlier = getattr(question, group), getattr(base, group)
+        for name in (each for each in values if values[each].origin.is_user and each not in _PASSED_OVER):
+            own = {each: value for each, value in earlier.items() if each == name}
             others = {each: value for each, value in values.items() if each != name}
-            yield name, _spelled(name, stated.value), replace(question, **{group: {**others, **own}})
+            yield name, replace(question, **{group: {**others, **own}})
 
 
-def _spelled(name: str, value: object) -> str:
+def _spelled(question: Question, name: str) -> str:
     """Return a setting as an option of the command line."""
-    setting: Any = BY_NAME.get(name) or BY_INPUT.get(name)
+    setting = BY_NAME.get(name) or BY_INPUT.get(name)
     if setting is None:
-        return f"--option {name}={value}"
-    if setting.kind == "flag":
-        return str(setting.option if value else f"--no-{setting.option.removeprefix('--')}")
-    return f"{setting.option} {_text(value)}"
+        return f"--option {name}={question.options[name]}"
+    value = (question.inputs.get(name) or question.layout.get(name) or question.switches[name]).value
+    return " ".join(option_words(setting, value))
 
 
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
-
-
-def _values(scenario: Scenario) -> Scenario:
+def _unsaid(scenario: Scenario) -> Scenario:
     """Return a scenario without who said its switches."""
     return replace(scenario, framework=replace(scenario.framework, stated=frozenset(), stack_assumed=False))
 
@@ -112,13 +106,9 @@ def _is_met(need: str, scenario: Scenario, layout: Layout) -> bool:
     if "|" in need:
         return any(_is_met(each, scenario, layout) for each in need.split("|"))
     name, _, text = need.partition("=")
-    if name == "experts":
-        return scenario.model.is_moe
-    if name == "fp8":
-        return scenario.precision in NARROW
-    owner: Any = next(each for each in (scenario.framework, layout, scenario) if hasattr(each, name))
-    value = getattr(owner, name)
+    if name in ("experts", "fp8"):
+        return scenario.model.is_moe if name == "experts" else scenario.precision in NARROW
+    value = next(getattr(each, name) for each in (scenario.framework, layout, scenario) if hasattr(each, name))
     if text or isinstance(value, bool):
-        return _text(value) == (text or "true")
-    usual = {"zero_stage": 0, **_SWITCHES}.get(name, BY_NAME[name].default if name in BY_NAME else None)
-    return bool(value != usual)
+        return option_text(value) == (text or "true")
+    return bool(value != _USUAL.get(name))

@@ -14,7 +14,7 @@ from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, Sized, priced_of, size, timed
 from simulator.errors import InputError
 from simulator.late import deferred, late_pattern
-from simulator.question.frameworks.profile import SwitchEffect, switches
+from simulator.question.frameworks.profile import SwitchEffect, acts_beside, switches
 from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
     DEFAULT,
@@ -522,17 +522,14 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 
 
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")  # device families with CUDA and a fast link inside a node
-_SWITCHES = {field.name: field.metadata for field in switches()}
-_MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
+_MOVES: dict[str, tuple[SwitchEffect, ...]] = {field.name: field.metadata["moves"] for field in switches()}
 """Figures that each switch moves."""
 
 
 def concerns(scenario: Scenario, name: str) -> bool:
     """Return whether a switch applies to the model and the precision."""
-    concerned = _SWITCHES[name]["concerns"]
-    return bool(
-        concerned == "every" or (scenario.model.is_moe if concerned == "experts" else scenario.precision in NARROW)
-    )
+    needs = acts_beside()[name]
+    return ("experts" not in needs or scenario.model.is_moe) and ("fp8" not in needs or scenario.precision in NARROW)
 
 
 def switched_anew(base: Priced, values: Mapping[str, Any]) -> Priced:
