@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.answers.cases import Case, case_of, case_of_estimate, priceable, scenario_of_run
-from simulator.answers.run import option_words
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.host import host_memory, loading_bytes, saving_bytes
 from simulator.cost.pricing.estimate import Estimate
@@ -31,7 +30,8 @@ _PASSED_OVER: Final = frozenset(
     ("model", "hardware", "nodes", "devices", "framework", "stack", "calibration", "unmeasured_runtime")
 )  # inputs that say what is priced, and the switch that widens ranges alone
 _USUAL: Final[dict[str, Any]] = {
-    **{field.name: field.default for field in (*switches(), *BY_NAME.values())},
+    **{field.name: field.default for field in switches()},
+    **{name: field.default for name, field in BY_NAME.items()},
     "zero_stage": 0,
 }  # values without which others do not act
 
@@ -76,7 +76,7 @@ def _spelled(question: Question, name: str) -> str:
     if setting is None:
         return f"--option {name}={question.options[name]}"
     value = (question.inputs.get(name) or question.layout.get(name) or question.switches[name]).value
-    return " ".join(option_words(setting, value))
+    return " ".join(setting.words(value))
 
 
 def _unsaid(scenario: Scenario) -> Scenario:

@@ -20,7 +20,7 @@ from simulator.errors import InputError, did_you_mean, not_one_of
 from simulator.question.frameworks.stacks import DEFAULT, RECOMPUTES, current_switches, stack_of_file
 from simulator.question.origin import NOBODY, Input, Origin, OriginKind
 from simulator.question.question import FOLLOWS, Question
-from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, LISTS, InputSetting
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, LISTS
 from simulator.question.scenario.layout import BY_NAME, FIELDS, layout_of_object
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
@@ -106,15 +106,7 @@ def _fields(estimate: Estimate, *, has_experts: bool) -> Iterator[str]:
                 continue
         if value == plain or _BELONGS_TO.get(field.name, layout.recompute) != layout.recompute:
             continue
-        yield from option_words(field, value)
-
-
-def option_words(setting: InputSetting, value: Any) -> Iterator[str]:
-    """Yield a setting as words of the command line."""
-    if setting.kind == "flag":
-        yield setting.option if value else setting.option.replace("--", "--no-", 1)
-    else:
-        yield from (setting.option, ",".join(map(str, value)) if setting.kind in LISTS else str(value))
+        yield from field.words(value)
 
 
 SECONDS_PER_HOUR = 3600.0

@@ -43,7 +43,7 @@ def test_defaults_are_those_of_a_release(more: str, recompute: str, options: dic
 
 
 def test_flags_of_every_release_tell_none(tmp_path: Path) -> None:
-    """trl/trainer/base_config.py of 1.9: what its trainers take of Hugging Face's, which older ones state themselves."""
+    """trl/trainer/base_config.py of 1.9 has what older trainers state themselves."""
     for more in ("--bf16 true", "--logging_steps 10", "--average_tokens_across_devices true"):
         assert read(tmp_path, "x.sh", f"{COMMAND} {more}\n").options["frozen_dtype"] == "fp32"
 
