@@ -176,8 +176,7 @@ def test_fields_of_a_layout_are_completed() -> None:
 
 def test_a_switch_without_effect_is_named() -> None:
     found = simulator.estimate(model="llama3.1-8b", options={"mtp": "true", "flash_attention": "false"})
-    idle = [note for note in found.provenance.notes if "no effect" in note]
-    assert idle == ["--option mtp: no effect on this model and layout"]
+    assert found.provenance.without_effect == ("--option mtp=true has no effect on this model and layout",)
 
 
 def test_nothing_keeps_the_rules_says_why() -> None:

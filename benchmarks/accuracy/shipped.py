@@ -44,7 +44,7 @@ def judged_text(judged: Sequence[SourcesJudged]) -> str:
         for row in sources.rows:
             family = row.sample.scenario.hardware.family
             measured = f"{row.sample.figure(sources.kind) or 0.0:.6g}"
-            errors = (f"{value:.5g}" for value in (*row.errors.values(), row.half_width))
+            errors = (f"{round(value, 4):g}" for value in (*row.errors.values(), row.half_width))
             writer.writerow((sources.kind, row.sample.key, family, row.sort, measured, *errors))
     return stream.getvalue()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
+from simulator.answers.idle import without_effect, without_effect_on_all
 from simulator.answers.lengths import with_failing_length
 from simulator.answers.memories import over_memories
 from simulator.answers.unsaid import over_open
@@ -14,6 +16,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
+from simulator.late import deferred
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.question import FOLLOWS, SEARCH, Question
 from simulator.question.scenario.inputs import check_count, check_share
@@ -57,7 +60,16 @@ def estimate_of(case: Case, *, in_short: str = "") -> Estimate:
     def of_memory(other: str) -> Estimate:
         return _of_one_memory(replace(case, scenario=with_memory(case.scenario, other)))
 
-    return over_memories(case.question, _of_one_memory(case, in_short=in_short), of_memory)
+    estimate = _with_idle(_of_one_memory(case, in_short=in_short), lambda: without_effect(case))
+    return over_memories(case.question, estimate, of_memory)
+
+
+def _with_idle(estimate: Estimate, sentences: Callable[[], Iterable[str]]) -> Estimate:
+    """Return the estimate with what changes no figure, found when it is read; what is refused has no figures."""
+    if estimate.verdict == "refused":
+        return estimate
+    idle = deferred(lambda: tuple(sentences()))
+    return replace(estimate, provenance=replace(estimate.provenance, without_effect=idle))
 
 
 def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
@@ -72,13 +84,17 @@ def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     release = None if scenario is case.scenario else case.scenario.framework
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
-    estimate = with_switches(scenario, estimate_of_block(priced), options, lambda: priced)
+    estimate = with_switches(estimate_of_block(priced), options, lambda: priced)
     judged = over_open(case.question, estimate, priced, release, in_short=in_short)
     judged = with_failing_length(judged, scenario, case.layout)
     if case.question.layout_is_searched:
         known, note = judged.provenance, _NEAREST if estimate.verdict in ("does_not_fit", "starved") else _SEARCHED
         judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
     return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
+
+
+def _alone(estimate: Estimate) -> Estimate:
+    return _with_idle(estimate, lambda: without_effect_on_all((estimate,)))
 
 
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:
@@ -138,7 +154,8 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     of_each = map(_of_memories, layouts, estimates_of(layouts))
     best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
-        best[0] = with_switches(layouts[0].query.scenario, best[0], query.options, partial(priced_first, layouts))
+        idle = partial(without_effect_on_all, tuple(best))
+        best[0] = with_switches(_with_idle(best[0], idle), query.options, partial(priced_first, layouts))
     sized = {"nodes"} if "devices" in query.question.inputs or query.question.has_groups else set()
     unsaid = (name for name in _WITH_DEFAULT if name not in query.question.inputs and name not in sized)
     near = [estimate.layout for estimate in best[:_NEAR]]
@@ -223,14 +240,14 @@ def fastest(
     best = best_of(query, misses=misses)
     if (layout := best or nearest_of(query, misses)) is None:
         return Fastest(None, None)
-    estimate = _of_memories(layout, estimates_of([layout])[0])
+    estimate = _alone(_of_memories(layout, estimates_of([layout])[0]))
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 
 def recommended(question: Question, space: Space | None) -> Estimate | None:
     """Return the first layout of `rank`, None where none is likely enough to fit."""
     best = best_of(query_of(question, space, MIN_FIT_PROBABILITY))
-    return None if best is None else estimates_of([best])[0]
+    return None if best is None else _alone(estimates_of([best])[0])
 
 
 def with_best_layout(question: Question, space: Space | None = None) -> Question:

@@ -106,10 +106,7 @@ def _fields(estimate: Estimate, *, has_experts: bool) -> Iterator[str]:
                 continue
         if value == plain or _BELONGS_TO.get(field.name, layout.recompute) != layout.recompute:
             continue
-        if field.kind == "flag":
-            yield field.option if value else field.option.replace("--", "--no-", 1)
-        else:
-            yield from (field.option, ",".join(map(str, value)) if field.kind in LISTS else str(value))
+        yield from field.words(value)
 
 
 SECONDS_PER_HOUR = 3600.0

@@ -17,7 +17,7 @@ from simulator.question.frameworks.stacks import profile_of
 from simulator.question.scenario.inputs import LARGEST_COUNT
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.optimizers import OPTIMIZERS, optimizer_of_word
+from simulator.question.specs.optimizers import OPTIMIZERS, optimizer_of_word, unpriced_because
 
 Targets = dict[str, Any]
 """Values by target: typed for layouts, models and workloads, text for switches."""
@@ -142,10 +142,6 @@ def _text_of(meaning: Meaning, value: Any) -> Any:
 
 
 _USUAL: Final = "adamw"
-_UNPRICED: Final = {
-    **dict.fromkeys(("galore", "apollo"), "gradients of low rank are"),
-    **dict.fromkeys(("ademamix", "grokadamw", "stable_adamw", "optimi_"), "what it keeps beside Adam's moments is"),
-}  # why, by a part of the word: a third moment, or what 16-bit weights round off (torch-optimi, `kahan_sum`)
 _IN_BACKWARD: Final = {"lomo": "sgd", "adalomo": "adafactor"}
 """Optimizers that step in the backward pass (lomo-optim 0.1.1): without state, or with means of rows and columns."""
 
@@ -171,8 +167,8 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     if not word:
         return {}
     plain = word.rpartition(".")[2].lower()
-    if why := next((why for part, why in _UNPRICED.items() if part in plain), None):
-        arguments.not_modelled(f"optimizer {word[:40]}: {why} not priced", name)
+    if why := unpriced_because(word):
+        arguments.not_modelled(f"optimizer {word[:40]}: {why}", name)
         return {}
     if plain in _IN_BACKWARD and framework == "torch":
         return {"optimizer": _IN_BACKWARD[plain], "step_in_backward": "true"}

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, get_args
 
+from simulator.files import read_table
+
 FRAMEWORK_FOLDER = f"{os.path.dirname(os.path.dirname(os.path.realpath(__file__)))}{os.sep}frameworks"  # noqa: PTH120  start-up time of --help
 """Folder with one folder per framework: its words, profile and stacks. Their files list the frameworks."""
 
@@ -37,6 +39,7 @@ STACK_FILES: Mapping[str, str] = {
     if "/stacks/" in path and path.endswith(".yaml")
 }
 STACKS: tuple[str, ...] = ("default", *sorted(STACK_FILES))
+OPTIMIZERS: tuple[str, ...] = tuple(row["name"] for row in read_table(__file__, "specs/optimizers"))
 _WRITTEN_AS = {
     "torch": ("fsdp", "fsdp2", "pytorch", "torchtitan", "ddp", "olmo"),
     "torch --stack deepspeed": ("deepspeed", "zero", "ds"),
@@ -59,10 +62,12 @@ def framework_hint(word: str) -> str:
 
 if TYPE_CHECKING:
     FrameworkName = str
+    OptimizerName = str
     RecipeFormat = str
     StackName = str
 else:
     FrameworkName = Literal[FRAMEWORKS]
+    OptimizerName = Literal[OPTIMIZERS]
     RecipeFormat = Literal[RECIPE_FORMATS]
     """Formats in which recipes are written, by the folder of the writer."""
     StackName = Literal[STACKS]
@@ -97,22 +102,6 @@ AttentionKernel = Literal["unfused", "flash_1", "sdpa", "sdpa_flash", "flash_2",
 """Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
 PyTorch's choice since 2.11 (cuDNN 9 on Hopper and Blackwell); its own FlashAttention; FlashAttention 2, as
 TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; AMD's Composable Kernel; its assembly of AITER; CANN's."""
-OptimizerName = Literal[
-    "adamw",
-    "paged_adamw",
-    "adamw_8bit",
-    "paged_adamw_8bit",
-    "adamw_4bit",
-    "adafactor",
-    "lion",
-    "paged_lion",
-    "lion_8bit",
-    "paged_lion_8bit",
-    "sgd",
-    "sgd_momentum",
-    "muon",
-]
-"""Optimizers: the rows of `specs/optimizers.csv`."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 OffloadedModule = Literal[
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp"
@@ -147,5 +136,4 @@ NAMED_RECOMPUTE_METHODS: tuple[NamedRecomputeMethod, ...] = get_args(NamedRecomp
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)

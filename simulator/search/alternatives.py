@@ -14,7 +14,7 @@ from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, Sized, priced_of, size, timed
 from simulator.errors import InputError
 from simulator.late import deferred, late_pattern
-from simulator.question.frameworks.profile import SwitchEffect, switches
+from simulator.question.frameworks.profile import SwitchEffect, acts_beside, switches
 from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
     DEFAULT,
@@ -37,7 +37,7 @@ from simulator.question.specs.names import clusters_meant, names_in
 from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.records import NamedTuple, replace
-from simulator.search.build import bare_estimate, estimates_of, verdict_of
+from simulator.search.build import estimates_of, verdict_of
 from simulator.search.rank import Progress, SearchResult, best_of, fastest_of, fits_somewhere, least_devices
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
@@ -418,6 +418,8 @@ def _of_tuner(scenario: Scenario, question: Question) -> Iterator[MethodChange]:
         yield MethodChange(f"--option {_CHUNKS}=2048", switches={_CHUNKS: "2048"})
     if scenario.lora_rank is not None and not profile.quantised_base and "quantised_base" not in question.options:
         yield MethodChange("--method qlora", switches={"quantised_base": "true"})
+    if scenario.frozen_in_fp32 and not question.by_user("frozen_dtype"):
+        yield MethodChange("--option frozen_dtype=compute", switches={"frozen_dtype": "compute"})
     several = scenario.devices > 1 and profile.plain_module and profile.fully_shard
     if several and not profile.sync_each_batch and "sync_each_batch" not in question.options:
         yield MethodChange("--option sync_each_batch=true", switches={"sync_each_batch": "true"})
@@ -458,37 +460,17 @@ MIN_CHANGE = 0.005
 """Smallest relative change of speed, or of memory over capacity, at which a switch matters."""
 
 
-def with_switches(
-    scenario: Scenario, estimate: Estimate, options: Collection[str], priced: Callable[[], Priced]
-) -> Estimate:
-    """Return the estimate with the effects of its switches, set or assumed.
+def with_switches(estimate: Estimate, options: Collection[str], priced: Callable[[], Priced]) -> Estimate:
+    """Return the estimate with the effects of its assumed switches.
 
-    A set switch without effect is noted, as no option is ignored silently. `assumed` has unset switches with another
-    value that moves speed, memory or verdict. `priced` returns a block of the layout alone.
+    `assumed` has unset switches with another value that moves speed, memory or verdict; `priced` returns a block of the
+    layout alone.
     """
 
     def assumed() -> tuple[AssumedSwitch, ...]:
         return tuple(sorted(_assumed(priced(), estimate, options), key=lambda switch: -abs(switch.speed_change)))
 
-    idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
-    provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
-    return replace(estimate, assumed=deferred(assumed), provenance=provenance)
-
-
-def _idle(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[str]:
-    """Yield the set switches whose default gives the same figures."""
-    profile = scenario.framework
-    for name in options:
-        usual = replace(profile, **{name: getattr(framework_profile(profile.name, stack=profile.stack), name)})
-        if usual == profile:
-            continue
-        if _figures(bare_estimate(replace(scenario, framework=usual), estimate.layout)) == _figures(estimate):
-            yield name
-
-
-def _figures(estimate: Estimate) -> tuple[object, ...]:
-    stages = tuple((stage.device_bytes, stage.allocated_bytes) for stage in estimate.memory.stages)
-    return (stages, estimate.throughput.step_seconds)
+    return replace(estimate, assumed=deferred(assumed))
 
 
 def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iterator[AssumedSwitch]:
@@ -540,17 +522,14 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 
 
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")  # device families with CUDA and a fast link inside a node
-_SWITCHES = {field.name: field.metadata for field in switches()}
-_MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
+_MOVES: dict[str, tuple[SwitchEffect, ...]] = {field.name: field.metadata["moves"] for field in switches()}
 """Figures that each switch moves."""
 
 
 def concerns(scenario: Scenario, name: str) -> bool:
     """Return whether a switch applies to the model and the precision."""
-    concerned = _SWITCHES[name]["concerns"]
-    return bool(
-        concerned == "every" or (scenario.model.is_moe if concerned == "experts" else scenario.precision in NARROW)
-    )
+    needs = acts_beside()[name]
+    return ("experts" not in needs or scenario.model.is_moe) and ("fp8" not in needs or scenario.precision in NARROW)
 
 
 def switched_anew(base: Priced, values: Mapping[str, Any]) -> Priced:

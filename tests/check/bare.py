@@ -17,7 +17,7 @@ def without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     `tests/search`, `tests/check/test_patches.py` and `test_verdicts.py` look at those.
     """
 
-    def as_it_is(_scenario: object, estimate: Estimate, *_: Any) -> Estimate:
+    def as_it_is(estimate: Estimate, *_: Any) -> Estimate:
         return estimate
 
     monkeypatch.setattr(ranking, "with_switches", as_it_is)

@@ -163,6 +163,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
         *along("adamw paged_adamw paged_adamw_8bit", "state- device- host? seconds?", because="state goes to the host"),
         *along("lion paged_lion", "state- device- host+"),
         *along("adamw_4bit adamw_8bit", "state+ device+ host+ seconds+"),
+        *along("adamw_4bit adamw_torch_8bit", "state+ device+ host+ seconds+"),
         *along("paged_lion_8bit lion_8bit lion", "state+ device+ host? seconds?", because="state goes to the host"),
     ),
     "optimizer_dtype": along("fp8 bf16 fp32", f"{STATE} host+ seconds+"),

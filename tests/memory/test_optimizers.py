@@ -136,6 +136,7 @@ def test_a_rank_that_has_one_matrix_holds_it_whole() -> None:
         ("adamw_8bit", 2.03125),
         ("lion", 4.0),
         ("lion_8bit", 1.015625),
+        ("adamw_torch_8bit", 2.03125),
         ("adamw_4bit", 1.03125),
         ("sgd_momentum", 4.0),
         ("sgd", 0.0),

@@ -50,6 +50,7 @@ from simulator.cost.operations.sums import extent, micro_batches, tokens_per_dev
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
+from simulator.question.vocabulary import NARROW
 from simulator.records import Bare, NamedTuple, replace
 
 
@@ -258,7 +259,8 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     Frozen weights do not move into buffers, and 8-bit ones share the gradients'.
     """
     scenario, stage, profile = pricing.scenario, pricing.block.zero_stage, pricing.scenario.framework
-    elsewhere = profile.fp8_param_gather or profile.step_parameters or scenario.lora_rank is not None
+    narrow = profile.fp8_param_gather and scenario.precision in NARROW
+    elsewhere = narrow or profile.step_parameters or scenario.lora_rank is not None
     buffers = (stage >= 1) & (stage < 3) & (profile.buffers_weights and not elsewhere)
     element = element_bytes(scenario)
     in_fp32 = profile.builds_in_fp32 * (FP32 + (stage == 2) * element)

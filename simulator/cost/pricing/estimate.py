@@ -233,7 +233,7 @@ class NextMeasurement(Record):
     """Half of the 90 % interval after it, in the logarithm; the result of the run itself is unknown."""
 
 
-@read_late("contributions", "next_measurement", "notes")
+@read_late("contributions", "next_measurement", "notes", "without_effect")
 class Provenance(Record):
     """Basis of the numbers."""
 
@@ -261,6 +261,8 @@ class Provenance(Record):
     """Parts of the model that are not priced, and lengths that it was not trained for, one sentence each."""
     release: str = ""
     """Release of the stack whose recipe sets the switches; empty for a stack without releases."""
+    without_effect: tuple[str, ...] = ()
+    """Settings that the user said and that change no figure, one sentence each; in a ranking, none of any layout."""
 
 
 class LengthsEstimate(Record, kw_only=True):

@@ -23,7 +23,8 @@ _ENGINE: Final = ("bf16", "bf16", True, False)
 _NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention", "optimizer", "quantised_base")
 _OPTIMIZERS: Final = {
     **dict.fromkeys(("lion", "paged_lion", "paged_adamw"), "{}_32bit"),
-    **dict.fromkeys(("adamw_8bit", "paged_adamw_8bit", "lion_8bit", "paged_lion_8bit", "adafactor", "sgd"), "{}"),
+    **dict.fromkeys(("adamw_8bit", "paged_adamw_8bit", "adamw_torch_8bit", "adafactor", "sgd"), "{}"),
+    **dict.fromkeys(("lion_8bit", "paged_lion_8bit"), "{}"),
 }  # the trainer's words by optimizer (transformers 5.23.0, training_args.py, `OptimizerNames`)
 _LAID_OUT: Final = ("data_parallel", "stage_layers", "zero_stage", "recompute", "recompute_method", "recompute_layers")
 

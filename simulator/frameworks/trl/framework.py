@@ -130,6 +130,10 @@ def _add_defaults(arguments: Arguments) -> None:
     arguments.add_defaults([text for text, first in _SINCE.items() if release >= first], 1, others)
     if "gradient_checkpointing" in arguments.defaults:
         arguments.remark("release-assumed", "note", "TRL 1.9's defaults: gradient_checkpointing is on since 0.22")
+    if "dtype" in arguments.defaults and not arguments.has("load_in_4bit"):
+        message = "TRL 1.9's defaults: weights are loaded in fp32 since 1.0"
+        fix = "dtype: bfloat16" if arguments.file.endswith(SUFFIXES) else "--dtype bfloat16"
+        arguments.remark("release-assumed", "note", message, fix=fix)
 
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:

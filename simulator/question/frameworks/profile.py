@@ -76,17 +76,16 @@ of the rest of a step, rules."""
 SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
 
 
-def switch(  # noqa: PLR0913  what is known of a switch
+def switch(
     *,
     default: Any,
     choices: tuple[Any, ...] = (),
     low: float = 0,
     high: float = 1,
     moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
-    concerns: Literal["every", "experts", "fp8"] = "every",
 ) -> Any:
-    """Return the profile field of a switch: default, words or range, its effects, what it concerns."""
-    meta = {"choices": choices, "low": low, "high": high, "moves": moves, "concerns": concerns}
+    """Return the profile field of a switch: default, words or range, its effects."""
+    meta = {"choices": choices, "low": low, "high": high, "moves": moves}
     return field(default=default, metadata=meta)
 
 
@@ -258,8 +257,8 @@ class FrameworkProfile(Switches, kw_only=True):
     shared_adapters: bool = switch(default=False)
     joint_adapters: str = switch(default="none", choices=("none", "whole", "padded"), moves=("memory", "host"))
     adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
-    expert_adapters: bool = switch(default=True, concerns="experts")
-    merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"), concerns="experts")
+    expert_adapters: bool = switch(default=True)
+    merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"))
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
     saved_modules_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"))
     adapter_copies: bool = switch(default=False, moves=("memory", "host"))
@@ -274,7 +273,7 @@ class FrameworkProfile(Switches, kw_only=True):
     quantised_base: bool = switch(default=False)
     quantised_head: bool = switch(default=False, moves=("memory",))
     quantised_scale_bytes: float = switch(default=2.0, high=8.0)
-    quantised_experts: bool = switch(default=True, concerns="experts")
+    quantised_experts: bool = switch(default=True)
     loads_unquantised: bool = switch(default=False, moves=("memory",))
     quantising_bytes: int = switch(default=0, high=256, moves=("memory",))
     widened_rest: bool = switch(default=False)
@@ -299,11 +298,11 @@ class FrameworkProfile(Switches, kw_only=True):
     flat_parameters: bool = switch(default=False, moves=("memory",))
     sync_each_batch: bool = switch(default=False, moves=("memory",))
     fp8_weight_cache: bool = switch(default=True)
-    fp8_recipe: str = switch(default="delayed", choices=(*FP8_RECIPES,), concerns="fp8")
-    fp4_recipe: str = switch(default="nvfp4", choices=(*FP4_RECIPES,), concerns="fp8")
+    fp8_recipe: str = switch(default="delayed", choices=(*FP8_RECIPES,))
+    fp4_recipe: str = switch(default="nvfp4", choices=(*FP4_RECIPES,))
     fp8_param_gather: bool = switch(default=False)
-    fp8_attention: bool = switch(default=False, moves=("passes", "step"), concerns="fp8")
-    fp8_output_layer: bool = switch(default=False, moves=("passes", "step"), concerns="fp8")
+    fp8_attention: bool = switch(default=False, moves=("passes", "step"))
+    fp8_output_layer: bool = switch(default=False, moves=("passes", "step"))
     fp8_inputs: bool = switch(default=True)
 
     fp8_activation_inputs: bool = switch(default=False)
@@ -352,15 +351,15 @@ class FrameworkProfile(Switches, kw_only=True):
 
     # Mixture of experts and extra layers.
     expert_imbalance: float = switch(default=1.0, low=0.01, high=64.0)
-    expert_dispatch: ExpertDispatch = switch(default="alltoall", choices=(*EXPERT_DISPATCHES,), concerns="experts")
-    grouped_experts: bool = switch(default=False, moves=("memory",), concerns="experts")
+    expert_dispatch: ExpertDispatch = switch(default="alltoall", choices=(*EXPERT_DISPATCHES,))
+    grouped_experts: bool = switch(default=False, moves=("memory",))
     sliced_experts: bool = switch(default=False)
     indexed_dispatch: bool = switch(default=False)
-    overlap_expert_exchange: bool = switch(default=False, concerns="experts")
-    delayed_weight_gradients: bool = switch(default=False, moves=("memory",), concerns="experts")
-    fused_experts: bool = switch(default=False, moves=("passes", "step"), concerns="experts")
-    expert_capacity: float = switch(default=1.0, low=1.0, high=64.0, moves=("memory",), concerns="experts")
-    expert_stash: float = switch(default=1.0, low=1.0, high=64.0, moves=("memory", "host"), concerns="experts")
+    overlap_expert_exchange: bool = switch(default=False)
+    delayed_weight_gradients: bool = switch(default=False, moves=("memory",))
+    fused_experts: bool = switch(default=False, moves=("passes", "step"))
+    expert_capacity: float = switch(default=1.0, low=1.0, high=64.0, moves=("memory",))
+    expert_stash: float = switch(default=1.0, low=1.0, high=64.0, moves=("memory", "host"))
     warm_up_whole_batch: bool = switch(default=False)
     splits_last_backward: bool = switch(default=True)
     mtp: bool = switch(default=False)
@@ -376,3 +375,9 @@ def switches() -> tuple[dataclasses.Field[Any], ...]:
 def switch_meanings() -> Mapping[str, str]:
     """Return the sentence that says what a switch means when it is on, or is larger, by the switch's name."""
     return {row["name"]: row["about"] for row in read_table(__file__, "switches")}
+
+
+@cache
+def acts_beside() -> Mapping[str, tuple[str, ...]]:
+    """Return what a switch acts beside, by its name: other settings, or their values."""
+    return {row["name"]: tuple(row["beside"].split()) for row in read_table(__file__, "switches")}

@@ -91,6 +91,12 @@ class InputSetting(NamedTuple):
         """Option of the command line."""
         return "--" + self.key.replace("_", "-")
 
+    def words(self, value: Any) -> tuple[str, ...]:
+        """Return a value as words of the command line."""
+        if self.kind == "flag":
+            return (self.option if value else self.option.replace("--", "--no-", 1),)
+        return self.option, ",".join(map(str, value)) if self.kind in LISTS else str(value)
+
     def check(self, value: object) -> None:
         """Raise InputError, naming the field, for a value that is not allowed."""
         kind = self.kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, get_args
 
+from simulator.errors import InputError
 from simulator.question.specs.documents import rows_of
 from simulator.records import Bare
 
@@ -68,7 +69,24 @@ def optimizer_of_word(word: str) -> Optimizer | None:
     return next((each for each in OPTIMIZERS.values() if plain in each.words), None)
 
 
+_UNPRICED: Final = {
+    **dict.fromkeys(("galore", "apollo"), "gradients of low rank are"),
+    **dict.fromkeys(("ademamix", "grokadamw", "stable_adamw", "optimi_"), "what it keeps beside Adam's moments is"),
+}  # why, by a part of the word: a third moment, or what 16-bit weights round off (torch-optimi, `kahan_sum`)
+
+
+def unpriced_because(word: str) -> str:
+    """Return why the optimizer of a word is not priced; empty where nothing is known against it."""
+    plain = word.rpartition(".")[2].lower()
+    return next((f"{why} not priced" for part, why in _UNPRICED.items() if part in plain), "")
+
+
 def optimizer_name(word: str) -> str:
-    """Return the name of the optimizer that a framework's word means, or the word where it means none."""
+    """Return the name of the optimizer that a framework's word means, or the word where it means none.
+
+    Raises InputError for one that is known and not priced.
+    """
     optimizer = optimizer_of_word(word)
+    if optimizer is None and (why := unpriced_because(word)):
+        raise InputError(f"optimizer {word[:40]}: {why}; priced are {', '.join(OPTIMIZERS)}")
     return word if optimizer is None else optimizer.name

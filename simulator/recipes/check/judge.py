@@ -317,6 +317,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     reasons = tuple(remark.message for remark in (*refusals, *unsure, *unmet)) or broken
     priced = outcome not in ("not_modelled", "cannot_tell")
     others = (remark for remark in case.remarks if remark.severity != "error")
+    idle = (Remark("inactive-flag", "note", sentence) for sentence in estimate.provenance.without_effect)
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -325,7 +326,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
         outcome="cannot_tell" if unsure and outcome != "depends" else outcome,
         passed=passed,
         reasons=reasons,
-        remarks=_ordered((*refusals, *unsure, *host, *others)),
+        remarks=_ordered((*refusals, *unsure, *host, *idle, *others)),
         blame=None if passed else _blame(case, estimate, refusals),
         estimate=estimate if priced else None,
         case=case,

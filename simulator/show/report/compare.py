@@ -105,7 +105,7 @@ def _not_said(comparison: Comparison, *, full: bool) -> Iterator[str]:
         tuple(lines if full or priced.verdict == "depends" else (line.partition("; most:")[0] for line in lines))
         for priced in (comparison.first, comparison.second)
         for unsaid in (priced.provenance.cautions[: bool(priced.other_memory)],)
-        for lines in ([*unsaid, *say.open_lines(priced, full=full)],)
+        for lines in ([*unsaid, *priced.provenance.without_effect, *say.open_lines(priced, full=full)],)
     )
     for name, lines in (("A and B", first),) if first == second else (("A", first), ("B", second)):
         yield from (f"{name}, {line}" for line in lines)

@@ -344,8 +344,9 @@ def about_lines(estimate: Estimate, *, colour: bool, full: bool = False, outcome
 
 
 def caution_lines(estimate: Estimate) -> Iterator[str]:
-    """Yield what the figures leave out of the model, and lengths beyond what it was trained for."""
-    yield from (f"{caution[:1].upper()}{caution[1:]}." for caution in estimate.provenance.cautions)
+    """Yield what figures leave out of the model, lengths beyond what it was trained for, settings without effect."""
+    cautions = (*estimate.provenance.cautions, *estimate.provenance.without_effect)
+    yield from (f"{caution[:1].upper()}{caution[1:]}." for caution in cautions)
 
 
 def length_lines(estimate: Estimate) -> Iterator[str]:
