@@ -2,7 +2,7 @@
 
 The folder is named on the command line; else it is the public corpus in `shared/` beside the checkout
 (`SIMULATE_SHARED`), by its manifest. Each file is read, asked and priced as with `--hardware h100-sxm-80g --nodes 1`;
-then with what a report shows beside the verdict: peaks, the largest that fits, and changes that help.
+then with what a report shows beside the verdict: speed, peaks, the largest that fits, and changes that help.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def measure(files: Sequence[str]) -> tuple[float, float, Counter[str]]:
     judged_seconds = time.process_time() - start
     for result in results:
         _ = (result.peaks, result.without_offload, result.changes, result.room)
+        _ = result.estimate and result.estimate.throughput.interval_seconds
     return judged_seconds, time.process_time() - start, Counter(result.outcome for result in results)
 
 
@@ -71,7 +72,7 @@ def say_rate(files: Sequence[str]) -> None:
     rate = len(files) / seconds
     against = f"{rate / TARGET:.2f} of the target {TARGET}: {judged(met=rate >= TARGET)}"
     say(f"{len(files)} files, {sum(outcomes.values())} launches: {rate:.0f} files/s, {against}")
-    say(f"  with peaks, largest sizes and changes that help: {len(files) / advised:.0f} files/s")
+    say(f"  with speed, peaks, largest sizes and changes that help: {len(files) / advised:.0f} files/s")
     say("  " + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
 
 

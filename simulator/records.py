@@ -149,7 +149,7 @@ def collect(kind: type[Bare], *, kw_only: bool, checked: bool = True) -> None:
     kind._values_of = attrgetter("__class__", *counted)
 
 
-def names_taken(record: Bare) -> Iterable[str]:
+def names_taken(record: Bare | type[Bare]) -> Iterable[str]:
     """Return the names of the values that a call may give."""
     return record._fields_known.taken
 

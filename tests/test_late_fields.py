@@ -1,5 +1,6 @@
 """Fields that are computed when they are first read: once, in every copy, and whole in a pickle."""
 
+import math
 import pickle
 import warnings
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import simulator
 from simulator.cost.pricing import price
 from simulator.late import deferred, read_late
+from simulator.question.specs.documents import read_limited
 from simulator.recipes.check import judge
+from simulator.recipes.readers.read import read_recipe
 from simulator.records import Record, replace
 from simulator.search import alternatives, build
 from tests.runner.fakes import HARDWARE, TINY
@@ -65,7 +68,7 @@ _LAUNCH = (
 def test_of_the_estimates_that_decide_a_recipe_the_one_shown_is_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without a vocabulary the largest decides; where that does not fit, the smallest is priced, not timed."""
+    """Without a vocabulary the largest decides, else the smallest is priced too; what is shown is timed when read."""
     sized: list[Any] = []
     seconds: list[Any] = []
 
@@ -81,13 +84,15 @@ def test_of_the_estimates_that_decide_a_recipe_the_one_shown_is_timed(
     file = tmp_path / "train.sh"
     file.write_text(f"{_LAUNCH}\n", encoding="utf-8")
     [result] = simulator.check(str(file), hardware="h100-sxm-80g", nodes=1).results
-    assert (result.outcome, len(sized), len(seconds)) == ("fits", 1, 1), result.reasons
+    assert (result.outcome, len(sized), len(seconds)) == ("fits", 1, 0), result.reasons
+    assert result.estimate is not None
+    assert (result.estimate.throughput.step_seconds > 0.0, len(seconds)) == (True, 1)
     text = _LAUNCH.replace("--num-layers 2 --hidden-size 64", "--num-layers 80 --hidden-size 16384")
     file.write_text(f"{text}\n", encoding="utf-8")
     sized.clear()
     seconds.clear()
     [result] = simulator.check(str(file), hardware="h100-sxm-80g", nodes=1).results
-    assert (result.outcome, len(sized), len(seconds)) == ("does_not_fit", 2, 1), result.reasons
+    assert (result.outcome, len(sized), len(seconds)) == ("does_not_fit", 2, 0), result.reasons
 
 
 def test_a_defect_of_the_time_hides_no_other_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,8 +103,27 @@ def test_a_defect_of_the_time_hides_no_other_file(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "a.sh").write_text(f"{_LAUNCH} --vocab-size 1024\n", encoding="utf-8")
     (tmp_path / "b.sh").write_text("torchrun other.py\n", encoding="utf-8")
     first, second = simulator.check(str(tmp_path / "a.sh"), str(tmp_path / "b.sh"), hardware="h100-sxm-80g").results
-    assert "internal error: ZeroDivisionError" in first.reasons[0]
-    assert second.outcome == "not_modelled"
+    assert (first.outcome, second.outcome) == ("fits", "not_modelled"), first.reasons
+    assert first.estimate is not None
+    with pytest.warns(RuntimeWarning, match=r"a\.sh: cannot be judged: internal error: ZeroDivisionError"):
+        assert math.isnan(first.estimate.throughput.step_seconds)
+    assert first.estimate.throughput.interval_seconds is None
+
+
+def test_a_file_is_read_once_for_its_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read: list[Path] = []
+
+    def counted(file: Path) -> str:
+        read.append(file)
+        return read_limited(file)
+
+    monkeypatch.setattr("simulator.frameworks.documents.read_limited", counted)
+    file = tmp_path / "train.sh"
+    for layers in ("2", "4"):
+        file.write_text(_LAUNCH.replace("--num-layers 2", f"--num-layers {layers}"), encoding="utf-8")
+        [recipe] = read_recipe(file)
+        assert (read, recipe.model_fields["num_hidden_layers"]) == ([file], int(layers))
+        read.clear()
 
 
 def test_advice_on_a_recipe_is_computed_when_it_is_read_and_its_defects_hide_nothing(

@@ -361,7 +361,7 @@ def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tu
     stated = question.stated("seq_length") or question.stated("lengths")
     length, precision = stated is None, question.stated("precision") is None
     usual = usual_precision(device_kinds(question.value("hardware"))) if precision else ""
-    of_type = (flag for flag in recipe.flags if flag.place == recipe.places.get("precision"))
+    of_type = (flag for flag in recipe.flags if precision and flag.place == recipe.places.get("precision"))
     kind = next((f"{flag.spelled} {flag.text[:40]}: is no type that is read" for flag in of_type), "")
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),

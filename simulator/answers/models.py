@@ -96,7 +96,7 @@ def recipe_model(
             values[key] = None
         values["sources"] = {}
     _head_size(base, shapes, values)
-    model = validated(f"{recipe.file}: model", ModelSpec, values)
+    model = base if base and values == start else validated(f"{recipe.file}: model", ModelSpec, values)
     model = _shared(model if layers is None else model.with_layers(layers))
     return model, tuple(_remarks(base, model, recipe, fields))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
+from simulator import records
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import ALIAS, Flag, FlagTable, is_harmless, is_irrelevant, misspelled, plain
@@ -383,8 +383,8 @@ class Arguments:
 
     def in_file(self, run: Recipe, dialect: str, **changes: Any) -> Recipe:
         """Return the run of a configuration file, in the file's format, with the machines that it states."""
-        run = replace(run, nodes=self.nodes, devices_per_node=self.devices_per_node)
-        return replace(run, file=self.file, dialect=dialect, **changes)
+        run = records.replace(run, nodes=self.nodes, devices_per_node=self.devices_per_node)
+        return records.replace(run, file=self.file, dialect=dialect, **changes)
 
     def complete_names(self) -> None:
         """Expand abbreviated flags that match only one flag of the table, as argparse does by default."""
@@ -466,9 +466,9 @@ def finished(arguments: Arguments, recipe: Recipe) -> Recipe:
         arguments.remarks = [each for each in arguments.remarks if each.place and each.rule not in _BY_ABSENCE]
     layout = None if arguments.incomplete & _LAYOUT_OPTIONS else recipe.layout
     if layout and arguments.devices and arguments.devices % layout.replica == 0:
-        layout = dataclasses.replace(layout, data_parallel=arguments.devices // layout.replica)
+        layout = records.replace(layout, data_parallel=arguments.devices // layout.replica)
         arguments.places["dp"] = arguments.places["devices"]
-    return dataclasses.replace(
+    return records.replace(
         recipe,
         layout=layout,
         places=arguments.places,

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError, NoRecipeError
-from simulator.frameworks.values import EMPTY, PlainValue, known_value, require_inside, root_of, set_by_user
+from simulator.frameworks.values import EMPTY, TEXTS, PlainValue, known_value, require_inside, root_of, set_by_user
 from simulator.question.origin import option_for
 from simulator.question.specs.documents import parse_json, read_json, read_limited, read_yaml
 from simulator.question.specs.yaml_text import parse_yaml
@@ -118,7 +118,8 @@ def _endings(name: str) -> list[str]:
 
 def read_text(path: Path, *, newlines: bool = False) -> str:
     """Return a file's text; `newlines` keeps carriage returns before line breaks. Raises InputError."""
-    text = read_limited(path)
+    texts = TEXTS.get({})
+    text = texts[path] if path in texts else texts.setdefault(path, read_limited(path))
     if "\0" in text:
         raise InputError(f"{path}: a binary file, no recipe")
     return text if newlines else text.replace("\r\n", "\n")

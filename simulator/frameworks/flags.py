@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -71,11 +72,11 @@ def _idle_words() -> Mapping[str, frozenset[str]]:
     return {kind: frozenset(word for word, own in rows if own == kind) for kind in {kind for _, kind in rows}}
 
 
-def misspelled(name: str, known: Iterable[str]) -> str:
+def misspelled(name: str, known: FlagTable) -> str:
     """Return `, did you mean 'x'?` for the known name that differs by a slip; empty without one."""
     size = len(name)
-    sizes = {other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other)}
-    alike = [word for word in known if len(word) in sizes] if size <= LONGEST_NAME else []
+    sizes = (other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other))
+    alike = [word for other in sizes for word in known.by_size.get(other, ())] if size <= LONGEST_NAME else []
     letters = _letters(name)
     near = [word for word in alike if len(letters ^ _letters(word)) <= _OTHER_LETTERS]
     charge(_LETTERS_WORK * len(alike) + _LIKENESS_WORK * (1 + len(near)))
@@ -205,6 +206,11 @@ class FlagTable(dict[str, Flag]):
         return tuple((name[:-1], flag) for name, flag in self.items() if name.endswith("*"))
 
     @functools.cached_property
+    def by_size(self) -> Mapping[int, list[str]]:
+        """Names by their length."""
+        return {size: list(names) for size, names in groupby(sorted(self, key=len), len)}
+
+    @functools.cached_property
     def meanings(self) -> Mapping[str, tuple[tuple[Flag, Meaning], ...]]:
         """For each target, the flags that set it, in the order of the tables."""
         pairs_of: dict[str, list[tuple[Flag, Meaning]]] = {}
@@ -257,17 +263,10 @@ def table_of(*names: str) -> FlagTable:
     return FlagTable(flags)
 
 
+_CALLED: Final = {"effect": "kind", "kind": "takes", "about": "what"}  # columns with another name than their field
 COLUMNS: Final[Mapping[str, str]] = {
-    "name": "name",
-    "effect": "kind",
-    "weight": "weight",
-    "kind": "takes",
-    "default": "default",
-    "sets": "sets",
-    "about": "what",
-    "file": "file",
-    "first": "first",
-    "last": "last",
+    name: _CALLED.get(name, name)
+    for name in ("name", "effect", "weight", "kind", "default", "sets", "about", "file", "first", "last")
 }
 """Columns of a table by field of `Flag`."""
 

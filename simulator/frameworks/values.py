@@ -66,10 +66,10 @@ class PlainValue:
     def __post_init__(self) -> None:
         """Charge for the characters and pieces, and check their number."""
         pieces = self.pieces
-        whole = pieces[0].text if len(pieces) == 1 else "".join([piece.text for piece in pieces])
+        whole = pieces[0].text if (count := len(pieces)) == 1 else "".join([piece.text for piece in pieces])
         wide = 0 if whole.isascii() else sum(3 * len(piece.text) for piece in pieces if not piece.text.isascii())
-        charge(_VALUE_WORK + _PIECE_WORK * len(pieces) + len(whole) + wide)
-        if len(whole) > MAXIMUM_CHARACTERS or len(pieces) > MAXIMUM_PIECES:
+        charge(_VALUE_WORK + _PIECE_WORK * count + (size := len(whole)) + wide)
+        if size > MAXIMUM_CHARACTERS or count > MAXIMUM_PIECES:
             raise TooLargeError
 
     @property
@@ -139,18 +139,20 @@ def joined(values: Iterable[PlainValue]) -> PlainValue:
 _ROOT: Final[ContextVar[Path | None]] = ContextVar("root", default=None)
 _NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", default=None)
 _USED: Final[ContextVar[frozenset[str]]] = ContextVar("used", default=frozenset())
+TEXTS: Final[ContextVar[dict[Path, str]]] = ContextVar("texts")  # of the files that the present recipe needed
 
 
 @contextmanager
 def reading_within(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
     """Limit reading to files below `root` (None: each recipe's repository) and those that `settings` (`--set`) name."""
-    tokens = _ROOT.set(root), _NAMED.set(settings), _USED.set(frozenset())
+    tokens = _ROOT.set(root), _NAMED.set(settings), _USED.set(frozenset()), TEXTS.set({})
     try:
         yield
     finally:
         _ROOT.reset(tokens[0])
         _NAMED.reset(tokens[1])
         _USED.reset(tokens[2])
+        TEXTS.reset(tokens[3])
 
 
 def set_by_user(name: str) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.gates import Gates
-from simulator.frameworks.flags import is_irrelevant, misspelled
+from simulator.frameworks.flags import Flag, FlagTable, is_irrelevant, misspelled
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
@@ -172,7 +172,8 @@ def test_names_that_do_not_matter(name: str) -> None:
 
 
 def test_only_a_slip_is_a_misspelling() -> None:
-    known = ("no_initialization", "compute_type", "expert_tensor_parallel_degree", "tensor_parallel_degree")
+    names = ("no_initialization", "compute_type", "expert_tensor_parallel_degree", "tensor_parallel_degree")
+    known = FlagTable(dict.fromkeys(names, Flag(about="")))
     assert misspelled("tensor_paralel_degree", known) == ", did you mean 'tensor_parallel_degree'?"
     assert [misspelled(name, known) for name in ("use_cpu_initialization", "model_type")] == ["", ""]
     assert misspelled("enable_async_tensor_parallel", known) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -168,6 +169,7 @@ def _loose_scalar(where: str, tag: str, text: str) -> Any:
     return text if kind == "merge" else _scalar(where, tag, text)
 
 
+@lru_cache(maxsize=1024)
 def _loose_int(text: str) -> int | str:
     """Return the whole number that YAML 1.1 has: also octal, hexadecimal, binary, and with underscores."""
     digits = text.replace("_", "").lower()

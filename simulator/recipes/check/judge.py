@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from simulator.answers.memories import hardware_meant
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
 from simulator.answers.rules import READER_RULES, findings
-from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate
 from simulator.errors import (
     AbsentFileError,
     InputError,
@@ -43,7 +44,7 @@ from simulator.recipes.check.reading import Reading, Reread
 from simulator.recipes.check.repository import NAME as SETTINGS_FILE
 from simulator.recipes.check.repository import CommentError, OwnWords, Repository, forget_files, silenced
 from simulator.recipes.check.verdict import Checked, peaks_of, room_of
-from simulator.records import replace
+from simulator.records import names_taken, replace
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SEVERITIES = ("error", "warning", "note")
+_BESIDE_SPEED: Final[Mapping[str, Any]] = {"interval_seconds": None, "parts_seconds": {}, "stages": ()}
+UNTIMED: Final = ThroughputEstimate(
+    **{name: _BESIDE_SPEED.get(name, math.nan) for name in names_taken(ThroughputEstimate) if name != "schedule"}
+)  # stands for a speed that a defect hides
 
 
 def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made of
@@ -334,11 +339,10 @@ def _judged(case: Case, gates: Gates) -> Checked:
 
 
 def _advised(judged: Checked, gates: Gates) -> Checked:
-    """Return a verdict with its two peaks, its changes and its room, where it was priced."""
+    """Return a verdict with its speed, its two peaks, its changes and its room, where it was priced."""
     case, estimate = judged.case, judged.estimate
     if case is None or estimate is None:
         return judged
-    _ = estimate.throughput  # worked out here, where a defect of it hides no other file
     marks, whole = partial(verdict.marks_of, case.recipe.file), replace(case.layout, offload="none")
 
     def advice(compute: Callable[[], T], otherwise: T) -> T:
@@ -355,6 +359,7 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
     return replace(
         judged,
+        estimate=replace(estimate, throughput=advice(lambda: estimate.throughput, UNTIMED)),
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=None if whole == case.layout else advice(lambda: estimate_layout(case.scenario, whole), None),
         changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +15,13 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.names import clusters_meant, hardware_names, names_of_other_memory, shipped_name
+from simulator.records import replace
 
 _DIRECTIVE: Final = re.compile(r"#\s?(?:SBATCH|PBS|BSUB|SLURM)\b")
 """Beginning of a scheduler's own line, which is a comment to the shell."""
 _PAIR: Final = re.compile(
-    r"(?<![\w./-])(?:(?P<name>[A-Za-z-][\w./-]*)[\"']?\s*[=:]\s*|(?P<option>--?[A-Za-z][\w-]*)\s+(?!-))"
-    r"[\"']?(?P<value>[^\s\"'#;{}\[\]]+)"
+    r"(?<![\w./-])(?:([A-Za-z-][\w./-]*+)[\"']?\s*+[=:]\s*+|(--?[A-Za-z][\w-]*+)\s++(?!-))"
+    r"[\"']?([^\s\"'#;{}\[\]]+)"
 )  # name and value of a line: `--gres=gpu:h100:8`, `-p h100`, `accelerators: "A100:8"`, `export GPU_TYPE=h100`
 _COMMENT: Final = re.compile(r"(?:^|\s)(?:#|//\s).*")
 _COUNT: Final = re.compile(r":\d{1,4}$|^(?:gpu|npu):")
@@ -29,17 +29,20 @@ _PARTS: Final = re.compile(r"[/:|&,_.-]")
 _MEMORY: Final = re.compile(r"\d{2,3}gi?b?", re.IGNORECASE)
 _LONGEST: Final = 400
 _LINE_WORK: Final = 10
+_Pattern = re.Pattern[str]
 _Said = tuple[str, str, int]  # name and value of a word, and its line
 _Named = Mapping[str, tuple[str, int]]  # first word that names a maker or spec, and its line, by that
 
 
 @functools.cache
-def _patterns() -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Return the pattern of each maker, of any, of names that may name a device, and of those with other words."""
+def _patterns() -> tuple[Mapping[str, _Pattern], _Pattern, _Pattern, _Pattern, _Pattern]:
+    """Return the patterns of each maker, of any, of names that may name a device, of those beside others, of lines."""
     table: dict[str, Any] = read_yaml(Path(__file__).with_name("devices.yaml"))
     makers = {maker: "|".join(patterns) for maker, patterns in table["makers"].items()}
+    of_lines = (f"^{each[1:]}" for patterns in table["makers"].values() for each in patterns if each.startswith("="))
     anyone, naming, loose = (re.compile("|".join(each)) for each in (makers.values(), table["naming"], table["loose"]))
-    return {maker: re.compile(text) for maker, text in makers.items()}, anyone, naming, loose
+    line = re.compile("|".join(of_lines), re.MULTILINE)
+    return {maker: re.compile(text) for maker, text in makers.items()}, anyone, naming, loose, line
 
 
 def with_devices(recipe: Recipe, text: str, environment: Mapping[str, PlainValue] | None = None) -> Recipe:
@@ -75,27 +78,27 @@ def _of_vendor(vendor: str, names: tuple[str, ...]) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=8)
 def _written(text: str) -> tuple[_Named, Sequence[_Said], _Named]:
     """Return the makers that whole lines of a file name, its keys, and the specs that these name."""
-    pairs = tuple(_pairs(text))
-    lines = [("", line, number) for number, line in enumerate(text.split("\n"), 1) if len(line) <= _LONGEST]
-    return _makers(lines), pairs, _named(pairs)
+    charge(_LINE_WORK * len(every := text.split("\n")))
+    lines = [(line, number) for number, line in enumerate(every, 1) if len(line) <= _LONGEST]
+    pairs = tuple((*pair, number) for line, number in lines for pair in _pairs_of(line))
+    asking = lines if _patterns()[4].search(text.lower()) else ()
+    return _makers(("", *line) for line in asking), pairs, _named(pairs)
 
 
-def _pairs(text: str) -> Iterator[_Said]:
-    """Yield the pairs of a file's lines that keys of clusters and options of schedulers may be, comments left out."""
-    charge(_LINE_WORK * len(lines := text.split("\n")))
-    for number, line in enumerate(lines, 1):
-        directive = _DIRECTIVE.match(line) if line.startswith("#") else None
-        words = line[directive.end() :] if directive else line
-        words = _COMMENT.sub("", words) if "#" in words or "//" in words else words
-        for pair in _PAIR.finditer(words) if len(line) <= _LONGEST else ():
-            name = pair["name"] or pair["option"]
-            if directive is not None or len(name) > 2:
-                yield name.lstrip("-") if name.startswith("--") else name, pair["value"].rstrip(","), number
+@functools.lru_cache(maxsize=4096)  # four of five lines stand in another recipe too
+def _pairs_of(line: str) -> Sequence[tuple[str, str]]:
+    """Return the pairs of a line that keys of clusters and options of schedulers may be, comments left out."""
+    directive = _DIRECTIVE.match(line) if line.startswith("#") else None
+    words = line[directive.end() :] if directive else line
+    words = _COMMENT.sub("", words) if "#" in words or "//" in words else words
+    pairs = ((key or option, value.rstrip(",")) for key, option, value in _PAIR.findall(words))
+    pairs = (pair for pair in pairs if directive is not None or len(pair[0]) > 2)
+    return tuple((name.lstrip("-") if name.startswith("--") else name, value) for name, value in pairs)
 
 
 def _makers(words: Iterable[_Said]) -> _Named:
     """Return the makers whose devices words ask for, each with its first word."""
-    patterns, anyone, _, _ = _patterns()
+    patterns, anyone, *_ = _patterns()
     makers: dict[str, tuple[str, int]] = {}
     for name, value, line in words:
         said = f"{name}={value}"
@@ -129,7 +132,7 @@ def _named(words: Iterable[_Said]) -> _Named:
 @functools.lru_cache(maxsize=8192)
 def _names_device(name: str) -> tuple[bool, bool]:
     """Return whether the value of a name may name a device, and whether beside other words."""
-    _, _, naming, loose = _patterns()
+    _, _, naming, loose, _ = _patterns()
     among_others = loose.fullmatch(name) is not None
     return among_others or naming.fullmatch(name) is not None, among_others
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -36,7 +35,7 @@ from simulator.recipes.readers.devices import with_devices
 from simulator.recipes.readers.trainers import OwnTrainer, translated
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
-from simulator.records import Record
+from simulator.records import Record, replace
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
@@ -86,7 +85,7 @@ def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
     places = {**recipe.places, "stack": Place(recipe.file, line)}
     implied = of_code(stack) | (_LIBRARY if recipe.dialect == _ACCELERATE else frozenset())
     options = {name: text for name, text in recipe.options.items() if name not in implied or name in places}
-    return dataclasses.replace(recipe, stack=stack, places=places, options=options)
+    return replace(recipe, stack=stack, places=places, options=options)
 
 
 _ACCELERATE: Final = "accelerate-shell"
@@ -126,7 +125,7 @@ def _read(
         return recipes
     shown = " ".join(f"{name}={value}" for name, value in chart.items())
     remark = Remark("example-arguments", "warning", f"the chart beside it says {shown[:300]}", Place(str(path), 1))
-    return tuple(dataclasses.replace(recipe, remarks=(*recipe.remarks, remark)) for recipe in recipes)
+    return tuple(replace(recipe, remarks=(*recipe.remarks, remark)) for recipe in recipes)
 
 
 class _CommandWithinError(UnsupportedError):
@@ -185,7 +184,7 @@ def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | 
     with contextlib.suppress(AbsentFileError):
         recipe = _read_launch(documented[0], str(path)) if documented else None
         if documented and recipe:
-            recipe = dataclasses.replace(recipe, nodes=None, remarks=(*recipe.remarks, documented[1]))
+            recipe = replace(recipe, nodes=None, remarks=(*recipe.remarks, documented[1]))
             return formats.with_network(recipe, keys), set()
     return None
 
@@ -311,7 +310,7 @@ def _read_shell(
             recipe = formats.with_network(_conditional(recipe, launch))
             recipe = with_devices(recipe, read_text(path), {**launch.options, **launch.environment})
             remarks = (*_line_ends(text, file), *_script_remarks(script, file))
-            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
+            recipe = replace(recipe, remarks=(*recipe.remarks, *remarks))
             recipes.append(_with_unused(recipe, settings, script.unused_settings))
     if recipes:
         return (*recipes, *_unread_launches(file, passed))
@@ -454,7 +453,7 @@ def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) ->
     nodes, devices = form.cluster(arguments, launch) if form.cluster is not None else cluster_of(launch, arguments)
     run = registry.read_launch(name, form, arguments, launch)
     title = f"{launch.program} {launch.script.text}" if form.is_named_by_program else PurePath(launch.script.text).name
-    return dataclasses.replace(run, file=file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
+    return replace(run, file=file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
 
 
 def _conditional(recipe: Recipe, launch: TrainingCommand) -> Recipe:
@@ -464,10 +463,10 @@ def _conditional(recipe: Recipe, launch: TrainingCommand) -> Recipe:
     for cause in sorted(launch.conditions):
         if cause.name in known:
             old = unknowns[known[cause.name]]
-            unknowns[known[cause.name]] = dataclasses.replace(old, affects=tuple(sorted({*old.affects, "launch"})))
+            unknowns[known[cause.name]] = replace(old, affects=tuple(sorted({*old.affects, "launch"})))
         else:
             unknowns.append(Unknown(cause.name, Place(recipe.file, max(cause.line, 1)), ("launch",)))
-    return dataclasses.replace(recipe, unknowns=tuple(unknowns))
+    return replace(recipe, unknowns=tuple(unknowns)) if launch.conditions else recipe
 
 
 def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
@@ -487,4 +486,4 @@ def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
 def _with_unused(recipe: Recipe, settings: Mapping[str, str], unused: Iterable[str]) -> Recipe:
     said = {name: f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it" for name in unused}
     remarks = [Remark("unused-setting", "warning", said[name]) for name in said if name not in used_names()]
-    return dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
+    return replace(recipe, remarks=(*recipe.remarks, *remarks)) if remarks else recipe

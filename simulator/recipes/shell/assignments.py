@@ -183,7 +183,7 @@ def assigned_names(source: Source) -> set[str]:
     while cursor:
         node = cursor.pop()
         children = node.named_children
-        cursor.extend(child for child in children if child.named_child_count)
+        cursor += [child for child in children if child.named_child_count]
         if children and node.type in ("variable_assignment", "for_statement"):
             name = source.raw(children[0])
             # A loop's name needs no value: only an assignment has one.

@@ -166,7 +166,7 @@ def _takers(text: str) -> tuple[tuple[int, str], ...]:
 
 def parameters(text: str) -> int:
     """Return the highest number of the positional parameters that a script reads; 0 without one."""
-    code = _COMMENT.sub("", text)
+    code = _COMMENT.sub("", text) if _READ.search(text) else ""
     return max((int(match[1] or match[2]) for match in _READ.finditer(code)), default=0)
 
 
@@ -470,7 +470,7 @@ def scheduled_variables(text: str) -> dict[str, Value]:
     """
     submitted = (("#SBATCH", "SLURM_SUBMIT_DIR"), ("#PBS", "PBS_O_WORKDIR"))
     variables = {name: text_value(".", 0) for mark, name in submitted if mark in text} | _counted_hosts(text)
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(text.split("\n") if "#SBATCH" in text else (), start=1):
         for option, value in _HEADER.findall(line) if line.startswith("#SBATCH") else ():
             count = re.fullmatch(r"(?:gpu:(?:[\w.-]+:)?)?(\d{1,6})(?:\(.*)?", value, re.ASCII)
             name = _SRUN.get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)

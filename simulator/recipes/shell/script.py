@@ -657,7 +657,7 @@ def read_script(
     """Read a shell script and the files that it includes. Raises InputError for text that is not a script."""
     check_length(file, text)
     for name, value in (("the script", text), *settings.items(), *environment.items()):
-        if HOLES.search(value):
+        if not value.isascii() and HOLES.search(value):
             raise InputError(f"{file}: private-use characters in {name[:40]}")
     required: dict[str, int] = {}  # the line that ends the script by name
     while True:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import re
+from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
@@ -64,22 +66,14 @@ class Source:
     def __init__(self, file: str, value: Value) -> None:
         self.file = file
         self._holes: list[Piece] = []
-        starts: list[int] = []
-        lines: list[int] = []
-        parts: list[bytes] = []
-        length = 0
-        for piece in value.pieces:
-            data = self._plain(piece).encode("utf-8", "surrogatepass")
-            starts.append(length)
-            lines.append(piece.line)
-            parts.append(data)
-            length += len(data)
+        texts = (self._plain(piece) if piece.causes else piece.text for piece in value.pieces)
+        parts = [text.encode("utf-8", "surrogatepass") for text in texts]
         data = b"".join(parts)
         self.data = _REMARK.sub(lambda match: b" " * len(match[0]), data) if b"`#" in data else data
         if self.data.rstrip().endswith(b"\\"):
             self.data = _CONTINUED.sub(rb"\1\n", self.data)
-        self._starts = starts
-        self._lines = lines
+        self._starts = [0, *accumulate(map(len, parts[:-1]))][: len(parts)]
+        self._lines = [piece.line for piece in value.pieces]
         self.blank: set[int] = set()
         """First bytes of the expansions in braces whose inside the tree does not have."""
         self.root = self._understood()
@@ -87,9 +81,7 @@ class Source:
         """Values of bare words, which are the same in every round and call."""
 
     def _plain(self, piece: Piece) -> str:
-        """Return the piece as the parser sees it."""
-        if piece.known:
-            return piece.text
+        """Return a piece that is not known as the parser sees it."""
         self._holes.append(piece)
         if _HOLE_BASE + len(self._holes) > _HOLE_LIMIT:
             raise InputError(f"{self.file}:{piece.line}: too many values that are not known")
@@ -268,14 +260,10 @@ def check_length(file: str, text: str | bytes) -> None:
         raise InputError(f"{file}: more than {_MAXIMUM_BYTES} bytes of shell text; not a launch script")
 
 
-_PARSERS: list[Parser] = []
-
-
+@cache
 def _parser() -> Parser:
     """Return the parser of bash, created on first use."""
-    if not _PARSERS:
-        import tree_sitter  # noqa: PLC0415  only who reads shell scripts waits for it
-        import tree_sitter_bash  # noqa: PLC0415
+    import tree_sitter  # noqa: PLC0415  only who reads shell scripts waits for it
+    import tree_sitter_bash  # noqa: PLC0415
 
-        _PARSERS.append(tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language())))
-    return _PARSERS[0]
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))

@@ -22,6 +22,7 @@ from simulator.frameworks.values import LOOK_WORK, MAXIMUM_PIECES, Cause, PlainP
 
 BLANKS: Final = " \t\n"
 """Characters that separate words unless the script sets IFS."""
+_between = functools.cache(lambda separators: re.compile(f"([{separators}]+)"))
 _MAXIMUM_ALTERNATIVES: Final = 16
 _MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
 
@@ -190,7 +191,7 @@ def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
             open_word = open_word or not splits or piece.text != ""
             current.append(piece)
             continue
-        parts = re.split(f"([{BLANKS if piece is BREAK else separators}]+)", piece.text)
+        parts = _between(BLANKS if piece is BREAK else separators).split(piece.text)
         for number, part in enumerate(parts):
             if number % 2:  # what separates
                 if open_word:
