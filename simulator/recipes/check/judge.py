@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,7 +53,7 @@ T = TypeVar("T")
 _SEVERITIES = ("error", "warning", "note")
 _BESIDE_SPEED: Final[Mapping[str, Any]] = {"interval_seconds": None, "parts_seconds": {}, "stages": ()}
 UNTIMED: Final = ThroughputEstimate(
-    **{name: _BESIDE_SPEED.get(name, math.nan) for name in names_taken(ThroughputEstimate) if name != "schedule"}
+    **{name: _BESIDE_SPEED.get(name, 0.0) for name in names_taken(ThroughputEstimate) if name != "schedule"}
 )  # stands for a speed that a defect hides
 
 
