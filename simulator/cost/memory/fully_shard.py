@@ -227,7 +227,7 @@ def _policy(pricing: Pricing) -> _Policy:
         ranks=np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0),
         copied=np.where((wrapped & ~reshards) | cast, element, 0.0),
         used=np.where(reshards, element, 0.0),
-        ahead=np.where(reshards & ~alone, element, 0.0),
+        ahead=np.where(reshards & ~alone & (scenario.framework.backward_prefetch | ~flat), element, 0.0),
         stays=np.where(reshards & pipelined, element, 0.0),
         buffer=np.where(reduces & (each | whole) & ~flat, sent, 0.0),
         sent=sent,
@@ -448,7 +448,7 @@ def _begin(step: _Step) -> list[_Event]:
             other_chunks=fsdp.stays * layer * (ranks.layers - ranks.last_chunk),
             head=(fsdp.sent < FP32) * head,
             # With BACKWARD_PRE FSDP 1 gathers the last layer before the outer unit's backward pass.
-            next_layer=fsdp.root * units.next_layer,
+            next_layer=np.minimum(fsdp.root, fsdp.ahead) * units.next_layer,
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
             logits=loss_bytes(pricing),

@@ -590,12 +590,12 @@ def _routers(pricing: Pricing) -> ByClass:
 def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
     """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast` (M2)."""
     scenario, block = pricing.scenario, pricing.block
-    if not cast:
-        return shard(pricing, value, 3) * element_bytes(scenario)
-    copied = block.zero_stage == 2 if scenario.precision == "fp32" else block.zero_stage < 3
-    copies = np.where(copied, element_bytes(scenario), 0.0)
-    whole = (value.dense + value.routed) * copies
-    return shard(pricing, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
+    stage, element, apart = block.zero_stage, element_bytes(scenario), scenario.framework.fully_shard
+    copied = stage == 2 if scenario.precision == "fp32" else stage < 3
+    if not cast:  # FSDP gathers into other tensors than its parts, DeepSpeed into the same
+        copied = apart & (stage >= 1) & (stage < 3)
+    whole = (value.dense + value.routed) * np.where(copied, element, 0.0)
+    return shard(pricing, value, 1 if apart else 2 if cast else 3) * (FP32 if cast else element) + whole
 
 
 def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
@@ -648,8 +648,10 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     of_layer = layer * element - narrowed * quantised
     begins = at_loss and profile.fully_shard and not (profile.live_parameters or profile.step_parameters)
     # accelerate's model has the loss inside: only its last unit is gathered then (M15).
-    prepared, flat = begins and profile.plain_module, profile.fully_shard and profile.flat_parameters
-    ahead = 0.0 if prepared and not flat else 1.0 if begins or flat else 2.0
+    flat = profile.fully_shard and profile.flat_parameters
+    prepared = begins and profile.plain_module and not flat
+    late = prepared or (begins and flat and not profile.backward_prefetch)
+    ahead = 0.0 if late else 1.0 if begins or flat else 2.0
     weights = np.where(block.zero_stage >= 3, ahead * of_layer, 0.0)
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
     none_yet = at_loss and (profile.fully_shard or profile.step_parameters > 0)
@@ -657,8 +659,7 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     tables = 2.0 - scenario.model.tie_word_embeddings if flat else 1.0
     ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
-    if prepared and not flat:
-        # As it was gathered, in the forward pass, which has an fp32 gradient less.
+    if prepared:  # as it was gathered, in the forward pass, which has an fp32 gradient less
         held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
@@ -698,7 +699,10 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     # transformers 4.57, integrations/deepspeed.py, `trainer_config_finalize`.
     ahead = float(profile.prefetch_parameters) or 0.9 * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
-    return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed))
+    # No backward pass reads a frozen table, unless checkpoints have its output as an input.
+    unread = scenario.lora_rank is not None and not (scenario.model.tie_word_embeddings or scenario.trains("embedding"))
+    table = np.where(recompute_plan(pricing).on_rank.any(axis=0), 0.0, unread * end_table(pricing))
+    return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed - table))
 
 
 def end_table(pricing: Pricing) -> KindArray:
