@@ -119,10 +119,10 @@ def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
         arguments.remark("upper-bound", "warning", "NO_SHARD is priced with the buckets of DistributedDataParallel")
     line = next(iter(words.places.values())).line if words.places else 1
     arguments.add_defaults((f"fsdp={_SHARDS.get(strategy, 'full_shard')}",), line)
-    prefetch = (("backward_prefetch", f"fsdp_backward_prefetch{ending}") for ending in ("", "_policy"))
-    for option, name in (("saves_on_host", "fsdp_state_dict_type"), ("flat_parameters", "fsdp_version"), *prefetch):
+    prefetch = ("backward_prefetch", "fsdp_backward_prefetch")
+    for option, name in (("saves_on_host", "fsdp_state_dict_type"), ("flat_parameters", "fsdp_version"), prefetch):
         if words.text(option, name):
-            _hand_over(arguments, words, name, name.replace("_", "_config.", 1).removesuffix("_policy"))
+            _hand_over(arguments, words, name, name.replace("_", "_config.", 1))
     if words.switch("recompute", "fsdp_activation_checkpointing"):
         arguments.add("gradient_checkpointing", [known_value("true", 1)], line)
 

@@ -49,7 +49,7 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the keys of the file that `--config` names, and the word before the flags; flags override them."""
-    document = named_configuration(arguments, launch, "config") if arguments.has("config") else None
+    document = named_configuration(arguments, launch, "config") if "config" in launch.flags else None
     flags, arguments.entries = arguments.entries, {}
     arguments.add_keys(filled_keys(arguments, document.keys) if document is not None else ())
     if words:
