@@ -20,7 +20,7 @@ it, a named `stack` or release, the `hardware`'s spec, the `framework`'s own def
 `nobody`."""
 _BY_THE_USER: Final = frozenset(get_args(_ByTheUser))
 Severity = Literal["error", "warning", "note"]
-Bound = Literal["", "length", "images", "sharding", "adapters", "experts", "types", "state"]
+Bound = Literal["", "length", "images", "sharding", "adapters", "experts", "types", "units", "state"]
 """Upper bounds whose favourable reading can be priced: the shortest samples, no images, adapters of rank 1, experts of
 4 bits without adapters, no state."""
 

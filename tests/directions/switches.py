@@ -231,6 +231,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "quantising_bytes": along("0 256", "device?", "quantised_base=true", because="only more than a step of few tokens"),
     "plain_module": on("saved+ state+ device?", because="FSDP reduces in 16 bits; elsewhere there are buckets"),
     "flat_parameters": on("device+", "plain_module=true"),
+    "backward_prefetch": on("device+", "plain_module=true flat_parameters=true"),
     "sync_each_batch": on("device?", "plain_module=true", because="parts of 4 bytes may be more than all of 2"),
     "widened_rest": on(f"saved? {STATE} host+", "quantised_base=true", because="a table in fp32 makes the stream fp32"),
     "frozen_dtype": along("compute fp32", f"saved+ {STATE}", "plain_module=true"),

@@ -110,6 +110,7 @@ BESIDE = {
     "widened_rest": {"quantised_base": "true"},
     "adapter_copies": {"flat_parameters": "true"},
     "flat_parameters": PREPARED,
+    "backward_prefetch": PREPARED | {"flat_parameters": "true"},
     "frozen_dtype": {"plain_module": "true"},
     "sync_each_batch": PREPARED,
     "saved_modules_dtype": {"saved_modules": "both", "master_weights": "false"},

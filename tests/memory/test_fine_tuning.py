@@ -499,7 +499,8 @@ def test_a_sharded_base_of_4_bits_has_no_wide_stream() -> None:
 
 SMALL = {**CODER, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8}
 SMALL |= {"num_key_value_heads": 2, "vocab_size": 8000}
-FLAT = {"flat_parameters": "true"}
+LATE = {"flat_parameters": "true"}
+FLAT = LATE | {"backward_prefetch": "true"}
 SHARDED: Any = [
     # Ranks, tokens, words, micro batches, rank of adapters, recompute, options; MiB of tensors: accelerate 1.15.0's own
     # FSDP (`fsdp2_prepare_model`, and `prepare_model` with BACKWARD_PRE) over transformers 5.24.0 and peft 0.21.2 on a
@@ -522,6 +523,10 @@ SHARDED: Any = [
     (2, 64, 12000, 2, None, "full", FLAT, 279.13),
     (2, 1024, 512, 1, None, "full", FLAT, 152.87),
     (2, 768, 12000, 1, 8, "full", FLAT, 168.42),
+    # Nothing gathered ahead (NO_PREFETCH, as where no key says otherwise); between layers there are two all the same.
+    (2, 768, 12000, 1, None, "full", LATE, 292.47),
+    (2, 768, 12000, 1, 8, "full", LATE, 162.67),
+    (2, 64, 12000, 1, 8, "full", LATE, 63.97),
 ]
 
 
@@ -537,6 +542,52 @@ def test_what_accelerate_shards(  # noqa: PLR0917  the columns of a table
     sizes |= {"options": {"adapter_targets": "all", "repeat_kv": "false", **options}}
     held = simulator.estimate(**sizes, **layout).memory.allocated_bytes - workspace_bytes(scenario_of(**sizes))
     assert held / MIB == pytest.approx(traced, rel=0.012)
+
+
+@pytest.mark.parametrize(("tokens", "options", "traced"), [(64, LATE, 90.47), (768, LATE, 192.15), (768, {}, 192.15)])
+def test_a_frozen_base_that_stays_gathered_has_its_part_beside_it(tokens: int, options: Any, traced: float) -> None:
+    """The same trace of SHARD_GRAD_OP, or FSDP 2 without `reshard_after_forward`, over adapters of rank 8."""
+    sizes: Any = {"model": {**SMALL, "num_hidden_layers": 5, "vocab_size": 12000}, "hardware": "h100-sxm-80g"}
+    sizes |= {"devices": 2, "seq_length": tokens, "lora_rank": 8, "global_batch_size": 2, "framework": "torch"}
+    sizes |= {"stack": "transformers", "options": {"adapter_targets": "all", "repeat_kv": "false", **options}}
+    found = simulator.estimate(**sizes, zero_stage=2, micro_batch_size=1, recompute="full").memory
+    assert (found.allocated_bytes - workspace_bytes(scenario_of(**sizes))) / MIB == pytest.approx(traced, rel=0.005)
+
+
+LITGPT: Any = [
+    # Tokens, words, micro batches, weights, traced MiB: LitGPT 2685705's own model and FSDP 1 of `finetune/full.py`,
+    # two ranks on a processor (torch 2.13, a fake process group), the second step, less what its loop keeps of logits.
+    (64, 12000, 1, "bf16", 163.03),
+    (768, 12000, 1, "bf16", 214.87),
+    (64, 12000, 2, "bf16", 189.01),
+    (64, 12000, 1, "fp32", 255.70),
+    (768, 12000, 1, "fp32", 293.17),
+    (64, 12000, 2, "fp32", 279.14),
+]
+
+
+@pytest.mark.parametrize(("tokens", "words", "steps", "stored", "traced"), LITGPT)
+def test_what_litgpt_shards(tokens: int, words: int, steps: int, stored: str, traced: float) -> None:
+    eager = {"fused_rms_norm": "false", "composed_norm_bytes": "8", "repeat_kv": "true", "keep_qkv_output": "true"}
+    eager |= {"release_grads": "true", "loss_bytes_per_logit": "12", "foreach_optimizer": "false"}
+    eager |= {"plain_module": "true", "flat_parameters": "true"} | (BF16 if stored == "bf16" else {})
+    sizes: Any = {"model": {**SMALL, "num_hidden_layers": 5, "vocab_size": words}, "hardware": "h100-sxm-80g"}
+    sizes |= {"devices": 2, "seq_length": tokens, "global_batch_size": 2 * steps, "framework": "torch"}
+    sizes |= {"method": "full", "options": eager}
+    found = simulator.estimate(**sizes, zero_stage=3, micro_batch_size=1, recompute="full").memory
+    assert (found.allocated_bytes - workspace_bytes(scenario_of(**sizes))) / MIB == pytest.approx(traced, rel=0.015)
+
+
+@pytest.mark.parametrize(("recompute", "traced"), [("none", 253.79), ("full", 194.09)])
+def test_zero_3_frees_a_frozen_table_that_nothing_reads_again(recompute: Any, traced: float) -> None:
+    """DeepSpeed 0.19.8 over adapters of rank 8, two ranks on a processor; checkpoints have the table's output (M24)."""
+    options = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": "false", "step_temporaries": "1"}
+    options |= {"loss_bytes_per_logit": "12", "reduction_parameters": "0", "prefetch_parameters": "0"}
+    sizes: Any = {"model": {**SMALL, "num_hidden_layers": 5, "vocab_size": 12000}, "hardware": "h100-sxm-80g"}
+    sizes |= {"devices": 2, "seq_length": 768, "lora_rank": 8, "global_batch_size": 2, "framework": "torch"}
+    sizes |= {"stack": "deepspeed", "options": {"adapter_targets": "all", **options}}
+    found = simulator.estimate(**sizes, zero_stage=3, micro_batch_size=1, recompute=recompute).memory
+    assert (found.allocated_bytes - workspace_bytes(scenario_of(**sizes))) / MIB == pytest.approx(traced, rel=0.006)
 
 
 def test_who_has_one_card_can_take_what_is_proposed() -> None:

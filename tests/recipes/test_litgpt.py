@@ -6,7 +6,7 @@ import pytest
 
 from simulator.answers.gates import Gates
 from simulator.question.question import question_of
-from simulator.question.recipe import Recipe
+from simulator.question.recipe import A_NODE, Recipe
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
@@ -76,7 +76,7 @@ def test_dropout_before_adapters_is_kept_for_the_backward_pass(tmp_path: Path) -
         ("devices: 1\n", "devices: 4\n", "fits"),
         ("devices: 1\n", "devices: -1\n", "fits"),
         ("lora_r: RANK\n", "", "fits"),
-        ("devices: 1\nnum_nodes: 1\nlora_r: RANK\n", "devices: 4\n", "not_modelled"),
+        ("devices: 1\nnum_nodes: 1\nlora_r: RANK\n", "devices: 4\n", "fits"),
         ("lora_mlp: MLP", "lora_layers: 4", "cannot_tell"),
         ("precision: bf16-true", "precision: bf16-mixed", "not_modelled"),
         ("precision: bf16-true\n", "", "not_modelled"),
@@ -111,12 +111,25 @@ def test_a_launch_replaces_keys_and_names_the_program(tmp_path: Path) -> None:
     assert (full.lora_rank, full.layout.zero_stage, full.layout.micro_batch_size) == (None, 0, 1)
 
 
+def test_flags_need_no_file_and_several_devices_have_one_outer_unit(tmp_path: Path) -> None:
+    """`finetune/full.py`: FSDPStrategy over blocks, checkpoints of blocks; adapters have FSDP 2."""
+    flags = "meta-llama/Llama-3.2-1B --devices 4 --precision bf16-true --train.max_seq_length 512\n"
+    full, adapters = (read(tmp_path, f"litgpt finetune_{kind} {flags}") for kind in ("full", "lora"))
+    assert full.layout is not None
+    assert (full.model, full.seq_length) == ("llama3.2-1b", 512)
+    assert (full.layout.zero_stage, full.layout.recompute) == (3, "full")
+    assert (full.options["flat_parameters"], full.options["parameter_dtype"]) == ("true", "bf16")
+    assert "flat_parameters" not in adapters.options
+    assert adapters.lora_rank == 8
+
+
 def test_pretraining_names_its_model(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(PRETRAIN, encoding="utf-8")
     (recipe,) = read_recipe(tmp_path / "run.yaml")
     assert (recipe.model, recipe.lora_rank, recipe.seq_length) == ("pythia-1b", None, 2048)
-    assert judged(tmp_path, PRETRAIN).outcome == "not_modelled"
-    assert judged(tmp_path, PRETRAIN.replace("devices: auto\n", "")).outcome == "not_modelled"
+    assert recipe.options["sharding_degree"] == A_NODE
+    assert judged(tmp_path, PRETRAIN).outcome == "fits"
+    assert judged(tmp_path, PRETRAIN.replace("devices: auto\n", "")).outcome == "fits"
     one = PRETRAIN.replace("auto", "1")
     adamw = judged(tmp_path, one)
     assert adamw.outcome == "fits"

@@ -78,6 +78,53 @@ def test_a_configuration_of_fsdp_is_json_or_a_file_of_it(config: str, recompute:
     assert "not-modelled" in {remark.rule for remark in other.remarks if remark.severity == "error"}
 
 
+SFT = "trl sft --model_name_or_path Qwen/Qwen3-8B --dataset_name x --max_length 2048 --packing --accelerate_config "
+SWIFT = "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --max_length 2048 --packing true --dataset x --fsdp "
+HOST = "accelerate launch --num_processes 8 --use_fsdp --fsdp_sharding_strategy {} train.py --model_name_or_path x "
+HOST += "--per_device_train_batch_size 1 --model_max_length 4096 --bf16 True"
+OPEN = "transformers from 5.10 on takes FSDP 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "flat", "ahead", "note"),
+    [
+        # transformers v4.57.1 and v5.10.0, training_args.py; accelerate v0.34.0 to v1.15, launch.py: no prefetch.
+        (TRAINER + """'{"use_orig_params": true}'""", "true", None, OPEN),
+        (TRAINER + """'{"version": 1, "backward_prefetch": "BACKWARD_PRE"}'""", "true", "true", ""),
+        (TRAINER + """'{"fsdp_version": 2}'""", "false", None, ""),
+        (HOST.format("FULL_SHARD"), "true", None, ""),
+        (HOST.format("FULL_SHARD --fsdp_backward_prefetch BACKWARD_PRE"), "true", "true", ""),
+        (HOST.format("1 --fsdp_backward_prefetch_policy BACKWARD_POST"), "true", "false", ""),
+        (HOST.format("NO_SHARD"), None, None, "NO_SHARD is priced with the buckets"),
+        # TRL f2cd577, accelerate_configs; ms-swift 3602360, config/fsdp2.json.
+        (SFT + "fsdp1", "true", "true", ""),
+        (SFT + "fsdp2", "false", None, ""),
+        (SWIFT + "fsdp2", "false", None, ""),
+        (SWIFT + "own.json", None, None, "fsdp: what this configuration sets is not read"),
+    ],
+)
+def test_versions_of_fsdp(text: str, flat: str | None, ahead: str | None, note: str, tmp_path: Path) -> None:
+    recipe = read(text, tmp_path, "x.sh")
+    assert (recipe.options.get("flat_parameters"), recipe.options.get("backward_prefetch")) == (flat, ahead)
+    messages = [remark.message for remark in recipe.remarks if remark.rule in ("upper-bound", "not-modelled")]
+    told = [message for message in messages if "FSDP" in message or "SHARD" in message or "fsdp" in message]
+    assert [message.startswith(note) for message in told] == [True] * bool(note)
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage == 3) is (flat is not None)
+
+
+def test_the_other_version_of_fsdp_is_its_favourable_reading(tmp_path: Path) -> None:
+    """What does not fit under FSDP 1, and by a gibibyte less may, is no firm answer."""
+    words = TRAINER.replace("Llama-3.2-1B", "Llama-3.1-8B").replace(" --fsdp_config ", " --packing true")
+    outcomes = []
+    for length in range(6976, 7232, 64):
+        (tmp_path / "x.sh").write_text(words.replace("4096", str(length)), encoding="utf-8")
+        question = question_of({"hardware": "h100-sxm-80g", "nodes": 1})
+        (result,) = check_files([str(tmp_path / "x.sh")], question, Gates(), root=tmp_path)
+        outcomes += [remark.message for remark in result.remarks if remark.message.startswith(OPEN)]
+    assert any("by its most favourable reading it needs" in message for message in outcomes)
+
+
 def test_a_module_of_accelerate_is_a_script(tmp_path: Path) -> None:
     flags = "--model_name_or_path meta-llama/Llama-3.2-1B --per_device_train_batch_size 1 --max_seq_length 4096"
     launch = "accelerate launch --mixed_precision bf16 --num_processes 8 -m"

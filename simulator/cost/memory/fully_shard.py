@@ -1,9 +1,6 @@
 """Memory of a training step under PyTorch's FSDP2 (`fully_shard`): a replay of its allocations and frees in order.
 
-Weights are gathered and gradients reduced unit by unit: the input table, each layer, and the final norm with the output
-layer. Parameters, gradients and optimizer states are stored as fp32 shards; gathered weights have the compute type.
-With a pipeline, PyTorch's schedules accumulate unsharded fp32 gradients over the micro batches, reduce them once, and
-keep the weights that a backward pass gathered. `state` has the other ways of sharding.
+`state` has the other ways of sharding.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from simulator.cost.dtypes import (
     gathered_narrow,
     gradient_bytes,
     optimizer_bytes_per_parameter,
-    parameter_dtype,
+    parameter_bytes,
 )
 from simulator.cost.memory.activations import (
     autocasts,
@@ -64,16 +61,17 @@ _PARTS = ("parameters", "gradients", "sharded", "resident", "activations", "rele
 
 
 def shards_by_unit(scenario: Scenario) -> bool:
-    """Return whether this module describes the run: all weights trained, and stored in fp32."""
-    in_fp32 = (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
-    profile = scenario.framework
-    return profile.fully_shard and scenario.lora_rank is None and in_fp32 and not profile.step_in_backward
+    """Return whether this module describes the run: all weights trained, stored in fp32 or accelerate's type."""
+    profile, stored = scenario.framework, parameter_bytes(scenario)
+    prepared = profile.plain_module and scenario.devices > 1 and not profile.loss_chunks
+    alike = stored == gradient_bytes(scenario) and (stored == FP32 or prepared)
+    return profile.fully_shard and scenario.lora_rank is None and alike and not profile.step_in_backward
 
 
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
     """Return the moments of the first backward pass, of a later one, and of the reduction and optimizer step (M16)."""
     scenario, fsdp, units = pricing.scenario, _policy(pricing), _units(pricing)
-    state = units.shards / FP32 * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
+    state = units.shards / parameter_bytes(scenario) * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     states, states_in_step = optimizer_on_device(pricing, state)
     rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
     lasting = _Allocate(resident=states, workspace=workspace_bytes(scenario) + rotary)
@@ -92,7 +90,6 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
     backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, fsdp.wrapped))
     layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
-    # Receive buffers exist for every micro batch of the step, forward and backward, from the first step on.
     # A receive buffer is the input that a chunk's first layer saves; a sent tensor stays until its backward pass.
     chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
@@ -111,7 +108,6 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
         buffers=contents.on_ranks(count * boundary * (received + sent)),
         first_layer=np.where(recomputed > 0.0, boundary, layer),
         last_layer=np.where(recomputed >= layers, boundary, layer),
-        # A recomputed unit of several layers is computed again as a whole.
         backward=backward + np.where(recomputed > 0.0, plan.unit - 1.0, 0.0) * layer,
     )
 
@@ -119,10 +115,7 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
 def idle_stream_bytes(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
     """Return the bytes of blocks that FSDP2's streams hold unused at the peak of tensors (M21).
 
-    A caching allocator reserves a block for the stream that took it, so that all streams' own peaks add up. Units are
-    gathered into blocks of one stream; the largest unit needs more than the moments count. Gradient shards lie in
-    blocks of another, of experts that one rank alone holds too; whole gradients, which `no_sync` sums, do not (PyTorch
-    2.13, distributed/fsdp/_fully_shard: FSDPParamGroup.unshard, foreach_reduce).
+    Whole gradients, which `no_sync` sums, are in no stream's blocks.
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     pipelined = block.pipeline_parallel > 1
@@ -184,7 +177,8 @@ class _Policy(NamedTuple):
     """What FSDP2 gathers and reduces in each layout; bytes are per parameter, shape (n,)."""
 
     element: float
-    """Bytes of a weight in the compute type."""
+    """Bytes of a weight in the compute type; `stored`, of a part of one and of its gradient."""
+    stored: float
     wrapped: Mask
     reduces_each: Mask
     """Whether every backward pass reduces gradients, unit by unit."""
@@ -211,23 +205,24 @@ def _policy(pricing: Pricing) -> _Policy:
     element, alone, pipelined = element_bytes(scenario), block.replicas == 1.0, block.pipeline_parallel > 1
     # fp32 without replicas needs neither casts nor sharding: the weights are used as they are. Autocast wraps nothing.
     cast = autocasts(pricing)
-    wrapped = ~(alone & (scenario.precision == "fp32")) & ~cast
+    stored = parameter_bytes(scenario)
+    wrapped = ~((alone | ((block.zero_stage < 1) & (stored < FP32))) & (element == stored)) & ~cast
     reshards = wrapped & (block.zero_stage >= 3)
     reduces = wrapped & (not pipelined)
     # accelerate reduces in the compute type, and a step's gradients once (1.14, `set_mixed_precision`, `no_sync`).
     prepared = scenario.framework.plain_module & (block.zero_stage >= 1)
-    sent, flat = np.where(prepared, element, FP32), scenario.framework.flat_parameters & prepared
+    sent, flat = np.where(prepared, element, stored), scenario.framework.flat_parameters & prepared
     each = (block.zero_stage >= 2) & (~prepared | scenario.framework.sync_each_batch) | (micro_batches(pricing) == 1.0)
-    # Reducing a gradient that is not sharded takes a second buffer.
-    whole = alone | (block.zero_stage == 0)
+    whole = alone | (block.zero_stage == 0)  # whose reduction takes a second buffer
     return _Policy(
         element=element,
+        stored=stored,
         wrapped=wrapped,
         reduces_each=reduces & each,
         ranks=np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0),
         copied=np.where((wrapped & ~reshards) | cast, element, 0.0),
         used=np.where(reshards, element, 0.0),
-        ahead=np.where(reshards & ~alone, element, 0.0),
+        ahead=np.where(reshards & ~alone & (scenario.framework.backward_prefetch | ~flat), element, 0.0),
         stays=np.where(reshards & pipelined, element, 0.0),
         buffer=np.where(reduces & (each | whole) & ~flat, sent, 0.0),
         sent=sent,
@@ -271,7 +266,6 @@ class _Units(NamedTuple):
 def _units(pricing: Pricing) -> _Units:
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     parts, totals = device_parameters(pricing), model_totals(scenario)
-    # An input table tied to the output layer of the same stage shares its unit.
     apart = contents.embeddings * (1.0 - contents.heads * scenario.model.tie_word_embeddings)
     table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
@@ -279,10 +273,9 @@ def _units(pricing: Pricing) -> _Units:
     experts = largest(local_by_class(pricing, piece).routed for piece in totals.layers)
     linear, half = sum(linear_by_class(pricing)), 0.5 * gathered_narrow(scenario)
     gathered = layer - half * largest_linear_layer(pricing)
-    shards = FP32 * shard(pricing, parts, 1)
+    shards = parameter_bytes(scenario) * shard(pricing, parts, 1)
     copies = 2.0 if scenario.framework.frozen_reference else 1.0  # a reference is sharded alike
-    # Offloaded shards come in one tensor at a time and are gathered, reduced gradients leave (PyTorch 2.13, fsdp/
-    # _fully_shard/_fsdp_param.py, `all_gather_inputs`; `foreach_reduce`); below ZeRO 3 nothing is offloaded.
+    # Offloaded shards come in one tensor at a time and are gathered, reduced gradients leave (PyTorch 2.13).
     on_device = np.where(scenario.framework.offload_parameters & (block.zero_stage >= 3), 0.0, 1.0)
     cast, again = autocasts(pricing), recompute_plan(pricing).on_rank
     cast_again = cast * sum(
@@ -385,10 +378,7 @@ def _first_chunk_last(step: _Step) -> Mask:
 
 
 def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]]:
-    """Yield the start and the end of backward passes, and the optimizer step, with the tensors alive in each.
-
-    The first pass begins without gradients; a later one, if any, with all of them.
-    """
+    """Yield the start and the end of backward passes, and the optimizer step, with the tensors alive in each."""
     pricing, fsdp, units, ranks = step
     count, flight, pipelined = ranks.micro_batches, ranks.flight, pricing.block.pipeline_parallel > 1
     repeated, behind = count > 1.0, np.minimum(flight, count - 1.0)
@@ -402,28 +392,29 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     # The first pass reaches its first layers and input table before their own gradients exist.
     # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
     of_table = np.where(fsdp.wrapped & (fsdp.element < fsdp.sent), 0.0, fsdp.sent * units.table_gradient)
-    no_table = np.where(fsdp.reduces_each, FP32 * units.table_shard, of_table)
-    shard = np.where(fsdp.reduces_each, FP32 * units.layer_shard, 0.0)
+    no_table = np.where(fsdp.reduces_each, fsdp.stored * units.table_shard, of_table)
+    shard = np.where(fsdp.reduces_each, fsdp.stored * units.layer_shard, 0.0)
     no_layer, narrow = no_table + shard, fsdp.sent < FP32  # in fp32 a layer's reduction is as large as its passes
     shard = narrow * np.where(fsdp.reduces_each, shard, fsdp.sent * units.layer)
     each = step._replace(fsdp=fsdp._replace(buffer=np.where(fsdp.reduces_each & (fsdp.root == 0.0), fsdp.sent, 0.0)))
     middle = np.maximum(behind, 1.0)
-    yield _end(each, flight, (later - no_layer - shard, later - no_layer, later - no_table), repeated)
+    # FSDP 1's outer unit has the head's gradient beside it (`_end`) until the first pass ends.
+    head = np.where(fsdp.reduces_each, 0.0, np.maximum(2.0 * fsdp.root - fsdp.stored / fsdp.ranks, 0.0)) * units.head
+    yield _end(each, flight, (later - no_layer - shard, later - no_layer, later - no_table - head), repeated)
     yield _end(each, middle, (later, later, later), count > (1.0 if pipelined else 2.0))
     if pipelined:
         yield _reduction(step)
     else:
-        # Gathered weights are freed and whole gradients reduced as the last pass goes.
         whole = np.where(fsdp.reduces_each, 0.0, 1.0)
-        table = units.reduced + whole * (fsdp.sent * units.table_gradient - FP32 * units.table_shard)
-        more = whole * (fsdp.sent * units.layer - FP32 * units.layer_shard)
+        table = units.reduced + whole * (fsdp.sent * units.table_gradient - fsdp.stored * units.table_shard)
+        more = whole * (fsdp.sent * units.layer - fsdp.stored * units.layer_shard)
         shard, no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (shard, no_layer, no_table))
         last = step._replace(fsdp=fsdp._replace(copied=np.zeros_like(fsdp.copied), used=fsdp.copied + fsdp.used))
         layer, table = table + more - no_layer, table - no_table
         yield _end(last, flight, (layer + narrow * more - shard, layer, table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(fsdp.wrapped, units.reduced, fsdp.sent * units.accumulated)
-    foreach = step_bytes(pricing, units.shards / FP32, lambda: largest_weight(pricing, sharded=True))
+    foreach = step_bytes(pricing, units.shards / fsdp.stored, lambda: largest_weight(pricing, sharded=True))
     foreach = foreach + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
     yield _Allocate(activations=ranks.buffers, sharded=units.reduced), in_step, _Mark("optimizer step")
@@ -437,18 +428,14 @@ def _begin(step: _Step) -> list[_Event]:
     forward = (fsdp.root == 0.0) * fsdp.ahead * units.head - (FP32 - fsdp.element) * logits  # a gradient less
     head = (fsdp.root == 0.0) * fsdp.used * units.head  # at the loss too where accelerate's model makes it
     reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), fsdp.sent, 0.0)
-    # While one unit is used, the next one's gathered weights come in.
     follows = np.where(several | ranks.first, fsdp.ahead, 0.0)
     received = np.where(ranks.last, 0.0, ranks.boundary)
     return [
         _Allocate(
-            # `_sent_chunks` counts what interleaved chunks sent.
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
-            # Weights gathered by another chunk's backward pass stay until that chunk's next forward pass.
             other_chunks=fsdp.stays * layer * (ranks.layers - ranks.last_chunk),
-            head=(fsdp.sent < FP32) * head,
-            # With BACKWARD_PRE FSDP 1 gathers the last layer before the outer unit's backward pass.
-            next_layer=fsdp.root * units.next_layer,
+            head=pricing.scenario.framework.plain_module * head,
+            next_layer=np.minimum(fsdp.root, fsdp.ahead) * units.next_layer,
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
             logits=loss_bytes(pricing),
@@ -477,20 +464,17 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happ
     """Return the events of a backward pass's end: the first layers and the input table, beside their `gradients`."""
     pricing, fsdp, units, ranks = step
     apart, block, at_table = fsdp.root == 0.0, pricing.block, _Mark("embedding gradient", happens & ranks.first)
-    # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
     done = fsdp.stays * np.maximum(units.all - units.table - units.layer, 0.0)
     # FSDP2 forgets the order of the passes in the last backward pass only: until then the unit before the table is
     # the previous micro batch's output layer, which is gathered ahead.
     wrong_prefetch = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), apart * fsdp.ahead, 0.0)
-    # With interleaved chunks, this backward pass gathered the first chunk's layers alone.
     at_end = np.where(block.chunks == 1, units.all - units.table, ranks.first_chunk * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
     scattered = np.where(fsdp.reduces_each & (units.table_gradient > units.table), fsdp.element * units.table, 0.0)
-    # FSDP 1 reduces its outer unit last, from a copy of its gradients in one (torch 2.13, fsdp/_flat_param.py).
-    of_head = np.where(fsdp.reduces_each, 0.0, fsdp.root) - np.where(apart, 0.0, FP32 / fsdp.ranks)
+    of_head = np.where(fsdp.reduces_each, 0.0, fsdp.root) - np.where(apart, 0.0, fsdp.stored / fsdp.ranks)
     outer = fsdp.root * (units.table + 2.0 * units.head) + of_head * units.head
     return [
         _Allocate(parameters=_parameters(step), activations=_held(step, flight, ended=True)),
@@ -521,7 +505,7 @@ def _parameters(step: _Step) -> KindArray:
 def _reduced(fsdp: _Policy, unit: KindArray) -> KindArray:
     """Return the bytes that reducing a unit adds to the counted gradients: its gradient, buffer and reduced shard."""
     # A loop's variable holds the unit's last gradient, here its largest (PyTorch 2.13, `foreach_reduce`).
-    shard = (FP32 + np.where(fsdp.sent < FP32, fsdp.sent, 0.0)) * unit / fsdp.ranks
+    shard = (fsdp.stored + np.where(fsdp.sent < fsdp.stored, fsdp.sent, 0.0)) * unit / fsdp.ranks
     each = np.where(fsdp.ranks > 1.0, fsdp.element * unit + shard, np.maximum(fsdp.element * unit, shard))
     return np.where(fsdp.reduces_each, fsdp.sent * unit + each, fsdp.buffer * unit)
 
@@ -530,12 +514,13 @@ def _reduction(step: _Step) -> list[_Event]:
     """Return the events that reduce unsharded gradients by unit after a chunk's last pass, the input table first."""
     _, fsdp, units, ranks = step
     others = ranks.layers - ranks.first_chunk
-    of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - fsdp.element * units.table
-    unit = np.where(units.table > 0.0, of_table, (FP32 - fsdp.element) * units.layer)
-    gradients = fsdp.sent * units.accumulated - FP32 * others * (units.layer - units.layer_shard)
+    whole = np.where(units.table_gradient > units.table, 2.0, 1.0)
+    of_table = (fsdp.stored * whole - fsdp.element) * units.table
+    unit = np.where(units.table > 0.0, of_table, (fsdp.stored - fsdp.element) * units.layer)
+    gradients = fsdp.sent * units.accumulated - fsdp.stored * others * (units.layer - units.layer_shard)
     parameters, done = _parameters(step), fsdp.used * (units.all - others * units.layer)
     return [
-        _Allocate(parameters=parameters, gradients=gradients, sharded=FP32 * others * units.layer_shard),
+        _Allocate(parameters=parameters, gradients=gradients, sharded=fsdp.stored * others * units.layer_shard),
         _Allocate(activations=ranks.buffers, done=done, unit=unit),
         _Mark("gradient reduction", fsdp.wrapped),
     ]

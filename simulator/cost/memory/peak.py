@@ -240,7 +240,8 @@ def _other_bytes(pricing: Pricing) -> _OtherBytes:
     deferred = heads * deferred_head_bytes(pricing)
     predicted = contents.prediction_layers
     losses = heads if scenario.framework.losses_in_turn else heads + predicted
-    loss_temporary = gathered(pricing, at_loss=True) + buffers + deferred + heads * head_input_bytes(pricing)
+    at_loss = gathered(pricing, at_loss=True)
+    loss_temporary = at_loss + buffers + deferred + heads * head_input_bytes(pricing)
     of_table = embedding_gradient_bytes(pricing)
     embedding_gradient = embeddings * (of_table + table_sums(pricing, of_table / parameter_bytes(scenario)))
     # Losses of prediction layers wait for their backward passes with an fp32 softmax each.
@@ -249,6 +250,8 @@ def _other_bytes(pricing: Pricing) -> _OtherBytes:
     at_head = (losses - heads) * saved + heads * head_gradient_bytes(pricing)
     losses_held = np.maximum((losses - own) * saved + own * (loss + widened_head_bytes(pricing)), at_head)
     table = steady + embedding_gradient + scenario.framework.step_in_backward * state.step_temporary
+    if scenario.framework.flat_parameters and scenario.lora_rank is not None:  # two layers as one follows another
+        table = table + state.gathered - at_loss
     at_step = state.step_temporary + state.widened
     return _OtherBytes(resident, in_step, steady + deferred, losses_held, loss_temporary, table, at_step)
 

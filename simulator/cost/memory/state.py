@@ -38,7 +38,7 @@ from simulator.cost.operations.sums import (
 )
 from simulator.cost.stages import StageContents, over_layers
 from simulator.question.arrays import largest
-from simulator.question.frameworks.profile import DTYPE_BYTES
+from simulator.question.frameworks.profile import DTYPE_BYTES, FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -102,10 +102,7 @@ class ByClass(NamedTuple):
 
 @of_sizes
 def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> ByClass:
-    """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO (M1).
-
-    Three classes have divisors of their own: tensor parallel; none; expert parallel x expert tensor parallel.
-    """
+    """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO (M1)."""
     scenario, block = pricing.scenario, pricing.block
     if counted == "trained":
         if scenario.lora_rank is None:
@@ -353,7 +350,6 @@ def training_state(pricing: Pricing) -> TrainingState:
         if not lora:
             gradients = gradients + shard(pricing, routers, 2) * (FP32 - gradient_bytes(scenario))
             optimizer = optimizer - shard(pricing, routers, 1) * master_bytes(scenario)
-    # The optimizer makes fp32 copies of 16-bit gradients for its master weights.
     widens = profile.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
     on_host = np.where((block.zero_stage >= 3) & profile.offload_parameters, parameters, 0.0)
     return TrainingState(
@@ -370,9 +366,7 @@ def training_state(pricing: Pricing) -> TrainingState:
 def _modules_apart(pricing: Pricing) -> tuple[KindArray | float, ...]:
     """Return the bytes of weights, gradients and state by which modules beside adapters differ from these (M35).
 
-    A copy has the base's type, or fp32, and so have its gradient and torch's moments; autocast casts an output layer in
-    fp32, and looks up in a table as it is. An engine with master weights keeps all that is trained alike. Last come the
-    parameters that the step's temporaries, priced in fp32, do not fill.
+    Last come the parameters that the step's temporaries, priced in fp32, do not fill.
     """
     scenario, profile, stage = pricing.scenario, pricing.scenario.framework, pricing.block.zero_stage
     if master_bytes(scenario):
@@ -426,9 +420,8 @@ def _unused_bytes(pricing: Pricing) -> KindArray | float:
 def state_by_class(pricing: Pricing) -> KindArray | float:
     """Return the optimizer state that differs from a matrix parameter's, in bytes, shape (kinds, n) (M2).
 
-    Tables and vectors have more; factored optimizers have fp32 means of rows and columns; where ranks hold whole
-    matrices, the largest exceeds an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py), and
-    so does a whole table. Adapters are matrices, and shared evenly.
+    Where ranks hold whole matrices, the largest exceeds an equal share (Megatron-LM core_v0.19.0, core/optimizer/
+    layer_wise_optimizer.py).
     """
     scenario = pricing.scenario
     profile, optimizer = scenario.framework, OPTIMIZERS[scenario.framework.optimizer]
@@ -453,7 +446,6 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
             above = table - shard(pricing, ByClass(table, np.zeros_like(table)), 1)
             state = state + optimizer_bytes_per_parameter(scenario, "embedding") * above
     if profile.wide_table_moments and optimizer.wide_table and optimizer.moment_bytes:
-        # bitsandbytes finds the module's own tensor, which sharding replaces.
         each = (FP32 - optimizer.moment_bytes) * optimizer.moments["embedding"]
         inputs = pricing.contents.embeddings * local_count(pricing, model_totals(scenario).embedding)
         state = state + np.where(pricing.block.zero_stage < 1, each * inputs, 0.0)
@@ -590,12 +582,17 @@ def _routers(pricing: Pricing) -> ByClass:
 def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
     """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast` (M2)."""
     scenario, block = pricing.scenario, pricing.block
-    if not cast:
-        return shard(pricing, value, 3) * element_bytes(scenario)
-    copied = block.zero_stage == 2 if scenario.precision == "fp32" else block.zero_stage < 3
-    copies = np.where(copied, element_bytes(scenario), 0.0)
-    whole = (value.dense + value.routed) * copies
-    return shard(pricing, value, 1 if scenario.framework.fully_shard else 2) * 4.0 + whole
+    stage, element, apart = block.zero_stage, element_bytes(scenario), gathers_apart(scenario.framework)
+    copied = stage == 2 if scenario.precision == "fp32" else stage < 3
+    if not cast:  # FSDP gathers into other tensors than its parts, DeepSpeed into the same
+        copied = apart & (stage >= 1) & (stage < 3)
+    whole = (value.dense + value.routed) * np.where(copied, element, 0.0)
+    return shard(pricing, value, 1 if apart else 2 if cast else 3) * (FP32 if cast else element) + whole
+
+
+def gathers_apart(profile: FrameworkProfile) -> bool:
+    """Return whether weights are gathered beside their parts, as FSDP does and DeepSpeed does not."""
+    return profile.fully_shard and not (profile.live_parameters or profile.step_parameters)
 
 
 def _frozen_bytes(pricing: Pricing, weights: ByClass) -> KindArray:
@@ -634,9 +631,8 @@ def cached_bytes(scenario: Scenario) -> float:
 
 
 def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
-    """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24).
+    """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24), `at_loss` under FSDP one or none (M37).
 
-    At the loss FSDP2 has gathered no more than the layer that comes next, and nobody has a gradient of one (M37).
     A base in 4 bits is gathered as it is stored (torchao 0598012, dtypes/nf4tensor.py,
     `_INNER_TENSOR_NAMES_FOR_SHARDING`).
     """
@@ -646,10 +642,11 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     narrowed = element - quantised_bytes(scenario) if profile.quantised_base else 0.0
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
-    begins = at_loss and profile.fully_shard and not (profile.live_parameters or profile.step_parameters)
-    # accelerate's model has the loss inside: only its last unit is gathered then (M15).
-    prepared, flat = begins and profile.plain_module, profile.fully_shard and profile.flat_parameters
-    ahead = 0.0 if prepared and not flat else 1.0 if begins or flat else 2.0
+    begins = at_loss and gathers_apart(profile)
+    flat = profile.fully_shard and profile.flat_parameters
+    prepared = begins and profile.plain_module and not flat
+    late = prepared or (begins and flat and not profile.backward_prefetch)
+    ahead = 0.0 if late else 1.0 if begins or flat else 2.0
     weights = np.where(block.zero_stage >= 3, ahead * of_layer, 0.0)
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
     none_yet = at_loss and (profile.fully_shard or profile.step_parameters > 0)
@@ -657,15 +654,13 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     tables = 2.0 - scenario.model.tie_word_embeddings if flat else 1.0
     ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
-    if prepared and not flat:
-        # As it was gathered, in the forward pass, which has an fp32 gradient less.
+    if prepared:  # as it was gathered, in the forward pass, which has an fp32 gradient less
         held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
         return held
-    # ZeRO 3 copies a bucket, rank by rank, before it scatters it (runtime/comm/coalesced_collectives.py); pipelines
-    # reduce after the passes.
+    # ZeRO 3 copies a bucket before it scatters it; pipelines reduce after the passes.
     copies = float(scenario.trains("embedding") or scenario.trains("output"))
     buffers = np.where(block.zero_stage >= 3, copies, float(profile.reduction_buffers))
     during = (block.zero_stage >= 1) & (block.pipeline_parallel == 1)
@@ -695,10 +690,12 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     scenario, profile = pricing.scenario, pricing.scenario.framework
     parts, square = device_parameters(pricing), float(scenario.model.hidden_size) ** 2
     used = np.maximum(layer, end_table(pricing))
-    # transformers 4.57, integrations/deepspeed.py, `trainer_config_finalize`.
     ahead = float(profile.prefetch_parameters) or 0.9 * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
-    return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed))
+    # No backward pass reads a frozen table, unless checkpoints have its output as an input.
+    unread = scenario.lora_rank is not None and not (scenario.model.tie_word_embeddings or scenario.trains("embedding"))
+    table = np.where(recompute_plan(pricing).on_rank.any(axis=0), 0.0, unread * end_table(pricing))
+    return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed - table))
 
 
 def end_table(pricing: Pricing) -> KindArray:
@@ -748,7 +745,6 @@ def largest_state_tensor(pricing: Pricing) -> Array:
     A rank's experts are stored as one grouped tensor.
     """
     scenario = pricing.scenario
-    # Among tensors split alike, the largest is the largest on every device.
     weights = sorted(weights_of(_table_and_layers(conditions_of(scenario))), key=lambda weight: weight.parameters)
     classes = [classed(each, float(each.parameters)) for each in {each.split: each for each in weights}.values()]
     parameters: Array = largest(local_shard(pricing, piece) for piece in classes)

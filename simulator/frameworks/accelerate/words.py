@@ -18,13 +18,9 @@ _ENGINE: Final = {
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "deepspeed_config_file": "deepspeed",
 }  # keys of DeepSpeed's section, and the trainer's or DeepSpeed's own keys that they stand for
-_SHARDS: Final = {
-    **dict.fromkeys(("full_shard", "1"), "full_shard"),
-    **dict.fromkeys(("shard_grad_op", "2"), "shard_grad_op"),
-    **dict.fromkeys(("no_shard", "3"), ""),
-    **dict.fromkeys(("hybrid_shard", "4"), "hybrid_shard"),
-    **dict.fromkeys(("hybrid_shard_zero2", "5"), "hybrid_shard_zero2"),
-}  # FSDP strategies by name or number, as the trainer's `fsdp` spells them
+_STRATEGIES: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+_SHARDS: Final = {str(number): name for number, name in enumerate(_STRATEGIES, 1)} | {n: n for n in _STRATEGIES}
+"""FSDP strategies by name or number, as the trainer's `fsdp` spells them."""
 
 
 def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
@@ -119,13 +115,15 @@ def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
         strategy = again if again in _SHARDS else "shard_grad_op" if again in OFF else "full_shard"
     if strategy not in _SHARDS:
         arguments.not_modelled(f"fsdp_sharding_strategy {strategy[:30]} is not known")
+    elif _SHARDS[strategy] == "no_shard":
+        arguments.remark("upper-bound", "warning", "NO_SHARD is priced with the buckets of DistributedDataParallel")
     line = next(iter(words.places.values())).line if words.places else 1
-    arguments.add("fsdp", [known_value(_SHARDS.get(strategy, "full_shard"), 1)], line)
-    for option, name in (("saves_on_host", "fsdp_state_dict_type"), ("flat_parameters", "fsdp_version")):
+    arguments.add_defaults((f"fsdp={_SHARDS.get(strategy, 'full_shard')}",), line)
+    prefetch = ("backward_prefetch", "fsdp_backward_prefetch")
+    for option, name in (("saves_on_host", "fsdp_state_dict_type"), ("flat_parameters", "fsdp_version"), prefetch):
         if words.text(option, name):
             _hand_over(arguments, words, name, name.replace("_", "_config.", 1))
     if words.switch("recompute", "fsdp_activation_checkpointing"):
-        line = next(iter(words.places.values())).line
         arguments.add("gradient_checkpointing", [known_value("true", 1)], line)
 
 

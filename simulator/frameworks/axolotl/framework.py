@@ -102,7 +102,7 @@ def _take_shards(arguments: Arguments) -> bool:
     again = ("fsdp_config.reshard_after_forward", "fsdp_config.fsdp_reshard_after_forward")
     gathered = any(arguments.has(name) and not arguments.switch("zero_stage", name) for name in again)
     shards = "shard_grad_op" if gathered else text if "shard" in text else "full_shard"
-    arguments.add("fsdp", [known_value(shards, 1)], own[-1].place.line if own else 1)
+    arguments.add_defaults((f"fsdp={shards}",), own[-1].place.line if own else 1)  # FSDP 1 (schemas/validation.py)
     return True
 
 

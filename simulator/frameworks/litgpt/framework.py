@@ -19,7 +19,7 @@ from simulator.frameworks.models import known_model, load_model
 from simulator.frameworks.take import part, read_optimizer, take
 from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.stacks import IN_16_BITS
-from simulator.question.recipe import Recipe
+from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
 _EAGER: Final = {
@@ -32,18 +32,19 @@ _EAGER: Final = {
 }
 _CAPPED: Final = {"flash_attention": "false", "attention_matrix_bytes": "6"}  # tanh, and fp32 weights of scores
 _MARKS: Final = "train.global_batch_size train.micro_batch_size checkpoint_dir|model_name"
+_FLAT: Final = {"plain_module": "true", "flat_parameters": "true"}  # FSDP 1; adapters have FSDP 2
 _PROGRAMS: Final = ("finetune", "finetune_lora", "finetune_full", "pretrain")
 """Subcommands that are read; `finetune` is `finetune_lora`."""
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch starts a program of LitGPT that is read, with a configuration file."""
-    return launch.program == "litgpt" and launch.script.text in _PROGRAMS and "config" in launch.flags
+    """Whether a launch starts a program of LitGPT that is read."""
+    return launch.program == "litgpt" and launch.script.text in _PROGRAMS
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the keys of the file that `--config` names, and the word before the flags; flags override them."""
-    document = named_configuration(arguments, launch, "config")
+    document = named_configuration(arguments, launch, "config") if "config" in launch.flags else None
     flags, arguments.entries = arguments.entries, {}
     arguments.add_keys(filled_keys(arguments, document.keys) if document is not None else ())
     if words:
@@ -76,15 +77,12 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
     pretrains = _pretrains(arguments, launch)
     adapters = not pretrains and (program in _PROGRAMS[:2] if program else arguments.has("lora_r"))
     several = machines(arguments, launch) != (1, 1)
-    if several and not adapters:
-        message = "FSDP of blocks, and of what is beside them as one unit, is not modelled"
-        arguments.not_modelled(message, "devices", "num_nodes")
     precision = arguments.text("precision", "precision") or "bf16-mixed"
     if adapters and not precision.endswith("-true"):
         arguments.not_modelled(f"adapters in {precision[:20]}: fp32 frozen weights are not priced", "precision")
     places = _places(arguments) | _quantised(arguments, several=several) if adapters else {}
     usual: dict[str, Any] = {"micro_batch_size": 4 if pretrains else 1}  # `setup` of each program
-    usual |= {"zero_stage": 3, "recompute": "full"} if several else {"zero_stage": 0}  # FSDP2 on several devices
+    usual |= {"zero_stage": 3, "recompute": "none" if pretrains else "full"} if several else {"zero_stage": 0}
     optimizer = "optimizer.class_path" if arguments.has("optimizer.class_path") else "optimizer"
     name = PurePath(arguments.text("model", "model_name" if pretrains else "checkpoint_dir") or "").name
     model = known_model(arguments, name, "model_name", "checkpoint_dir")
@@ -99,6 +97,8 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
         options=_EAGER
         | (_CAPPED if model and load_model(model).logit_softcap else {})
         | places
+        | (_FLAT if several and not adapters else {})
+        | ({"sharding_degree": A_NODE} if several and pretrains else {})  # HYBRID_SHARD
         | part(targets, "option")
         | (IN_16_BITS if precision in {"bf16-true", "16-true"} else {})
         | read_optimizer(arguments, optimizer, "torch"),

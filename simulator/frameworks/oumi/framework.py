@@ -129,7 +129,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
         shards = (arguments.text("zero_stage", "fsdp.sharding_strategy") or "FULL_SHARD").lower()
         if shards not in _SHARDS:
             arguments.not_modelled(f"sharding_strategy {shards[:30]} is not known", "fsdp.sharding_strategy")
-        arguments.add("fsdp", [known_value(shards, 1)], 1)
+        arguments.add_defaults((f"fsdp={shards}", "fsdp.backward_prefetch=BACKWARD_PRE"), 1)
         if arguments.switch("offload", "fsdp.cpu_offload"):
             message = "fsdp.cpu_offload: state on the host is priced on the device and host memory not judged"
             arguments.remark("upper-bound", "warning", message, "fsdp.cpu_offload", bound="state")

@@ -40,6 +40,7 @@ _DEFAULTS: Final = (
 _TRAINER_DEFAULTS: Final = (
     *("tuner_type=lora", "per_device_train_batch_size=1", "gradient_checkpointing=true", "torch_dtype=bfloat16"),
 )
+_FSDP2: Final = ("fsdp=full_shard", "fsdp_config.version=2", "fsdp_config.state_dict_type=SHARDED_STATE_DICT")
 _STEP: Final = 16  # sequences per step that ms-swift aims at where accumulation is not stated
 _LORA_RANK: Final = 8
 
@@ -173,6 +174,11 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
         message = f"{shown}: a model spread by device_map is priced whole on one device"
         arguments.remark("upper-bound", "warning", message)
     _pack(arguments, "max_length")
+    if (shards := arguments.text("zero_stage", "fsdp") or "shard") == "fsdp2":  # config/fsdp2.json
+        del arguments.entries["fsdp"]
+        arguments.add_defaults(_FSDP2, launch.line)
+    elif "shard" not in shards:
+        arguments.not_modelled("fsdp: what this configuration sets is not read", "fsdp")
     if arguments.has("optimizer"):
         arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)

@@ -62,7 +62,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None, narrow=bool(narrow)) | narrow
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
-    options |= {"flat_parameters": "true"} if layout.zero_stage and not deepspeed else {}
+    options |= _flat(arguments) if layout.zero_stage and not deepspeed else {}
     options |= _eager(arguments, part(targets, "option"), rank, model, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
@@ -146,6 +146,14 @@ def note_unsharded(arguments: Arguments) -> None:
         message = "a configuration of `accelerate launch` may shard the state; priced without"
         fix = "--set config_file=PATH"
         arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding", fix=fix)
+
+
+def _flat(arguments: Arguments) -> dict[str, str]:
+    """Return the switch of FSDP 1, which transformers before 5.10 and other launchers take without a version."""
+    if "fsdp" not in arguments.defaults and not arguments.has(*_VERSIONS):
+        message = "transformers from 5.10 on takes FSDP 2 where no version is stated; priced is FSDP 1"
+        arguments.remark("upper-bound", "warning", message, "fsdp", bound="units", fix="state the version")
+    return {"flat_parameters": "true"}
 
 
 def _fsdp_stage(arguments: Arguments) -> int:

@@ -42,7 +42,8 @@ _EIGHT: Final = {"mixed_precision": "bf16", "num_processes": "8"}
 _SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
     "single_gpu": _EIGHT | {"num_processes": "1"},
     "multi_gpu": _EIGHT,
-    **{f"fsdp{version}": _EIGHT | {"use_fsdp": "use_fsdp"} for version in (1, 2)},
+    "fsdp1": _EIGHT | {"use_fsdp": "use_fsdp", "fsdp_version": "1", "fsdp_backward_prefetch": "BACKWARD_PRE"},
+    "fsdp2": _EIGHT | {"use_fsdp": "use_fsdp", "fsdp_version": "2"},
     **{f"zero{stage}": _EIGHT | {"use_deepspeed": "use_deepspeed", "zero_stage": str(stage)} for stage in (1, 2, 3)},
 }  # options of accelerate in the configurations that TRL ships (`trl/accelerate_configs`), by name
 

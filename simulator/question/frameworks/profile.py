@@ -296,6 +296,7 @@ class FrameworkProfile(Switches, kw_only=True):
     fully_shard: bool = switch(default=False)
     plain_module: bool = switch(default=False, moves=("memory",))
     flat_parameters: bool = switch(default=False, moves=("memory",))
+    backward_prefetch: bool = switch(default=False, moves=("memory",))
     sync_each_batch: bool = switch(default=False, moves=("memory",))
     fp8_weight_cache: bool = switch(default=True)
     fp8_recipe: str = switch(default="delayed", choices=(*FP8_RECIPES,))

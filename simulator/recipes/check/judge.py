@@ -523,6 +523,8 @@ def _favourable_bytes(case: Case, estimate: Estimate, bounds: Sequence[Remark]) 
         scenario = replace(scenario, framework=narrow)
     if "types" in kinds:
         scenario = replace(scenario, framework=replace(scenario.framework, **IN_16_BITS, frozen_dtype="compute"))
+    if "units" in kinds:
+        scenario = replace(scenario, framework=replace(scenario.framework, flat_parameters=False))
     memory = estimate_layout(scenario, layout).memory
     if kinds & {"state", "sharding"}:  # what a step holds beside its state; its temporaries are as large as that
         return memory.parts_bytes.get("activations", 0.0) + memory.parts_bytes.get("logits", 0.0)
