@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -86,6 +87,10 @@ LONG: Final = (
     "cli/",
 )
 """What takes longest of the rest begins first."""
+OWN: Final = ("benchmarks", "simulator", "tools")
+"""Packages of the checkout that are no tests."""
+SHOWN_SECONDS: Final = 0.005
+"""Shortest preparation that `--durations` shows."""
 
 
 def _lane(place: str) -> str:
@@ -107,18 +112,46 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     return Lanes(config, log)
 
 
+@pytest.hookimpl(trylast=True)  # hypothesis writes nothing before its own
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile all modules of a fresh checkout once: each worker imports them from another on, and finds the others'."""
+    """Compile all modules of a fresh checkout once: each worker imports them from another on, and finds the others'.
+
+    Likewise hypothesis reads the constants of each module once.
+    """
     workers: dict[str, str | int] = getattr(session.config, "workerinput", {})
     if not workers or session.config.args != session.config.getini("testpaths"):
         return
     root = session.config.rootpath
+    share = int(str(workers["workerid"]).removeprefix("gw")) / int(workers["workercount"])
     names = [".".join(file.relative_to(root).with_suffix("").parts) for file in sorted(root.glob("tests/**/test_*.py"))]
-    first = len(names) * int(str(workers["workerid"]).removeprefix("gw")) // int(workers["workercount"])
     with warnings.catch_warnings(action="error"):
-        for name in names[first:] + names[:first]:
+        for name in _from(share, names):
             with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
                 importlib.import_module(name)
+    own = sorted(name for name in sys.modules if name.partition(".")[0] in OWN)
+    with suppress(ImportError, AttributeError):  # an older one reads none
+        constants = importlib.import_module("hypothesis.internal.constants_ast").constants_from_module
+        for name in _from(share, own):
+            constants(sys.modules[name])
+
+
+def _from(share: float, names: list[str]) -> list[str]:
+    """All names, from one part of the way through them on."""
+    first = int(len(names) * share)
+    return names[first:] + names[:first]
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Tell the leading process of a test's call alone, and of what fails, is skipped or takes long before and after.
+
+    Telling it of each test's start, preparation, cleaning up and end takes more of thousands of tests than they do.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration >= SHOWN_SECONDS:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_collection_finish() -> None:
@@ -128,7 +161,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    places = {item: item.path.relative_to(config.rootpath / "tests").as_posix() for item in items}
+    files = {path: path.relative_to(config.rootpath / "tests").as_posix() for path in {item.path for item in items}}
+    places = {item: files[item.path] for item in items}
     for item, place in places.items():
         if item.get_closest_marker("launch") and not _lane(place):
             raise pytest.UsageError(f"tests/{place}: launches, but stands in no lane of tests/conftest.py")
@@ -137,7 +171,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.fixturenames = [*dict.fromkeys((*item.fixturenames, *left_out))]
     firsts = (*LANES.values(), *((start,) for start in LONG))
     order = {
-        item: next((n for n, files in enumerate(firsts) if place.startswith(files)), len(firsts))
-        for item, place in places.items()
+        place: next((n for n, starts in enumerate(firsts) if place.startswith(starts)), len(firsts))
+        for place in files.values()
     }
-    items.sort(key=lambda item: order[item])
+    items.sort(key=lambda item: order[places[item]])

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from scipy.optimize import minimize
 
 from simulator.evidence.calibration.apply import NORMAL_90
 from simulator.evidence.calibration.store import Unit
@@ -54,6 +53,8 @@ def fitted_sizes(
     They minimise the pinball loss of the half-widths as quantiles of the absolute errors. Coefficients and scatter have
     a size for each of the `sorts`.
     """
+    from scipy.optimize import minimize  # noqa: PLC0415  each worker of the tests imports this module
+
     names = [f"{name} {sort}" for name in CONTRIBUTIONS[:2] for sort in sorts] + list(CONTRIBUTIONS[2:])
     variances = np.array([_variances(unit, tuple(names)) for unit in units]).reshape(-1, len(names))
     first = np.log([_FIRST[name.split(maxsplit=1)[0]] for name in names])

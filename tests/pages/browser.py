@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
+_ARGUMENTS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
+    "--js-flags=--no-opt",  # pages run for a second: compiling them better takes longer
+)
 
 
 _WIRE = """
@@ -75,13 +78,17 @@ class Browser:
         self.events.clear()
         phone = width < 500
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.prefer(dark=dark)
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.run(
             "new Promise(done => { const look = () => document.documentElement?.dataset.ready === 'yes' ? done() : "
             "setTimeout(look, 20); look(); })"
         )
+
+    def prefer(self, *, dark: bool) -> None:
+        """Say which colours the user prefers."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def press(self, key: str, code: int) -> None:
         """Press and let go of a key."""

@@ -6,6 +6,7 @@ import re
 import zlib
 from base64 import b64decode
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from simulator import api
 from simulator.answers.compare import PartDifference
 from simulator.answers.ranking import fastest
 from simulator.api import plan
+from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.calibration.own import judged_runs
 from simulator.question.question import question_of
 from simulator.question.units import to_gib
@@ -98,13 +100,17 @@ def test_a_page_is_shown_whole(
 
 @in_browser
 def test_dark_and_light_differ(shown: Browser, written_pages: dict[str, Path]) -> None:
-    seen = []
-    for dark in (False, True):
-        shown.open(written_pages["plan"], 800, dark=dark)
-        seen.append(
-            shown.run("getComputedStyle(document.body).backgroundColor + document.querySelector('svg text').style.fill")
-        )
-    assert seen[0] != seen[1]
+    """A page that is open follows a change of scheme, its figures too."""
+    colours = "[getComputedStyle(document.body).backgroundColor, document.querySelector('svg text').style.fill]"
+    shown.open(written_pages["plan"], 800)
+    light = shown.run(colours)
+    shown.prefer(dark=True)
+    after = shown.run(
+        f"new Promise(done => {{ let tries = 500; const look = () => {{ const seen = {colours}; "
+        f"seen.some((colour, n) => colour === {json.dumps(light)}[n]) && tries-- ? setTimeout(look, 20) : "
+        "done(seen); }; look(); })"
+    )
+    assert [now != before for now, before in zip(after, light, strict=True)] == [True, True]
 
 
 def assert_all_have_names(shown: Browser) -> None:
@@ -351,6 +357,16 @@ def sliders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page
 
 
+@cache
+def best_of_the_position() -> Estimate:
+    """The best layout of the sliders' question at twice the sequence."""
+    space = Space(tensor_parallel=(1, 2), recompute=("none",))
+    inputs = {"model": "llama3.2-1b", "hardware": "h20", "nodes": 2, "seq_length": 16_384}
+    best = fastest(question_of(inputs, many=True), space=space).recommended
+    assert best is not None
+    return best
+
+
 @in_browser
 @pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)])
 def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, shown: Browser, sliders: Path) -> None:
@@ -361,10 +377,7 @@ def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, 
     verdict, length = shown.run(
         "[document.getElementById('chosen-verdict').textContent, document.querySelectorAll('output')[1].value]"
     )
-    space = Space(tensor_parallel=(1, 2), recompute=("none",))
-    inputs = {"model": "llama3.2-1b", "hardware": "h20", "nodes": 2, "seq_length": 16_384}
-    best = fastest(question_of(inputs, many=True), space=space).recommended
-    assert best is not None
+    best = best_of_the_position()
     assert (verdict != before, length) == (True, "16,384")
     assert verdict.startswith(f"{grouped(cluster_speed(best))} tokens/s")
     assert shown.run("document.querySelectorAll('input')[1].ariaValueText ?? ''") in ("16,384", "")
@@ -375,7 +388,9 @@ def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, 
 
 def test_a_page_of_sliders_has_every_position() -> None:
     pytest.importorskip("plotly")
-    ranking = api.rank(model="llama3.2-1b", hardware="h20", nodes=1, global_batch_size=8, top=1)
+    # What has a slider is no matter of the layouts.
+    narrow = Space(tensor_parallel=(1,), pipeline_parallel=(1,), context_parallel=(1,), recompute=("none",))
+    ranking = api.rank(model="llama3.2-1b", hardware="h20", nodes=1, global_batch_size=8, top=1, space=narrow)
     knobs = tuple(knobs_of(ranking))
     assert [(knob.name, knob.values[knob.start]) for knob in knobs] == [
         ("nodes", 1),

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,15 @@ import pytest
 import yaml
 
 from simulator.errors import UnsupportedError
-from simulator.lab.probe.rates import assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
+from simulator.lab.probe.rates import (
+    Rates,
+    assumed_rates,
+    from_rates,
+    measured_spec,
+    rates_job,
+    rates_of,
+    spec_text,
+)
 from simulator.lab.trainer.job import MeasuredRates, RatesJob, Timing, from_json, to_json
 from simulator.question.coefficients import Coefficients, priors
 from simulator.question.specs.catalogue import load_hardware
@@ -18,7 +27,12 @@ from simulator.question.specs.hardware import HardwareSpec
 from tests.probe import machine
 
 MEASURED = machine.answered(rates_job(2, "cpu"))
-RATES = rates_of(MEASURED)
+
+
+@cache
+def rates() -> Rates:
+    """What the timings say: a fit, which not every worker that imports this need make."""
+    return rates_of(MEASURED)
 
 
 def test_job_and_answer_are_read_back_equal() -> None:
@@ -47,17 +61,17 @@ def test_every_operation_is_timed(backend: str) -> None:
 def test_peaks_and_shares_are_the_machines() -> None:
     for precision, peak in machine.PEAK.items():
         # The best repeat is 2 % quicker than the middle one.
-        assert RATES.peak_flops[precision] == pytest.approx(peak / 0.98)
-        assert RATES.gemm_efficiency[precision].value == pytest.approx(0.98 * machine.GEMM[precision])
-        assert RATES.memory_efficiency[precision].value == pytest.approx(0.98 * machine.SWIGLU[precision])
-        assert RATES.dispatch_seconds[precision] == pytest.approx(machine.DISPATCH)
-    assert RATES.memory_bandwidth == pytest.approx(machine.BANDWIDTH / 0.98)
-    assert RATES.optimizer_seconds_per_parameter.value == pytest.approx(machine.UPDATE_SECONDS)
-    assert RATES.host_bandwidth is None
+        assert rates().peak_flops[precision] == pytest.approx(peak / 0.98)
+        assert rates().gemm_efficiency[precision].value == pytest.approx(0.98 * machine.GEMM[precision])
+        assert rates().memory_efficiency[precision].value == pytest.approx(0.98 * machine.SWIGLU[precision])
+        assert rates().dispatch_seconds[precision] == pytest.approx(machine.DISPATCH)
+    assert rates().memory_bandwidth == pytest.approx(machine.BANDWIDTH / 0.98)
+    assert rates().optimizer_seconds_per_parameter.value == pytest.approx(machine.UPDATE_SECONDS)
+    assert rates().host_bandwidth is None
 
 
 def test_attentions_shape_is_found() -> None:
-    found = RATES.attention["bf16"]
+    found = rates().attention["bf16"]
     assert found.efficiency == pytest.approx(0.98 * machine.ATTENTION["efficiency"], rel=1e-3)
     assert found.score_width == pytest.approx(machine.ATTENTION["width"], rel=1e-3)
     assert found.tile_tokens == pytest.approx(machine.ATTENTION["tile"], rel=1e-3)
@@ -87,12 +101,12 @@ def test_what_was_not_timed_is_named() -> None:
 
 
 def test_the_fit_starts_from_the_rates_and_inside_its_bounds() -> None:
-    base = from_rates(RATES, "bf16", Coefficients())
+    base = from_rates(rates(), "bf16", Coefficients())
     assert base.time.gemm_efficiency == pytest.approx(0.98 * machine.GEMM["bf16"])
     assert base.time.reduce_slowdown == pytest.approx(machine.REDUCE)
     assert base.time.layer_overhead_seconds > 0.0
     assert base.memory == Coefficients().memory
-    far = replace(RATES, dispatch_seconds={"bf16": 100.0, "fp32": 1e-9})
+    far = replace(rates(), dispatch_seconds={"bf16": 100.0, "fp32": 1e-9})
     for precision in ("bf16", "fp32"):
         values = from_rates(far, precision, Coefficients()).time
         for name, prior in priors("time").items():
@@ -101,7 +115,7 @@ def test_the_fit_starts_from_the_rates_and_inside_its_bounds() -> None:
 
 def test_the_spec_is_of_the_shipped_form_and_says_where_its_numbers_come_from(tmp_path: Path) -> None:
     template = load_hardware("local-cpu")
-    document = measured_spec(template, MEASURED, RATES, "2026-01-31")
+    document = measured_spec(template, MEASURED, rates(), "2026-01-31")
     path = tmp_path / "local-cpu.yaml"
     path.write_text(spec_text(document), encoding="utf-8")
     spec = load_hardware(str(path))
@@ -110,7 +124,7 @@ def test_the_spec_is_of_the_shipped_form_and_says_where_its_numbers_come_from(tm
     assert spec.sources["probe"] == "Probe of Processor of formulas, torch 2.13.0, 2026-01-31"
     measured = (spec.peak_flops.bf16, spec.memory_bandwidth, spec.memory_capacity, spec.device_links[0].bandwidth)
     assert [(part.status, part.source) for part in measured if part is not None] == [("measured", ("probe",))] * 4
-    assert spec.peak("bf16") == pytest.approx(RATES.peak_flops["bf16"], rel=1e-3)
+    assert spec.peak("bf16") == pytest.approx(rates().peak_flops["bf16"], rel=1e-3)
     assert spec.memory_capacity_bytes == 8 * 2**30
     assert spec.usable_memory_bytes == 7 * 2**30
     assert spec.links[0].measured
@@ -123,7 +137,7 @@ def test_the_spec_is_of_the_shipped_form_and_says_where_its_numbers_come_from(tm
 @pytest.mark.parametrize("name", ["h100-sxm-80g", "ascend-910b-64g", "bi-v100"])
 def test_an_accelerators_spec_keeps_its_node(name: str) -> None:
     template = load_hardware(name)
-    document = measured_spec(template, MEASURED, replace(RATES, host_bandwidth=2e10), "2026-01-31")
+    document = measured_spec(template, MEASURED, replace(rates(), host_bandwidth=2e10), "2026-01-31")
     spec = validated("here", HardwareSpec, document)
     assert spec.devices_per_node == template.devices_per_node
     assert spec.host_bandwidth_bytes_per_second == 2e10
