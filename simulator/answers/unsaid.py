@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.estimate import (
     AssumedSwitch,
     Contribution,
@@ -136,9 +137,19 @@ def _open_values(question: Question, base: Priced, release: _Release) -> Iterato
         against = any(name in decided and values[name] != getattr(profile, name) for name in each.others)
         if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
             continue
+        if each.switch == "dense_masks" and not _may_mask(base.pricing):
+            continue
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
         if not elsewhere and has_kernels(scenario, each.switch, value):
             yield each, values
+
+
+def _may_mask(pricing: Pricing) -> bool:
+    """Return whether sequences of a micro batch may be padded, or samples in them have borders (M41)."""
+    lengths = pricing.scenario.lengths
+    if lengths is not None and lengths.packs:
+        return lengths.batching != "packed_across"
+    return float(pricing.block.micro_batch_size.max()) > 1.0
 
 
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:

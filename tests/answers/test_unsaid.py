@@ -314,9 +314,9 @@ def test_what_most_runs_with_adapters_set_is_the_base_and_the_rest_stays_open() 
     (choice,) = (each for each in found.open.switches if each.switch == "fused_rms_norm")
     assert (choice.value, choice.other) == ("false", "true")
     assert choice.share == pytest.approx(0.1)
-    assert dict(choice.others) == {"repeat_kv": "false", "loss_bytes_per_logit": "12"}
+    assert dict(choice.others) == {"loss_bytes_per_logit": "12"}
     assert choice.memory_bytes < 0.0
-    defaults = {"fused_rms_norm": "true", "repeat_kv": "false", "loss_bytes_per_logit": "12"}
+    defaults = {"fused_rms_norm": "true", "loss_bytes_per_logit": "12"}
     said = simulator.estimate(**run, options=defaults)
     assert said.memory.need_bytes == pytest.approx(found.memory.need_bytes + choice.need_bytes, rel=1e-9)
     assert dict(usual_with_adapters("torch", "trl")) == dict(usual_with_adapters("megatron", "default")) == {}

@@ -116,7 +116,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        saved=(output, *_scores(conditions, queries, scores)),
+        saved=(output, *_scores(conditions, mixer, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
         # Around a flash kernel's backward pass output and gradient are read for every row's sum, the queries' gradient
@@ -127,13 +127,21 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     )
 
 
-def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Saved, ...]:
+def masked(conditions: Conditions, mixer: Mixer) -> bool:
+    """Return whether a layer's kernel adds a number to each score, and reads keys and values of all heads (M41)."""
+    masks, sliding = conditions.framework.dense_masks, conditions.windowed and mixer in _SLIDING
+    dense = masks != "none" and not conditions.framework.attention_kernel.startswith("flash")
+    return dense and (masks == "all" or sliding or not conditions.framework.flash_attention)
+
+
+def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float) -> tuple[Saved, ...]:
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout (M3, M4)."""
     profile, element = conditions.framework, element_bytes(conditions)
     if profile.flash_attention:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
         bias = (Saved("position_bias", HALF * queries, "scores"),) if profile.position_bias_tables else ()
-        return (Saved("attention_statistics", FP32 * queries, "tensor"), *bias)
+        mask = (Saved("attention_mask", element, "scores"),) if masked(conditions, mixer) else ()
+        return (Saved("attention_statistics", FP32 * queries, "tensor"), *bias, *mask)
     if profile.attention_dropout:
         dropped = Saved("attention_dropout", (1.0 + element) * queries, "scores")
         return (Saved("attention_scores", scores, "scores"), dropped)
@@ -199,7 +207,8 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     own = 0.0 if _values_from_keys(conditions, mixer) else value
-    repeats = profile.repeat_kv and 1 < heads.shared < heads.queries  # one head is expanded without a copy
+    repeats = profile.repeat_kv or masked(conditions, mixer)
+    repeats = repeats and 1 < heads.shared < heads.queries  # one head is expanded without a copy
     expanded = query if repeats else key
     output: tuple[Saved, ...] = ()
     viewed = not repeats or not model.rotary or model.qk_norm or model.attention_gate == "element"

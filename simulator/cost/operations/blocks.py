@@ -64,7 +64,8 @@ def norm_bytes(conditions: Conditions) -> float:
 
 def _fused(conditions: Conditions) -> bool:
     profile = conditions.framework
-    return conditions.model.norm != "rms_norm" or profile.fused_rms_norm or profile.compiled
+    rms = conditions.model.norm == "rms_norm"
+    return profile.compiled or (profile.fused_rms_norm if rms else not profile.composed_layer_norm_bytes)
 
 
 def norm_copies(conditions: Conditions) -> float:
@@ -74,9 +75,11 @@ def norm_copies(conditions: Conditions) -> float:
     """
     if _fused(conditions):
         return element_bytes(conditions)
+    profile = conditions.framework
+    rms = conditions.model.norm == "rms_norm"
+    saved = float(profile.composed_norm_bytes if rms else profile.composed_layer_norm_bytes)
     if conditions.lora_rank is not None:
-        return FP32
-    saved = float(conditions.framework.composed_norm_bytes)
+        return max(saved - FP32, FP32)
     return saved if element_bytes(conditions) == HALF else max(saved, 2.0 * FP32)
 
 

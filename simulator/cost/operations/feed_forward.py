@@ -152,6 +152,8 @@ def _router(conditions: Conditions) -> Operation:
     if conditions.framework.probabilities_in_experts:
         saved = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
     bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
+    if conditions.lora_rank is None:
+        saved += float(conditions.framework.router_input_bytes) * model.hidden_size
     return Operation(
         name="router",
         group="router",

@@ -199,8 +199,8 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     inner, products = float(dense * model.intermediate_size), float(dense * (1 + (kind.feed_forward == "gated")))
     heads, output = (1.0, 0.0) if targets == "query_value" else (2.0, float(model.query_width))
     # Adapters that read the layer's input, and the feed-forward part's.
-    joint = framework.shared_adapters or framework.joint_adapters != "none"
-    reads, entered = 1.0 if joint else 1.0 + heads, float(dense) if framework.shared_adapters else products
+    joint = framework.shared_adapters == "true" or framework.joint_adapters != "none"
+    reads, entered = 1.0 if joint else 1.0 + heads, products if framework.shared_adapters == "false" else float(dense)
     if framework.adapter_copies or dropout == "before":
         more = reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
         saved.append(Saved("adapter_copies", element * (more * hidden + output), "sequence"))

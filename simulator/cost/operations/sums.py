@@ -307,7 +307,7 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
     side. Products of one input may share an adapter.
     """
-    rank, fused = conditions.lora_rank, conditions.framework.shared_adapters
+    rank, sharing = conditions.lora_rank, conditions.framework.shared_adapters
     if rank is None:
         return WeightTotals()
     result = WeightTotals()
@@ -315,6 +315,7 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     for operation in operations:
         if targets != "all" and operation.group != "attention_projection":
             continue
+        fused = sharing == "true" or (sharing == "network" and operation.group == "feed_forward")
         shared: set[tuple[int, str]] = set()
         for weight in operation.weights:
             left_out = (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters

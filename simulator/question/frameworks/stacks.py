@@ -46,6 +46,8 @@ class Stack(Bare, kw_only=True):
     """Rank of its adapters where a run names none; None where its library has the framework's."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Further switches, as text, of runs that train adapters."""
+    narrow: Mapping[str, str] = field(default_factory=dict)
+    """Switches, as text, of adapters over a base of 4 bits."""
     tuned: bool = False
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
     open: bool | Sequence[str] = False
@@ -58,6 +60,8 @@ class Stack(Bare, kw_only=True):
     """Limits of its own: the highest ZeRO stage and the usual one, whether its recompute can list operations."""
     layout: Mapping[str, Any] = field(default_factory=dict)
     """Recompute, and what it offloads, of its runs that say none."""
+    undecided: tuple[str, ...] = ()
+    """Switches that it sets and its runs may have otherwise: they stay open."""
     library: bool = False
     """Whether its layers are those of the model's class in transformers."""
 
@@ -135,9 +139,8 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
     named = _BY_NAME.get(stack)
     if named is None or not named.open:
         return None
-    return frozenset(
-        (*named.own, *named.switches, *named.adapters) if named.open is True else _SWITCHES.keys() - set(named.open)
-    )
+    every = {*named.own, *named.switches, *named.adapters} if named.open is True else _SWITCHES.keys() - set(named.open)
+    return frozenset(every - set(named.undecided))
 
 
 def of_code(stack: StackName) -> frozenset[str]:
@@ -310,7 +313,8 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
     options = {**library_options(stack, case[-1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
-        options = {**usual_with_adapters(name, stack), **options}
+        narrow = _BY_NAME[stack].narrow if stack in _BY_NAME and options.get("quantised_base") == "true" else {}
+        options = {**usual_with_adapters(name, stack), **narrow, **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
