@@ -54,6 +54,7 @@ GPT_OSS = decoder("gpt_oss", 2880, 2880, 64, 8, head_dim=64, num_local_experts=3
 
 PURE: Any = {"options": {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}}
 LORA: Any = {"method": "lora", "lora_rank": 8}
+QLORA: Any = {"method": "qlora", "lora_rank": 8}
 MASKED: Any = {**PURE, "options": PURE["options"] | {"dense_masks": "all"}}
 MERGED: Any = {**LORA, "options": {"merged_expert_adapters": "folded"}}
 TRACED = [
@@ -100,7 +101,17 @@ TRACED = [
     (PHI_4, LORA, 496.8),  # -11.7 %
     (PYTHIA, LORA, 289.4),
     (OPT, LORA, 305.6),  # 21.3 %
-    (LLAMA, {"method": "qlora", "lora_rank": 8}, 593.7),  # 27.4 %
+    (LLAMA, QLORA, 593.7),  # 27.4 %
+    (FALCON_7B, QLORA, 347.4),
+    (COMMAND_R7B, QLORA, 593.7),
+    (GLM_4, QLORA, 619.1),
+    (GRANITE, QLORA, 551.7),
+    (STARCODER_2, QLORA, 419.6),  # 8.9 %: an fp32 stream is what a LayerNorm saves
+    (STABLELM, QLORA, 330.2),
+    (PHI_3, QLORA, 357.1),  # -6.5 %: values are cast, and q, k, v are no views of what is kept
+    (SMOLLM_3, QLORA, 402.2),
+    (QWEN_2, QLORA, 320.0),
+    (LLAMA_1B, QLORA, 325.2),
     (LLAMA, LORA | {"options": {"frozen_dtype": "fp32"}}, 841.7),  # 48.2 %
 ]
 
@@ -122,6 +133,26 @@ def test_a_layer_saves_what_its_class_does(model: dict[str, Any], way: dict[str,
         for layers in (2, 3)
     )
     assert (more - few) / MIB == pytest.approx(traced, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "traced"),
+    [
+        # Less the 16-bit copies of weights.
+        (LLAMA, 472.3),
+        (PHI_3, 320.3),
+        (COMMAND_R7B | {"sliding_window": None, "layer_types": ["full_attention"] * 3}, 440.3),  # -3.6 %
+        (STARCODER_2 | {"sliding_window": None}, 328.3),  # 21.9 %: one kernel saves the fp32 stream alone
+        (PYTHIA, 288.3),  # 27.7 %
+        (FALCON_7B, 249.6),  # 7.1 %: both branches cast what one norm puts out
+    ],
+)
+def test_a_layer_saves_casts_under_autocast(model: dict[str, Any], traced: float) -> None:
+    """The same traces of fp32 weights, 65,536 tokens counted for 2,048."""
+    run: Any = {"hardware": "h200", "devices": 1, "stack": "transformers", "method": "full", "recompute": "none"}
+    run |= {"seq_length": 65536, "micro_batch_size": 1, "global_batch_size": 1, "options": {"dense_masks": "none"}}
+    found = simulator.estimate(model=model, **run).memory
+    assert found.parts_bytes["activations"] / 3 / 32 / MIB == pytest.approx(traced, rel=0.005)
 
 
 def test_only_the_library_s_own_layers_differ_by_family() -> None:
@@ -169,7 +200,8 @@ def test_adapters_over_4_bits_are_narrow_where_the_trainer_makes_them_so() -> No
     """TRL 1.16, trainer/sft_trainer.py: `param.data.to(torch.bfloat16)` of a quantised model; peft 0.12 keeps fp32."""
     run: Any = {"model": "llama3.1-8b", "hardware": "h100", "devices": 1, "seq_length": 512, "micro_batch_size": 1}
     run |= {"global_batch_size": 1, "recompute": "full", "options": {"adapter_targets": "all"}}
-    for stack, method, number in (("trl", "qlora", 2 + 4), ("peft", "qlora", 6 + 8), ("trl", "lora", 6 + 8)):
+    cases: Any = (("trl", "qlora", 2 + 4), ("peft", "qlora", 6 + 8), ("trl", "lora", 6 + 8))
+    for stack, method, number in cases:
         few, more = (
             simulator.estimate(**run, stack=stack, method=method, lora_rank=rank).memory.parts_bytes for rank in (8, 16)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from simulator.frameworks import models
@@ -115,9 +115,9 @@ def _model(arguments: Arguments) -> str | None:
 def _eager(arguments: Arguments, rank: int | None, model: str | None, *, deepspeed: bool, masks: str) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
-    Norms are plain operations; `masks` names the layers that PyTorch masks (M41); peft casts an adapter's input (peft
-    0.19, tuners/lora/layer.py, `_cast_input_dtype`); DeepSpeed has adapters in 16 bits (0.16.4, runtime/engine.py). The Trainer drops logits (`compute_loss`) and, after its step, gradients;
-    bitsandbytes keeps embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine there are autocast and DDP.
+    Norms are plain operations; `masks` names the layers that PyTorch masks (M41); peft casts an adapter's input (0.19,
+    `_cast_input_dtype`); DeepSpeed has adapters in 16 bits (0.16.4, runtime/engine.py). The Trainer drops logits and
+    gradients; bitsandbytes keeps embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine DDP is there.
     """
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "dense_masks": masks}
     eager |= library_options("transformers", models.load_model(model).architecture) if model else {}

@@ -262,22 +262,19 @@ class ReleaseRecipe(Bare, kw_only=True):
         return self.trains_adapters or "_sft_" in self.recipe
 
 
+_AS_WRITTEN: Final = ("recipe", "model", "hardware", "precision", "layout", "switches", "lines")
+
+
 @lru_cache(maxsize=16)
 def release_recipes(stack: str) -> tuple[ReleaseRecipe, ...]:
     """Return the recipes of a release; none for a stack that is no release."""
     return tuple(
         ReleaseRecipe(
-            recipe=row["recipe"],
-            model=row["model"],
             is_moe=row["experts"] == "yes",
-            hardware=row["hardware"],
             devices=int(row["devices"] or 0),
-            precision=row["precision"],
             global_batch_size=int(row["global_batch_size"]) if row["global_batch_size"] else None,
             source=row["file"],
-            layout=row["layout"],
-            switches=row["switches"],
-            lines=row["lines"],
+            **{name: row[name] for name in _AS_WRITTEN},
         )
         for row in release_rows(stack)
     )
@@ -304,10 +301,8 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     """Return the profile of a question: on the `named` stack, else on the framework's first `usual` one.
 
     Else on the newest release for `devices`, their maker and family, where it has a recipe of this `case`: model,
-    device and precision. A layout that is `recommended` runs with what is published for speed on such devices, recipe
-    or not: nobody books them for the framework's bare defaults. Runs that train `adapters` have the switches of most
-    such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers. On a family of
-    devices runs have what more than half have there: kernels that it lacks are no default.
+    device and precision; a layout that is `recommended` has what is published for speed there, recipe or not. Runs that
+    train `adapters`, or on a family of devices, have the switches of most such runs that their stack leaves open.
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
