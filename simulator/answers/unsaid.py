@@ -143,10 +143,8 @@ def _open_values(question: Question, base: Priced, release: _Release) -> Iterato
 
 def _may_mask(pricing: Pricing) -> bool:
     """Return whether sequences of a micro batch may be padded, or samples in them have borders (M41)."""
-    lengths = pricing.scenario.lengths
-    if lengths is not None and lengths.packs:
-        return lengths.batching != "packed_across"
-    return float(pricing.block.micro_batch_size.max()) > 1.0
+    lengths, several = pricing.scenario.lengths, float(pricing.block.micro_batch_size.max()) > 1.0
+    return several if lengths is None or not lengths.packs else lengths.batching != "packed_across"
 
 
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:

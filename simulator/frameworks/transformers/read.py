@@ -63,9 +63,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= {"flat_parameters": "true"} if layout.zero_stage and not deepspeed else {}
-    masked = layout.micro_batch_size > 1 or arguments.any_switch("seq_length", "packing", "neat_packing")
-    options |= _eager(arguments, rank, model, deepspeed=deepspeed, masks="all" if masked else "windows")
-    options |= part(targets, "option")
+    options |= _eager(arguments, rank, model, layout, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     wide = options.get("parameter_dtype") != "bf16" and (bool(narrow) or "frozen_dtype" in options)
     options |= saved_modules(arguments, rank, *_SAVED, wide=wide)
@@ -112,14 +110,17 @@ def _model(arguments: Arguments) -> str | None:
     return named_model(arguments, whole, *MODEL)
 
 
-def _eager(arguments: Arguments, rank: int | None, model: str | None, *, deepspeed: bool, masks: str) -> dict[str, str]:
+def _eager(
+    arguments: Arguments, rank: int | None, model: str | None, layout: Layout, *, deepspeed: bool
+) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
-    Norms are plain operations; `masks` names the layers that PyTorch masks (M41); peft casts an adapter's input (0.19,
-    `_cast_input_dtype`); DeepSpeed has adapters in 16 bits (0.16.4, runtime/engine.py). The Trainer drops logits and
-    gradients; bitsandbytes keeps embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine DDP is there.
+    Several or packed sequences have masks (M41); peft casts an adapter's input (0.19, `_cast_input_dtype`); DeepSpeed
+    has adapters in 16 bits (0.16.4, runtime/engine.py). The Trainer drops logits and gradients; bitsandbytes keeps
+    embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine there are autocast and DDP.
     """
-    eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "dense_masks": masks}
+    masked = layout.micro_batch_size > 1 or arguments.any_switch("seq_length", "packing", "neat_packing")
+    eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "dense_masks": "all" if masked else "windows"}
     eager |= library_options("transformers", models.load_model(model).architecture) if model else {}
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
