@@ -119,7 +119,8 @@ def _eager(
     has adapters in 16 bits (0.16.4, runtime/engine.py). The Trainer drops logits and gradients; bitsandbytes keeps
     embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine there are autocast and DDP.
     """
-    masked = layout.micro_batch_size > 1 or arguments.any_switch("seq_length", "packing", "neat_packing")
+    padded = layout.micro_batch_size > 1 and not arguments.has("block_size")  # run_clm.py cuts whole blocks
+    masked = padded or arguments.any_switch("seq_length", "packing", "neat_packing")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "dense_masks": "all" if masked else "windows"}
     eager |= library_options("transformers", models.load_model(model).architecture) if model else {}
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
