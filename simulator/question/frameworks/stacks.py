@@ -308,8 +308,8 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
     options = {**library_options(stack, case[-1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
-        narrow = _BY_NAME[stack].narrow if stack in _BY_NAME and options.get("quantised_base") == "true" else {}
-        options = {**usual_with_adapters(name, stack), **narrow, **options}
+        narrow = options.get("quantised_base") == "true"
+        options = {**usual_with_adapters(name, stack, narrow=narrow), **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
@@ -415,12 +415,12 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
 
 
 @lru_cache(maxsize=16)
-def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
+def usual_with_adapters(framework: str, stack: StackName, *, narrow: bool = False) -> Mapping[str, str]:
     """Return the switches, as text, of runs with adapters: the stack's own, else those that more than half set.
 
     None of the latter where the stack decides one.
     """
-    if stack in _BY_NAME and (own := _BY_NAME[stack].adapters):
+    if stack in _BY_NAME and (own := {**_BY_NAME[stack].adapters, **(_BY_NAME[stack].narrow if narrow else {})}):
         return own
     rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
     common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
