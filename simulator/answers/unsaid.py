@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.estimate import (
     AssumedSwitch,
     Contribution,
@@ -51,10 +52,8 @@ def over_open(
     """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
 
     Open is a stack that leaves switches open, or none that was said or hardware has; a recipe says its switches.
-    `base` is its block of one layout; `release` the release that a search would assume, whose switches the run may
-    have too. A refused layout stays refused. A stack that hardware brings decides its switches; its release is open
-    where no measured run has them. `in_short`, what surely does not fit comes as `depends`, without ranges;
-    `fits` leaves them out of what surely fits too.
+    `base` is its block of one layout; `release` what a search would assume, whose switches the run may have too.
+    `in_short`, what surely does not fit comes as `depends`, without ranges; `fits` leaves them out of what fits too.
     """
     if estimate.verdict == "refused" or not question.inputs or question.recipe is not None:
         return estimate
@@ -134,11 +133,18 @@ def _open_values(question: Question, base: Priced, release: _Release) -> Iterato
         value, usual = values[each.switch], getattr(profile, each.switch)
         # A choice stays open beside a decided switch that has the value it brings.
         against = any(name in decided and values[name] != getattr(profile, name) for name in each.others)
+        against |= each.switch == "dense_masks" and not _may_mask(base.pricing)
         if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
             continue
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
         if not elsewhere and has_kernels(scenario, each.switch, value):
             yield each, values
+
+
+def _may_mask(pricing: Pricing) -> bool:
+    """Return whether sequences of a micro batch may be padded, or samples in them have borders (M41)."""
+    lengths, several = pricing.scenario.lengths, float(pricing.block.micro_batch_size.max()) > 1.0
+    return several if lengths is None or not lengths.packs else lengths.batching != "packed_across"
 
 
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:

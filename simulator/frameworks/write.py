@@ -73,8 +73,8 @@ class Writing(Record):
     def refuse_switches(self, named: Iterable[str], title: str) -> None:
         """Raise UnsupportedError for a non-default switch that has no row and is not among `named`."""
         profile = self.scenario.framework
-        common = {} if self.scenario.lora_rank is None else usual_with_adapters(profile.name, profile.stack)
-        usual = framework(profile.name, common, profile.stack)
+        common = usual_with_adapters(profile.name, profile.stack, narrow=profile.quantised_base)
+        usual = framework(profile.name, {} if self.scenario.lora_rank is None else common, profile.stack)
         known = {*named, *(target.removeprefix("option.") for target in self.table.meanings)}
         for switch in switches():
             value = getattr(profile, switch.name)

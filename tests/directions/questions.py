@@ -136,6 +136,7 @@ QUESTIONS: dict[str, Question] = {
     "unfused": Question(MEGATRON, SIXTEEN | fields(seq_length=1024), FEW, options={"flash_attention": "false"}),
     "npu": Question(MEGATRON, SIXTEEN, FEW, hardware="ascend-910b-64g-8"),
     "short adapters": Question(TORCH, fields(devices=2, global_batch_size=64, seq_length=128, lora_rank=16), SHORT),
+    "layer norms": Question(TORCH, SIXTEEN, FEW, model="starcoder2-7b"),
 }
 WITNESSES = frozenset(
     ("latent", "adapters in units", "fp4", "fp8 experts", "paddle chunks", "short units", "adapters of experts")
@@ -145,6 +146,7 @@ asked on them. On the others a sixth of the switches is, as the formulas that a 
 SHOWN_BY: dict[str, str] = {
     "offloaded_modules": "paddle",
     "composed_scan": "scans",
+    "composed_layer_norm_bytes": "layer norms",
     "fused_rotary": "compressed",
     "optimizer": "deepspeed",
     "largest_tensor_step": "short",

@@ -115,6 +115,8 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "fused_rms_norm": on(f"{THRIFTY} seconds-"),
     "composed_norm_bytes": along("6 8", LAVISH, "fused_rms_norm=false"),
     "composed_activation_bytes": along("0 6", LAVISH),
+    "composed_layer_norm_bytes": along("0 12", f"{LAVISH} passes+ seconds+"),
+    "router_input_bytes": along("0 4", LAVISH),
     "fused_swiglu": on(f"{THRIFTY} seconds-"),
     "fused_rotary": on("saved- device- seconds-"),
     "compiled": on(f"{THRIFTY} flop- seconds-"),
@@ -122,6 +124,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "keep_qkv_output": on(LAVISH),
     "rope_tables_per_call": on(LAVISH),
     "repeat_kv": on(LAVISH),
+    "dense_masks": along("none windows all", LAVISH, "attention_kernel=sdpa"),
     "copy_latent_value": on(THRIFTY),
     "fuse_latent_norm": on("saved- device-"),
     "probabilities_in_experts": on(f"{THRIFTY} flop- seconds-"),
@@ -205,7 +208,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "saves_on_host": along("none weights", "host+") + along("none state", "host+"),
     # A joint product has one dummy gradient, as large as those of its parts together. Paddle copies inputs.
     "fused_projections": on(f"{STATE} saved+ seconds-", spared=of_paddle),
-    "shared_adapters": on("state- device- host- flop- seconds-"),
+    "shared_adapters": along("false network true", "state- device- host- flop- seconds-"),
     "joint_adapters": along(
         "none whole padded",
         "saved? host? device?",

@@ -158,7 +158,7 @@ LAYOUTS = [
     ("accelerate", "--model llama3.1-8b --nodes 2 --global-batch-size 64 --zero-stage 2 --precision fp16"),
     (
         "accelerate",
-        "--model qwen3-8b --nodes 1 --global-batch-size 64 --zero-stage 3 --lora-rank 16 --option parameter_dtype=bf16",
+        "--model qwen3-8b --nodes 1 --global-batch-size 64 --zero-stage 3 --lora-rank 16",
     ),
     ("accelerate", "--model llama3.1-8b --nodes 2 --global-batch-size 64 --stack deepspeed --recompute full"),
     (

@@ -58,6 +58,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model": "llama3.1-8b", "devices": 16}, {"context_parallel": 16}),
     ({"model": "llama3.1-8b", "devices": 8, "hardware": "ascend-910b-64g-8"}, {"tensor_parallel": 2}),
     ({"model": "nemotron-h-56b", "devices": 16}, {"tensor_parallel": 8}),
+    ({"model": "starcoder2-7b", "devices": 4}, {}),
     (
         {"model": "llama3.1-8b", "devices": 16},
         {"pipeline_parallel": 4, "virtual_stages": 2, "schedule": "dualpipev"},

@@ -128,12 +128,14 @@ def test_the_trainer_in_fp16_on_one_t4(  # noqa: PLR0917  the columns of a table
         micro_batch_size=1,
         global_batch_size=1,
         recompute=recompute,
-        options=words if method == "full" else words | {"adapter_targets": "attention"},
+        options=MASKED | words if method == "full" else MASKED | words | {"adapter_targets": "attention"},
         lora_rank=None if method == "full" else 16,
     )
     assert found.memory.allocated_bytes / MIB - 16.25 == pytest.approx(traced, rel=0.01)
 
 
+MASKED = {"dense_masks": "none", "repeat_kv": "true"}
+"""A mask that was traced as a boolean one, without what PyTorch's kernel makes of it."""
 BEFORE_CHUNKS = {"loss_chunks": "0", "loss_bytes_per_logit": "12"}
 OF_A_LAYER = {"recompute": "full", "compiled": "true", "step_in_backward": "true"}
 
@@ -453,7 +455,7 @@ def test_tensors_of_the_library_s_own_layers(  # noqa: PLR0917  the columns of a
 @pytest.mark.parametrize("kind", ["qwen3-8b", "gemma-3-1b"])
 def test_what_one_layer_of_the_library_saves(kind: str) -> None:
     """The same trace, of 16-bit weights: norms of queries and keys keep what others do; one head is not copied."""
-    options = BF16 | ({"composed_norm_bytes": "8"} if kind.startswith("gemma") else {})
+    options = BF16 | MASKED | ({"composed_norm_bytes": "8"} if kind.startswith("gemma") else {})
     sizes: Any = {"seq_length": 2048, "micro_batch_size": 1, "global_batch_size": 1, "recompute": "none"}
     sizes |= {"hardware": "h200-sxm-141g", "devices": 1, "stack": "transformers", "method": "full", "options": options}
     two, three = (
@@ -471,6 +473,7 @@ def test_an_adapter_behind_the_network_casts_the_product(method: Any, recompute:
     small |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
     sizes: Any = {"seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 1, "recompute": recompute}
     sizes |= {"model": small, "method": method, "stack": "transformers", "hardware": "h100-sxm-80g", "devices": 1}
+    sizes |= {"options": MASKED}
     assert simulator.estimate(**sizes).memory.allocated_bytes / MIB == pytest.approx(traced, rel=0.01)
 
 
@@ -534,12 +537,12 @@ SHARDED: Any = [
 def test_what_accelerate_shards(  # noqa: PLR0917  the columns of a table
     ranks: int, tokens: int, words: int, steps: int, rank: int | None, recompute: Any, options: Any, traced: float
 ) -> None:
-    """Without a mask nothing is expanded (5.24, `use_gqa_in_sdpa`)."""
+    """Without a mask nothing is expanded (5.24, `use_gqa_in_sdpa`), as of one sequence."""
     sizes: Any = {"model": {**SMALL, "num_hidden_layers": 5, "vocab_size": words}, "hardware": "h100-sxm-80g"}
     layout: Any = {"zero_stage": 3, "micro_batch_size": 1, "recompute": recompute}
     sizes |= {"devices": ranks, "seq_length": tokens, "lora_rank": rank, "global_batch_size": ranks * steps}
     sizes |= {"framework": "torch", "stack": "transformers"}
-    sizes |= {"options": {"adapter_targets": "all", "repeat_kv": "false", **options}}
+    sizes |= {"options": {"adapter_targets": "all", **options}}
     held = simulator.estimate(**sizes, **layout).memory.allocated_bytes - workspace_bytes(scenario_of(**sizes))
     assert held / MIB == pytest.approx(traced, rel=0.012)
 

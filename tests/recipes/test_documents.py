@@ -407,7 +407,7 @@ def test_what_deepspeed_moves_to_the_host(text: str, options: dict[str, str], re
     file.write_text(f"deepspeed --num_gpus 8 train.py {base}\n", encoding="utf-8")
     (recipe,) = read_recipe(file)
     stack = next(known for known in stacks_of("torch") if known.name == "deepspeed")
-    eager = ("fused_rms_norm", "composed_norm_bytes", "repeat_kv")
+    eager = ("fused_rms_norm", "composed_norm_bytes", "dense_masks")
     others = {name: value for name, value in recipe.options.items() if name not in (*stack.switches, *eager)}
     assert others == options
     assert ("not-modelled" in rules(recipe)) is refused

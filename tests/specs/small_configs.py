@@ -9,6 +9,7 @@ _SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "vocab_size": 128,
 }
+_FALCON: dict[str, Any] = {key: value for key, value in _SIZES.items() if key != "intermediate_size"}
 _SHARED: dict[str, Any] = _SIZES | {"num_key_value_heads": 2, "head_dim": 32}
 _QWEN: dict[str, Any] = _SHARED | {
     "num_experts": 8,
@@ -103,6 +104,18 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5": ("ernie4_5", _SHARED | {"use_bias": True}),
     "glm": ("glm", _SHARED | {"pad_token_id": 0}),
     "glm4": ("glm4", _SHARED | {"pad_token_id": 0}),
+    "granite": ("granite", _SIZES | {"num_key_value_heads": 2}),
+    "cohere": ("cohere", _SIZES | {"num_key_value_heads": 2, "attention_bias": True}),
+    "cohere2": ("cohere2", _SIZES | {"num_key_value_heads": 2, "sliding_window": 16}),
+    "stablelm": ("stablelm", _SIZES | {"num_key_value_heads": 2, "use_qkv_bias": True}),
+    "stablelm side by side": ("stablelm", _SIZES | {"num_key_value_heads": 2, "use_parallel_residual": True}),
+    "falcon": ("falcon", _FALCON | {"bias": True}),
+    "falcon with new layers": ("falcon", _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon with one norm": (
+        "falcon",
+        _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+    ),
+    "falcon with all heads": ("falcon", _FALCON | {"multi_query": False}),
     "olmo": ("olmo", _SIZES | {"num_key_value_heads": 2}),
     "olmo2": ("olmo2", _SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}),
     "olmo3": ("olmo3", _SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}),

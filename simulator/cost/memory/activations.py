@@ -82,20 +82,29 @@ def gathers_adapters(pricing: Pricing) -> Mask:
 @of_work
 def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves more under autocast, shape (n,) (M36)."""
-    conditions, hidden = conditions_of(pricing.scenario), float(pricing.scenario.model.hidden_size)
-    operations, framework, further = layer_operations(conditions, kind), conditions.framework, 0.0
+    conditions, model = conditions_of(pricing.scenario), pricing.scenario.model
+    operations, framework, copies = layer_operations(conditions, kind), conditions.framework, norm_copies(conditions)
+    every, more = [each for operation in operations for each in operation.saved], FP32 / element_bytes(conditions) - 1.0
+    entered = [tensor for tensor in every if tensor.name.endswith("_norm_input") and copies < FP32]
     if conditions.lora_rank is not None and not framework.quantised_base:
         weights = (weight for operation in operations for weight in operation.weights if weight.matmul)
-        return HALF * sum(weight.parameters for weight in weights) / pricing.block.tensor_parallel
+        narrow = HALF * sum(weight.parameters for weight in weights) / pricing.block.tensor_parallel
+        return narrow + more * total(pricing, summed(entered))
     if conditions.lora_rank is not None:
         networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
-        saved = [tensor for network in networks for tensor in network.saved if not tensor.name.endswith("_product")]
-        return (FP32 / element_bytes(conditions) - 1.0) * total(pricing, summed(saved))
+        entered += [tensor for each in networks for tensor in each.saved if not tensor.name.endswith("_product")]
+        # Values are cast, and no view of the joint projection is left.
+        joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
+        viewed = (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
+        return more * total(pricing, summed(entered)) - viewed * joint
+    further, wide = 0.0, FP32 if copies < FP32 else 2.0 * FP32  # one kernel saves the stream alone
     for operation in operations:
         readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
-        further += HALF * max(len(readers) - 1, 0) * (not framework.fused_projections)
-        further += max(2.0 * FP32 - norm_copies(conditions), 0.0) * (operation.group == "norm")
-    return further * hidden * extent(pricing, "sequence")
+        reads = min(len(readers), 1) if framework.fused_projections else len(readers)
+        further += HALF * max(reads - (not model.shared_norm or operation.group != "feed_forward"), 0)
+        is_entered = operation.group == "norm" and any(each.name.endswith("_norm_input") for each in operation.saved)
+        further += max(wide - copies, 0.0) * is_entered
+    return further * float(model.hidden_size) * extent(pricing, "sequence")
 
 
 @of_work
@@ -168,8 +177,7 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer's backward pass holds for weight gradients computed later, shape (n,).
 
     They are the output gradients of its products, and two copies of each routed token for the other micro batch's
-    exchange: one read, one written (MindSpeed 028de58c, moe_feature/fb_overlap/overlap_funcs/fwdbwd.py and
-    modules/weight_grad_store.py).
+    exchange (MindSpeed 028de58c, fb_overlap/overlap_funcs/fwdbwd.py).
     """
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
@@ -220,8 +228,7 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 def returning_layers(profile: FrameworkProfile) -> float:
     """Return how many layers hold what they bring back at once; 0 if nothing is brought back.
 
-    Swapped attention holds two layers: one computed, one copied. Offloaded modules hold three, as backward and forward
-    passes alternate: one computed, one on its way out, one on its way in.
+    Swapped attention: one computed, one copied. Offloaded modules: one computed, one going out, one coming in.
     """
     if profile.offloaded_modules:
         return 3.0
@@ -257,10 +264,7 @@ def _offloaded(
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,).
-
-    They are made on the device, wherever the scores were meanwhile.
-    """
+    """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,)."""
     operations = whole_operations(conditions_of(pricing.scenario), kind)
     saved = (tensor for operation in operations for tensor in operation.saved)
     return total(pricing, summed(tensor for tensor in saved if tensor.spread == "scores"))

@@ -32,8 +32,7 @@ def shared_spread(
 def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:
     """Return the rotary position embedding; the core saves its outputs.
 
-    It reads and writes q and, unless another layer's `keys` are reused, k. Composed of several operations it casts to
-    fp32, multiplies and casts back: 20 bytes per number, not 4.
+    It reads and writes q and, unless another layer's `keys` are reused, k: 4 bytes a number, composed in fp32 20.
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     tables: tuple[Saved, ...] = ()
@@ -101,9 +100,8 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
 def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     """Return the core: softmax of the scores times the values.
 
-    A flash kernel saves its output and one number per row; without one the `a s s` score matrix is saved too, whatever
-    a window or an indexer selects, with dropout also its mask and the product of both, and the products, the mask and
-    the softmax write and read it. The backward pass holds the gradients of queries, keys and values.
+    Without a flash kernel the products, the mask and the softmax write and read all scores, whatever a window or an
+    indexer selects. The backward pass holds the gradients of queries, keys and values.
     """
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads, queries = model.heads(mixer), float(model.heads(mixer).queries)
@@ -116,7 +114,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        saved=(output, *_scores(conditions, queries, scores)),
+        saved=(output, *_scores(conditions, mixer, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
         # Around a flash kernel's backward pass output and gradient are read for every row's sum, the queries' gradient
@@ -127,13 +125,21 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     )
 
 
-def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Saved, ...]:
+def masked(conditions: Conditions, mixer: Mixer) -> bool:
+    """Return whether a layer's kernel adds a number to each score, and reads keys and values of all heads (M41)."""
+    masks, sliding = conditions.framework.dense_masks, conditions.windowed and mixer in _SLIDING
+    dense = masks != "none" and not conditions.framework.attention_kernel.startswith("flash")
+    return dense and (masks == "all" or sliding or not conditions.framework.flash_attention)
+
+
+def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float) -> tuple[Saved, ...]:
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout (M3, M4)."""
     profile, element = conditions.framework, element_bytes(conditions)
     if profile.flash_attention:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
         bias = (Saved("position_bias", HALF * queries, "scores"),) if profile.position_bias_tables else ()
-        return (Saved("attention_statistics", FP32 * queries, "tensor"), *bias)
+        mask = (Saved("attention_mask", element, "scores"),) if masked(conditions, mixer) else ()
+        return (Saved("attention_statistics", FP32 * queries, "tensor"), *bias, *mask)
     if profile.attention_dropout:
         dropped = Saved("attention_dropout", (1.0 + element) * queries, "scores")
         return (Saved("attention_scores", scores, "scores"), dropped)
@@ -144,8 +150,7 @@ def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Save
 def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
     """Return a byte of mask per causal score, which each pass of the fused kernel reads once.
 
-    It applies to masks of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed mask of
-    2048 x 2048 stays in caches.
+    It applies to masks of the whole sequence (torch_npu, `sparse_mode` 0); the compressed one stays in caches.
     """
     if conditions.framework.attention_mask not in ("sequence", "layers"):
         return ()
@@ -199,7 +204,8 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
     own = 0.0 if _values_from_keys(conditions, mixer) else value
-    repeats = profile.repeat_kv and 1 < heads.shared < heads.queries  # one head is expanded without a copy
+    repeats = profile.repeat_kv or masked(conditions, mixer)
+    repeats = repeats and 1 < heads.shared < heads.queries  # one head is expanded without a copy
     expanded = query if repeats else key
     output: tuple[Saved, ...] = ()
     viewed = not repeats or not model.rotary or model.qk_norm or model.attention_gate == "element"
@@ -333,9 +339,8 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
     """Return the operations between norm and residual addition: projections down and up, positions, core, output.
 
-    Operations are split as in Megatron. The compressed latents and their norms are saved. One projection expands keys
-    and values; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
-    well, and the projection's output is freed; without, it stays alive through v.
+    Operations are split as in Megatron. One projection expands keys and values; keys are joined with the shared rotary
+    part into a new tensor. Without `copy_latent_value` the projection's output stays alive through v.
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
@@ -410,8 +415,7 @@ def indexer(conditions: Conditions) -> tuple[Operation, ...]:
     """Return the projections of queries and one key head, and the scores of all earlier tokens; the choice is saved.
 
     Latent attention projects the compressed queries, and weights heads by a projection of its own (DeepSeek-V3.2);
-    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). The indexer is trained
-    with the model, so every pass counts. Its scores are one product, half of attention's two; they are not saved.
+    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). Scores are not saved.
     """
     model = conditions.model
     hidden, size, heads = model.hidden_size, model.index_head_dim, model.index_heads

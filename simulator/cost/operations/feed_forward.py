@@ -116,10 +116,7 @@ def _shared_gate(conditions: Conditions) -> Operation:
 
 
 def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple[Operation, ...]:
-    """Return the projections around experts of a narrower hidden state, replicated on every rank; each saves its input.
-
-    The projection into it reads the norm's output, which is saved already.
-    """
+    """Return the projections around experts of a narrower hidden state, replicated; the one back saves its input."""
     model = conditions.model
     if not model.expert_latent_size:
         return ()
@@ -142,16 +139,14 @@ def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple
 
 
 def _router(conditions: Conditions) -> Operation:
-    """Return the router, with fp32 logits and probabilities of every expert.
-
-    megatron-core since 0.13 saves the logits and a routing map, `5 E` a token, and `24 K` for the chosen experts:
-    scores, their sums and indices, probabilities in the order of the copies.
-    """
+    """Return the router, with fp32 logits and probabilities of every expert, or what megatron-core 0.13 has (M3)."""
     model = conditions.model
     saved = 2.0 * FP32 * model.num_experts
     if conditions.framework.probabilities_in_experts:
         saved = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
     bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
+    if conditions.lora_rank is None:
+        saved += float(conditions.framework.router_input_bytes) * model.hidden_size
     return Operation(
         name="router",
         group="router",

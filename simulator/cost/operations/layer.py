@@ -105,8 +105,7 @@ def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Oper
 def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
     """Return the operations that the stack recomputes in a share of the layers, with that share.
 
-    Recomputed exchanges of experts overlap with other recomputed work (MindSpeed 028de58c,
-    docs/zh/features/megatron_moe/megatron-moe-zero-memory.md).
+    Recomputed exchanges of experts overlap with other recomputed work (megatron-moe-zero-memory.md of MindSpeed).
     """
     networks, experts = conditions.framework.recomputed_network_share, conditions.framework.recomputed_expert_share
     if not networks and not experts:
@@ -185,9 +184,8 @@ def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tu
 def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down), two or one.
 
-    With `adapter_copies` each adapter's cast input is saved beside what the layer saves: of q, k and v two more, of
-    gate and up one more, and attention's output (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`). An input that
-    is dropped at random is such a copy, with a byte of mask for each number; a dropped output has the mask alone.
+    With `adapter_copies` each adapter's cast input is saved too: of q, k and v two more, of gate and up one more, and
+    attention's output. An input that is dropped is such a copy, with a byte of mask a number; an output the mask alone.
     """
     if conditions.lora_rank is None:
         return ()
@@ -199,8 +197,8 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     inner, products = float(dense * model.intermediate_size), float(dense * (1 + (kind.feed_forward == "gated")))
     heads, output = (1.0, 0.0) if targets == "query_value" else (2.0, float(model.query_width))
     # Adapters that read the layer's input, and the feed-forward part's.
-    joint = framework.shared_adapters or framework.joint_adapters != "none"
-    reads, entered = 1.0 if joint else 1.0 + heads, float(dense) if framework.shared_adapters else products
+    joint = framework.shared_adapters == "true" or framework.joint_adapters != "none"
+    reads, entered = 1.0 if joint else 1.0 + heads, products if framework.shared_adapters == "false" else float(dense)
     if framework.adapter_copies or dropout == "before":
         more = reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
         saved.append(Saved("adapter_copies", element * (more * hidden + output), "sequence"))

@@ -215,11 +215,14 @@ class Conditions(NamedTuple):
     """Compute type of the matrix products."""
     lora_rank: int | None = None
     """Rank of the adapters; None trains the weights."""
+    windowed: bool = False
+    """Whether the window of sliding layers is shorter than the sequence."""
 
 
 def conditions_of(scenario: Scenario) -> Conditions:
     """Return the conditions on which the operations of a scenario's layers depend."""
-    return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank)
+    windowed = 0 < (scenario.model.sliding_window or 0) <= scenario.seq_length
+    return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank, windowed)
 
 
 def merges_experts(conditions: Conditions) -> bool:

@@ -302,12 +302,10 @@ def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
 def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below: float = np.inf) -> WeightTotals:
     """Return the LoRA parameters on the target weights: rank x (inputs + outputs), split as the weight is.
 
-    Of those with `below` numbers or more none count.
-
-    Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
-    side. Products of one input may share an adapter.
+    Of those with `below` numbers or more none count. The matrix on the unsplit side is replicated; products of one
+    input may share an adapter.
     """
-    rank, fused = conditions.lora_rank, conditions.framework.shared_adapters
+    rank, sharing = conditions.lora_rank, conditions.framework.shared_adapters
     if rank is None:
         return WeightTotals()
     result = WeightTotals()
@@ -315,6 +313,7 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     for operation in operations:
         if targets != "all" and operation.group != "attention_projection":
             continue
+        fused = sharing == "true" or (sharing == "network" and operation.group == "feed_forward")
         shared: set[tuple[int, str]] = set()
         for weight in operation.weights:
             left_out = (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters

@@ -80,7 +80,7 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
             yield "use_bnb_nested_quant", "true"
     if not scenario.framework.flash_attention:
         yield "attn_implementation", "eager"
-    if _is_half(scenario.framework):
+    if _is_half(scenario.framework) and not scenario.framework.quantised_base:
         yield from (("dtype", "bfloat16"), ("bf16", "false"))
     elif scenario.lora_rank is not None and not (scenario.framework.quantised_base or scenario.frozen_in_fp32):
         yield "dtype", "bfloat16"

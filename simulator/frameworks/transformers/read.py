@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from simulator.frameworks import models
@@ -63,9 +63,10 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
     options |= _flat(arguments) if layout.zero_stage and not deepspeed else {}
-    options |= _eager(arguments, part(targets, "option"), rank, model, deepspeed=deepspeed) | part(targets, "option")
+    options |= _eager(arguments, rank, model, layout, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
-    options |= saved_modules(arguments, rank, *_SAVED, wide=options.get("parameter_dtype") != "bf16")
+    wide = options.get("parameter_dtype") != "bf16" and (bool(narrow) or "frozen_dtype" in options)
+    options |= saved_modules(arguments, rank, *_SAVED, wide=wide)
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
         # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
         arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
@@ -110,17 +111,17 @@ def _model(arguments: Arguments) -> str | None:
 
 
 def _eager(
-    arguments: Arguments, options: Mapping[str, str], rank: int | None, model: str | None, *, deepspeed: bool
+    arguments: Arguments, rank: int | None, model: str | None, layout: Layout, *, deepspeed: bool
 ) -> dict[str, str]:
     """Return the switches of the library's own layers (transformers 5.23.0, models/llama/modeling_llama.py).
 
-    Norms are plain operations, and keys and values are expanded unless FlashAttention's kernels read them as they are;
-    peft casts an adapter's input (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`); DeepSpeed has adapters in 16
-    bits (0.16.4, runtime/engine.py). The Trainer drops logits (`compute_loss`) and, after its step, gradients;
-    bitsandbytes keeps embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine there are autocast and DDP.
+    Several or packed sequences have masks (M41); peft casts an adapter's input (0.19, `_cast_input_dtype`); DeepSpeed
+    has adapters in 16 bits (0.16.4, runtime/engine.py). The Trainer drops logits and gradients; bitsandbytes keeps
+    embeddings in 32 bits (4.57.1, `create_optimizer`). Without an engine there are autocast and DDP.
     """
-    expands = not options.get("attention_kernel", "sdpa").startswith("flash")
-    eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "repeat_kv": str(expands).lower()}
+    padded = layout.micro_batch_size > 1 and not arguments.has("block_size")  # run_clm.py cuts whole blocks
+    masked = padded or arguments.any_switch("seq_length", "packing", "neat_packing")
+    eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "dense_masks": "all" if masked else "windows"}
     eager |= library_options("transformers", models.load_model(model).architecture) if model else {}
     eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
     if rank is not None:
@@ -250,10 +251,9 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool, narrow: boo
     half = half and not widened
     if pure or (half and not adapters):
         return dict(IN_16_BITS)
-    if adapters and not narrow and _STORED.get(stored or "", "fp32") == "fp32" and not arguments.has(*_TUNING):
-        return {"frozen_dtype": "fp32"}
-    # LLaMA-Factory loads frozen weights in the compute type; peft widens adapters (`autocast_adapter_dtype`).
-    return {"parameter_dtype": "bf16"} if half or (adapters and arguments.has(*_TUNING)) else {}
+    # LLaMA-Factory loads frozen weights in the compute type; adapters are fp32 (peft 0.12, `autocast_adapter_dtype`).
+    wide = adapters and not narrow and not half and not arguments.has(*_TUNING)
+    return {"frozen_dtype": "fp32"} if wide else {}
 
 
 def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, str]:

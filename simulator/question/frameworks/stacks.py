@@ -46,6 +46,8 @@ class Stack(Bare, kw_only=True):
     """Rank of its adapters where a run names none; None where its library has the framework's."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Further switches, as text, of runs that train adapters."""
+    narrow: Mapping[str, str] = field(default_factory=dict)
+    """Switches, as text, of adapters over a base of 4 bits."""
     tuned: bool = False
     """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
     open: bool | Sequence[str] = False
@@ -58,6 +60,8 @@ class Stack(Bare, kw_only=True):
     """Limits of its own: the highest ZeRO stage and the usual one, whether its recompute can list operations."""
     layout: Mapping[str, Any] = field(default_factory=dict)
     """Recompute, and what it offloads, of its runs that say none."""
+    undecided: tuple[str, ...] = ()
+    """Switches that it sets and its runs may have otherwise: they stay open."""
     library: bool = False
     """Whether its layers are those of the model's class in transformers."""
 
@@ -135,9 +139,8 @@ def decided_by(stack: StackName) -> frozenset[str] | None:
     named = _BY_NAME.get(stack)
     if named is None or not named.open:
         return None
-    return frozenset(
-        (*named.own, *named.switches, *named.adapters) if named.open is True else _SWITCHES.keys() - set(named.open)
-    )
+    every = {*named.own, *named.switches, *named.adapters} if named.open is True else _SWITCHES.keys() - set(named.open)
+    return frozenset(every - set(named.undecided))
 
 
 def of_code(stack: StackName) -> frozenset[str]:
@@ -259,22 +262,19 @@ class ReleaseRecipe(Bare, kw_only=True):
         return self.trains_adapters or "_sft_" in self.recipe
 
 
+_AS_WRITTEN: Final = ("recipe", "model", "hardware", "precision", "layout", "switches", "lines")
+
+
 @lru_cache(maxsize=16)
 def release_recipes(stack: str) -> tuple[ReleaseRecipe, ...]:
     """Return the recipes of a release; none for a stack that is no release."""
     return tuple(
         ReleaseRecipe(
-            recipe=row["recipe"],
-            model=row["model"],
             is_moe=row["experts"] == "yes",
-            hardware=row["hardware"],
             devices=int(row["devices"] or 0),
-            precision=row["precision"],
             global_batch_size=int(row["global_batch_size"]) if row["global_batch_size"] else None,
             source=row["file"],
-            layout=row["layout"],
-            switches=row["switches"],
-            lines=row["lines"],
+            **{name: row[name] for name in _AS_WRITTEN},
         )
         for row in release_rows(stack)
     )
@@ -301,16 +301,15 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     """Return the profile of a question: on the `named` stack, else on the framework's first `usual` one.
 
     Else on the newest release for `devices`, their maker and family, where it has a recipe of this `case`: model,
-    device and precision. A layout that is `recommended` runs with what is published for speed on such devices, recipe
-    or not: nobody books them for the framework's bare defaults. Runs that train `adapters` have the switches of most
-    such runs, as far as their stack leaves them open: libraries of adapters wrap a model's own layers. On a family of
-    devices runs have what more than half have there: kernels that it lacks are no default.
+    device and precision; a layout that is `recommended` has what is published for speed there, recipe or not. Runs that
+    train `adapters`, or on a family of devices, have the switches of most such runs that their stack leaves open.
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
     options = {**library_options(stack, case[-1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
-        options = {**usual_with_adapters(name, stack), **options}
+        narrow = options.get("quantised_base") == "true"
+        options = {**usual_with_adapters(name, stack, narrow=narrow), **options}
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):
@@ -416,12 +415,12 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
 
 
 @lru_cache(maxsize=16)
-def usual_with_adapters(framework: str, stack: StackName) -> Mapping[str, str]:
+def usual_with_adapters(framework: str, stack: StackName, *, narrow: bool = False) -> Mapping[str, str]:
     """Return the switches, as text, of runs with adapters: the stack's own, else those that more than half set.
 
     None of the latter where the stack decides one.
     """
-    if stack in _BY_NAME and (own := _BY_NAME[stack].adapters):
+    if stack in _BY_NAME and (own := {**_BY_NAME[stack].adapters, **(_BY_NAME[stack].narrow if narrow else {})}):
         return own
     rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
     common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]

@@ -26,7 +26,7 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.frameworks.values import reading_within, require_inside, used_names
-from simulator.question.frameworks.stacks import decided_by, of_code, stack_for
+from simulator.question.frameworks.stacks import of_code, stack_for, stack_options
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers import formats, recognition
@@ -89,7 +89,7 @@ def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
 
 
 _ACCELERATE: Final = "accelerate-shell"
-_LIBRARY: Final = frozenset({*(decided_by("transformers") or ()), *(decided_by("peft") or ()), "step_temporaries"})
+_LIBRARY: Final = frozenset((*stack_options("transformers"), *stack_options("peft"), "step_temporaries"))
 """Switches that its reader takes from a trainer's library: a launch that names its stack has those of the stack."""
 
 
