@@ -229,7 +229,7 @@ class FrameworkProfile(Switches, kw_only=True):
     master_weights: bool = switch(default=True)
     master_weight_dtype: DType = switch(default="fp32", choices=("fp32", "bf16"))
     fp32_router: bool = switch(default=False)
-    router_input_bytes: int = switch(default=0, high=8, moves=("memory", "host"), concerns="experts")
+    router_input_bytes: int = switch(default=0, high=8, moves=("memory", "host"))
     whole_table_state: bool = switch(default=False)
     wide_table_moments: bool = switch(default=False)
     release_grads: bool = switch(default=False)
