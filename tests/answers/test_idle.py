@@ -50,7 +50,7 @@ def test_what_needs_another_setting_names_it(question: dict[str, Any], option: s
 
 def test_a_layout_and_lengths_are_looked_at_too() -> None:
     tuned = ONE | {"method": "qlora", "stack": "torchtune", "recompute": "full"}
-    assert idle(**tuned, zero_stage=1) == ["--zero-stage 1 has no effect on this model and layout"]
+    assert idle(**tuned, zero_stage=2) == ["--zero-stage 2 has no effect on this model and layout"]
     packed = EIGHT | {"lengths": "p50=900,p90=3000,max=8192", "batching": "packed"}
     assert idle(**packed, survive=0.9) == ["--survive 0.9 has no effect on this model and layout"]
 

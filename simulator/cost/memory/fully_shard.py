@@ -1,6 +1,9 @@
 """Memory of a training step under PyTorch's FSDP2 (`fully_shard`): a replay of its allocations and frees in order.
 
-`state` has the other ways of sharding.
+Weights are gathered and gradients reduced unit by unit: the input table, each layer, and the final norm with the output
+layer. Parts of parameters, gradients and optimizer states have the type of the stored weights; gathered ones the
+compute type. With a pipeline, PyTorch's schedules accumulate unsharded fp32 gradients over the micro batches, reduce
+them once, and keep the weights that a backward pass gathered. `state` has the other ways of sharding.
 """
 
 from __future__ import annotations
@@ -90,6 +93,7 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
     backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, fsdp.wrapped))
     layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
+    # Receive buffers exist for every micro batch of the step, forward and backward, from the first step on.
     # A receive buffer is the input that a chunk's first layer saves; a sent tensor stays until its backward pass.
     chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
@@ -108,6 +112,7 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
         buffers=contents.on_ranks(count * boundary * (received + sent)),
         first_layer=np.where(recomputed > 0.0, boundary, layer),
         last_layer=np.where(recomputed >= layers, boundary, layer),
+        # A recomputed unit of several layers is computed again as a whole.
         backward=backward + np.where(recomputed > 0.0, plan.unit - 1.0, 0.0) * layer,
     )
 
@@ -115,7 +120,10 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
 def idle_stream_bytes(pricing: Pricing, moments: tuple[Moment, ...], totals: list[StageArray]) -> StageArray | float:
     """Return the bytes of blocks that FSDP2's streams hold unused at the peak of tensors (M21).
 
-    Whole gradients, which `no_sync` sums, are in no stream's blocks.
+    A caching allocator reserves a block for the stream that took it, so that all streams' own peaks add up. Units are
+    gathered into blocks of one stream; the largest unit needs more than the moments count. Gradient shards lie in
+    blocks of another, of experts that one rank alone holds too; whole gradients, which `no_sync` sums, do not (PyTorch
+    2.13, distributed/fsdp/_fully_shard: FSDPParamGroup.unshard, foreach_reduce).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     pipelined = block.pipeline_parallel > 1
@@ -177,8 +185,9 @@ class _Policy(NamedTuple):
     """What FSDP2 gathers and reduces in each layout; bytes are per parameter, shape (n,)."""
 
     element: float
-    """Bytes of a weight in the compute type; `stored`, of a part of one and of its gradient."""
+    """Bytes of a weight in the compute type."""
     stored: float
+    """Bytes of a part of a weight as it is stored, and of its gradient."""
     wrapped: Mask
     reduces_each: Mask
     """Whether every backward pass reduces gradients, unit by unit."""
@@ -266,6 +275,7 @@ class _Units(NamedTuple):
 def _units(pricing: Pricing) -> _Units:
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     parts, totals = device_parameters(pricing), model_totals(scenario)
+    # An input table tied to the output layer of the same stage shares its unit.
     apart = contents.embeddings * (1.0 - contents.heads * scenario.model.tie_word_embeddings)
     table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
@@ -275,7 +285,8 @@ def _units(pricing: Pricing) -> _Units:
     gathered = layer - half * largest_linear_layer(pricing)
     shards = parameter_bytes(scenario) * shard(pricing, parts, 1)
     copies = 2.0 if scenario.framework.frozen_reference else 1.0  # a reference is sharded alike
-    # Offloaded shards come in one tensor at a time and are gathered, reduced gradients leave (PyTorch 2.13).
+    # Offloaded shards come in one tensor at a time and are gathered, reduced gradients leave (PyTorch 2.13, fsdp/
+    # _fully_shard/_fsdp_param.py, `all_gather_inputs`; `foreach_reduce`); below ZeRO 3 nothing is offloaded.
     on_device = np.where(scenario.framework.offload_parameters & (block.zero_stage >= 3), 0.0, 1.0)
     cast, again = autocasts(pricing), recompute_plan(pricing).on_rank
     cast_again = cast * sum(
@@ -378,7 +389,10 @@ def _first_chunk_last(step: _Step) -> Mask:
 
 
 def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]]:
-    """Yield the start and the end of backward passes, and the optimizer step, with the tensors alive in each."""
+    """Yield the start and the end of backward passes, and the optimizer step, with the tensors alive in each.
+
+    The first pass begins without gradients; a later one, if any, with all of them.
+    """
     pricing, fsdp, units, ranks = step
     count, flight, pipelined = ranks.micro_batches, ranks.flight, pricing.block.pipeline_parallel > 1
     repeated, behind = count > 1.0, np.minimum(flight, count - 1.0)
@@ -405,6 +419,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     if pipelined:
         yield _reduction(step)
     else:
+        # Gathered weights are freed and whole gradients reduced as the last pass goes.
         whole = np.where(fsdp.reduces_each, 0.0, 1.0)
         table = units.reduced + whole * (fsdp.sent * units.table_gradient - fsdp.stored * units.table_shard)
         more = whole * (fsdp.sent * units.layer - fsdp.stored * units.layer_shard)
@@ -428,13 +443,17 @@ def _begin(step: _Step) -> list[_Event]:
     forward = (fsdp.root == 0.0) * fsdp.ahead * units.head - (FP32 - fsdp.element) * logits  # a gradient less
     head = (fsdp.root == 0.0) * fsdp.used * units.head  # at the loss too where accelerate's model makes it
     reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), fsdp.sent, 0.0)
+    # While one unit is used, the next one's gathered weights come in.
     follows = np.where(several | ranks.first, fsdp.ahead, 0.0)
     received = np.where(ranks.last, 0.0, ranks.boundary)
     return [
         _Allocate(
+            # `_sent_chunks` counts what interleaved chunks sent.
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
+            # Weights gathered by another chunk's backward pass stay until that chunk's next forward pass.
             other_chunks=fsdp.stays * layer * (ranks.layers - ranks.last_chunk),
             head=pricing.scenario.framework.plain_module * head,
+            # With BACKWARD_PRE FSDP 1 gathers the last layer before the outer unit's backward pass.
             next_layer=np.minimum(fsdp.root, fsdp.ahead) * units.next_layer,
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
@@ -464,16 +483,19 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], happ
     """Return the events of a backward pass's end: the first layers and the input table, beside their `gradients`."""
     pricing, fsdp, units, ranks = step
     apart, block, at_table = fsdp.root == 0.0, pricing.block, _Mark("embedding gradient", happens & ranks.first)
+    # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
     done = fsdp.stays * np.maximum(units.all - units.table - units.layer, 0.0)
     # FSDP2 forgets the order of the passes in the last backward pass only: until then the unit before the table is
     # the previous micro batch's output layer, which is gathered ahead.
     wrong_prefetch = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), apart * fsdp.ahead, 0.0)
+    # With interleaved chunks, this backward pass gathered the first chunk's layers alone.
     at_end = np.where(block.chunks == 1, units.all - units.table, ranks.first_chunk * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
     scattered = np.where(fsdp.reduces_each & (units.table_gradient > units.table), fsdp.element * units.table, 0.0)
+    # FSDP 1 reduces its outer unit last, from a copy of its gradients in one (torch 2.13, fsdp/_flat_param.py).
     of_head = np.where(fsdp.reduces_each, 0.0, fsdp.root) - np.where(apart, 0.0, fsdp.stored / fsdp.ranks)
     outer = fsdp.root * (units.table + 2.0 * units.head) + of_head * units.head
     return [

@@ -102,7 +102,10 @@ class ByClass(NamedTuple):
 
 @of_sizes
 def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> ByClass:
-    """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO (M1)."""
+    """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO (M1).
+
+    Three classes have divisors of their own: tensor parallel; none; expert parallel x expert tensor parallel.
+    """
     scenario, block = pricing.scenario, pricing.block
     if counted == "trained":
         if scenario.lora_rank is None:
@@ -350,6 +353,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         if not lora:
             gradients = gradients + shard(pricing, routers, 2) * (FP32 - gradient_bytes(scenario))
             optimizer = optimizer - shard(pricing, routers, 1) * master_bytes(scenario)
+    # The optimizer makes fp32 copies of 16-bit gradients for its master weights.
     widens = profile.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
     on_host = np.where((block.zero_stage >= 3) & profile.offload_parameters, parameters, 0.0)
     return TrainingState(
@@ -366,7 +370,9 @@ def training_state(pricing: Pricing) -> TrainingState:
 def _modules_apart(pricing: Pricing) -> tuple[KindArray | float, ...]:
     """Return the bytes of weights, gradients and state by which modules beside adapters differ from these (M35).
 
-    Last come the parameters that the step's temporaries, priced in fp32, do not fill.
+    A copy has the base's type, or fp32, and so have its gradient and torch's moments; autocast casts an output layer in
+    fp32, and looks up in a table as it is. An engine with master weights keeps all that is trained alike. Last come the
+    parameters that the step's temporaries, priced in fp32, do not fill.
     """
     scenario, profile, stage = pricing.scenario, pricing.scenario.framework, pricing.block.zero_stage
     if master_bytes(scenario):
@@ -420,8 +426,9 @@ def _unused_bytes(pricing: Pricing) -> KindArray | float:
 def state_by_class(pricing: Pricing) -> KindArray | float:
     """Return the optimizer state that differs from a matrix parameter's, in bytes, shape (kinds, n) (M2).
 
-    Where ranks hold whole matrices, the largest exceeds an equal share (Megatron-LM core_v0.19.0, core/optimizer/
-    layer_wise_optimizer.py).
+    Tables and vectors have more; factored optimizers have fp32 means of rows and columns; where ranks hold whole
+    matrices, the largest exceeds an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py), and
+    so does a whole table. Adapters are matrices, and shared evenly.
     """
     scenario = pricing.scenario
     profile, optimizer = scenario.framework, OPTIMIZERS[scenario.framework.optimizer]
@@ -446,6 +453,7 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
             above = table - shard(pricing, ByClass(table, np.zeros_like(table)), 1)
             state = state + optimizer_bytes_per_parameter(scenario, "embedding") * above
     if profile.wide_table_moments and optimizer.wide_table and optimizer.moment_bytes:
+        # bitsandbytes finds the module's own tensor, which sharding replaces.
         each = (FP32 - optimizer.moment_bytes) * optimizer.moments["embedding"]
         inputs = pricing.contents.embeddings * local_count(pricing, model_totals(scenario).embedding)
         state = state + np.where(pricing.block.zero_stage < 1, each * inputs, 0.0)
@@ -585,7 +593,7 @@ def _stored_bytes(pricing: Pricing, value: ByClass, *, cast: bool) -> KindArray:
     stage, element, apart = block.zero_stage, element_bytes(scenario), gathers_apart(scenario.framework)
     copied = stage == 2 if scenario.precision == "fp32" else stage < 3
     if not cast:  # FSDP gathers into other tensors than its parts, DeepSpeed into the same
-        copied = apart & (stage >= 1) & (stage < 3)
+        copied = apart & (block.replicas > 1.0) & (stage >= 1) & (stage < 3)
     whole = (value.dense + value.routed) * np.where(copied, element, 0.0)
     return shard(pricing, value, 1 if apart else 2 if cast else 3) * (FP32 if cast else element) + whole
 
@@ -660,7 +668,8 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
         return held
-    # ZeRO 3 copies a bucket before it scatters it; pipelines reduce after the passes.
+    # ZeRO 3 copies a bucket, rank by rank, before it scatters it (runtime/comm/coalesced_collectives.py); pipelines
+    # reduce after the passes.
     copies = float(scenario.trains("embedding") or scenario.trains("output"))
     buffers = np.where(block.zero_stage >= 3, copies, float(profile.reduction_buffers))
     during = (block.zero_stage >= 1) & (block.pipeline_parallel == 1)
@@ -690,6 +699,7 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     scenario, profile = pricing.scenario, pricing.scenario.framework
     parts, square = device_parameters(pricing), float(scenario.model.hidden_size) ** 2
     used = np.maximum(layer, end_table(pricing))
+    # transformers 4.57, integrations/deepspeed.py, `trainer_config_finalize`.
     ahead = float(profile.prefetch_parameters) or 0.9 * square
     reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
     # No backward pass reads a frozen table, unless checkpoints have its output as an input.
@@ -745,6 +755,7 @@ def largest_state_tensor(pricing: Pricing) -> Array:
     A rank's experts are stored as one grouped tensor.
     """
     scenario = pricing.scenario
+    # Among tensors split alike, the largest is the largest on every device.
     weights = sorted(weights_of(_table_and_layers(conditions_of(scenario))), key=lambda weight: weight.parameters)
     classes = [classed(each, float(each.parameters)) for each in {each.split: each for each in weights}.values()]
     parameters: Array = largest(local_shard(pricing, piece) for piece in classes)
