@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,15 @@ class FreezeHook(BuildHookInterface[Any]):
         subprocess.run(command, cwd=self.root, check=not editable)  # noqa: S603  fixed command
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what the wheel has taken."""
-        del version, build_data, artifact_path
+        """Remove what the wheel has taken, and pack the wheel as tightly as its readers allow."""
+        del build_data
         self._folder.cleanup()
+        if version != "editable":
+            loose = Path(artifact_path).rename(f"{artifact_path}.loose")
+            with zipfile.ZipFile(loose) as files, zipfile.ZipFile(artifact_path, "w") as packed:
+                for file in files.infolist():
+                    packed.writestr(file, files.read(file), zipfile.ZIP_DEFLATED, compresslevel=9)
+            loose.unlink()
 
 
 def read_all() -> None:
