@@ -436,8 +436,11 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
         stack = DEFAULT
     if rank is not None:
         scenario, question = replace(scenario, lora_rank=rank), question.changed(SEARCH, lora_rank=rank)
-    common = {} if scenario.lora_rank is None else usual_with_adapters(profile.name, stack)
-    profile = framework_profile(profile.name, {**common, **query.options, **switches}, stack)
+    options = {**query.options, **switches}
+    if scenario.lora_rank is not None:
+        narrow = options.get("quantised_base") == "true"
+        options = {**usual_with_adapters(profile.name, stack, narrow=narrow), **options}
+    profile = framework_profile(profile.name, options, stack)
     return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))
 
 

@@ -418,15 +418,14 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
 def usual_with_adapters(framework: str, stack: StackName, *, narrow: bool = False) -> Mapping[str, str]:
     """Return the switches, as text, of runs with adapters: the stack's own, else those that more than half set.
 
-    None of the latter where the stack decides one.
+    Of the latter none that are set beside one that the stack decides.
     """
     if stack in _BY_NAME and (own := {**_BY_NAME[stack].adapters, **(_BY_NAME[stack].narrow if narrow else {})}):
         return own
     rows = (row for row in practice_rows() if (row["framework"], row["method"]) == (framework, "lora"))
-    common = [row for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
-    texts = {name: text for row in common for name, text in {row["switch"]: row["value"], **_others(row)}.items()}
     decided = frozenset() if stack == DEFAULT else decided_by(stack) or frozenset(_SWITCHES)
-    return MappingProxyType(texts if decided.isdisjoint(texts) else {})
+    texts = [{row["switch"]: row["value"], **_others(row)} for row in rows if float(row["share"] or 0.0) > 1.0 / 2.0]
+    return MappingProxyType({name: text for each in texts if decided.isdisjoint(each) for name, text in each.items()})
 
 
 def _others(row: Mapping[str, str]) -> dict[str, str]:
