@@ -330,7 +330,7 @@ def test_adapters_on_quantized_weights_fit_where_those_of_16_bits_do(quantized: 
     (found,) = check_files(
         [str(tmp_path / "x.yaml")], question_of({"hardware": "h100-sxm-80g", "model": "llama3-70b"}), Gates()
     )
-    assert found.outcome == "longest_does_not_fit"  # fewer bits may fit where 16 do not
+    assert found.outcome == "depends"  # fewer bits may fit where 16 do not
 
 
 @pytest.mark.parametrize("workers", [1, 4, 16])

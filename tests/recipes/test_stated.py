@@ -58,4 +58,5 @@ def test_a_stated_peak(end: str, gib: float) -> None:
     ],
 )
 def test_what_is_only_bounded_is_not_said_to_be_too_large(family: str, end: str) -> None:
-    assert judged(family, end, "a100-sxm-80g").outcome in ("longest_does_not_fit", "not_modelled", "cannot_tell")
+    outcome = judged(family, end, "a100-sxm-80g").outcome
+    assert outcome in ("depends", "longest_does_not_fit", "not_modelled", "cannot_tell")

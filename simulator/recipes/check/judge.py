@@ -179,7 +179,7 @@ DEVICE_BOUND = "device-bound"
 """The same for a setting that only lowers the devices' need: a host that is too small stays so."""
 BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where the recipe without it does not fit, so that no verdict is firm."""
-LONGEST = "longest-sample-decides"
+LONGEST, READING = "longest-sample-decides", "reading-decides"
 """Rule of a bound, such as the model's longest sample, by which a recipe does not fit though the shortest does."""
 MEMORY_UNSAID = "memory-unsaid"
 """Rule of a verdict that depends on the memory of a device whose name leaves it open."""
@@ -211,7 +211,7 @@ def check_recipe(
         if on_other.passed:
             elsewhere = f"with {option} it passes"
             break
-        open_rules = (BOUND_DECIDES, LONGEST, UNDECIDED, WEIGHT_CACHE)
+        open_rules = (BOUND_DECIDES, LONGEST, READING, UNDECIDED, WEIGHT_CACHE)
         if not elsewhere and judged.outcome in FIRM and _is_bound(on_other, *open_rules):
             elsewhere = f"with {option} {_failure(on_other)}"
     if not elsewhere:
@@ -433,6 +433,7 @@ _UNREAD: dict[str, CheckOutcome] = {
     "unknown-flag": "cannot_tell",
     "bound-decides": "not_modelled",
     LONGEST: "longest_does_not_fit",
+    READING: "depends",
     verdict.LONGEST_STATED: "longest_does_not_fit",
 }  # outcomes by the rule of a remark on something unread or unpriced, which rules out a firm answer
 
@@ -470,8 +471,10 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     shortest = "less" if stateless else f"{low:.2f} GiB"
     both = f"by its most favourable reading it needs {shortest}, by this one {high:.2f} GiB of {usable:.2f}"
     stated = "seq_length" in case.recipe.places
-    rule = verdict.LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
+    open_bounds = {remark.bound for remark in bounds}
     words = {"length": ": --lengths FILE decides", "images": ": --images NxWxH decides"}
+    rule = READING if open_bounds.isdisjoint(words) else LONGEST
+    rule = verdict.LONGEST_STATED if stated and open_bounds == {"length"} else rule
     texts = {each: f"{each.message}; {both}{words.get(each.bound, '')}" for each in bounds}
     return tuple(replace(each, rule=rule, severity="error", message=texts[each]) for each in bounds)
 
