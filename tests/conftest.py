@@ -63,12 +63,18 @@ SHORT: Final = {
 """Files or folders whose tests ask for figures: answers leave out there what is not looked at, which takes most of the
 time. A test of what is left out, of ranges and verdicts over it, or of whole answers is marked `full_answer`."""
 LANES: Final = {
-    "launches of the trainer": ("trainer/", "probe/test_command.py", "docs/test_cuda_sweep.py"),
+    "launches of the trainer, traces": (
+        "trainer/",
+        "trace/",
+        "probe/test_command.py",
+        "docs/test_cuda_sweep.py",
+        "project/test_regenerate.py",
+    ),
     "launches of the runner": ("runner/",),
     "accuracy": ("calibration/test_pages.py", "calibration/test_sources.py", "calibration/test_accuracy.py"),
-    "traces": ("trace/", "project/test_regenerate.py"),
 }
-"""Files or folders that one worker runs: their tests start processes that train, or share what takes long to make."""
+"""Files or folders that one worker runs: their tests start processes that train, or share what takes long to make.
+A worker whose tests need torch imports it twice, for itself and for the process that others are forked from."""
 LONG: Final = (
     "directions/",
     "pages/",
