@@ -472,7 +472,7 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     stated = "seq_length" in case.recipe.places
     rule = verdict.LONGEST_STATED if stated and {remark.bound for remark in bounds} == {"length"} else LONGEST
     words = {"length": ": --lengths FILE decides", "images": ": --images NxWxH decides"}
-    texts = {each: f"{each.message}; {both}{words.get(each.bound, '')}" for each in bounds}
+    texts = {x: f"{x.message}{f'; {both}' * (x is bounds[-1])}{words.get(x.bound, '')}" for x in bounds}
     return tuple(replace(each, rule=rule, severity="error", message=texts[each]) for each in bounds)
 
 
