@@ -555,7 +555,7 @@ def _optimizer(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     if layout.offload.startswith("optimizer"):
         yield f"--offload {layout.offload} leaves {size} of the optimizer on the device"
     elif replicas == 1:
-        yield f"with one replica nothing shards the optimizer: {size}"
+        yield f"DP is 1, so nothing shards the optimizer: {size}"
     elif layout.zero_stage == 0:
         yield f"ZeRO is 0, so each of {replicas} replicas holds the whole optimizer: {size}"
     else:
