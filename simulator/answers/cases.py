@@ -12,7 +12,6 @@ from simulator.answers.rules import LaunchFacts, Mark, replicated_key_value_head
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
-from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, RECOMPUTES, decided_by, framework, usual_profile
 from simulator.question.origin import Remark, Severity, option_for
 from simulator.question.question import SEARCH, Question
@@ -164,7 +163,6 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         recommended=recommended and workload["lora_rank"] is None and not tunes,
         adapters=workload["lora_rank"] is not None,
     )
-    profile = _with_base(profile, adapters=workload["lora_rank"] is not None)
     if problem := positions_problem(model, workload["seq_length"]):
         raise InputError(problem)
     return _with_images(question, with_lengths(scenario_on(machines, model, profile, **workload), lengths))
@@ -259,7 +257,6 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     name, stack = question.value("framework"), question.stated("stack")
     exact = model.name, "", workload["precision"], model.architecture
     profile = usual_profile(name, options, stack, (), exact, _makers(machines), adapters=adapters)
-    profile = _with_base(profile, adapters=adapters)
     lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.
     own = any(flag.name == "max_position_embeddings" for flag in recipe.flags)
@@ -561,13 +558,6 @@ def _options(question: Question, recipe: Recipe, layout: Layout, machines: Clust
         if not acts and not question.by_user(name):
             options.pop(name, None)
     return options
-
-
-def _with_base(profile: FrameworkProfile, *, adapters: bool) -> FrameworkProfile:
-    """Return the profile. Raises InputError for a base of 4 bits without adapters: nothing would be trained."""
-    if profile.quantised_base and not adapters:
-        raise InputError("--option quantised_base=true: needs adapters over the base: --method qlora or --lora-rank N")
-    return profile
 
 
 HARDWARE_ASSUMED = "hardware-assumed"

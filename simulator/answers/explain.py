@@ -34,6 +34,7 @@ from simulator.tabular import Tabular
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""
 _MOST_JUDGED = 16  # changes of an open run that are priced over all that is open
+_LIKELIER = 0.001  # least gain of the probability to fit
 _LARGEST_STEP = 4  # number of doublings of a size that are tried, the size itself included
 
 
@@ -76,14 +77,16 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     and memory is not what fails.
     """
     start, is_open = _Try((), case, frozenset()), base.open is not None or len(hardware_meant(case.question)) > 1
-    tunes = bool(absent_sizes(case.scenario, case.question))
+    tunes, likely = bool(absent_sizes(case.scenario, case.question)), -math.inf
+    if base.memory.fits and base.memory.undecided and not gates.broken(base):
+        likely = base.memory.fit_probability or 0.0  # where a run decides, what is no likelier is no remedy
 
     def best(stages: Iterable[Iterable[_Try]], limit: int, smaller: Sequence[Change] = ()) -> list[Change]:
         """Return what passes in the first stage where something does, less than what `smaller` ones do."""
         known = [_first_words(each.options) for each in smaller]
         new = ((x for x in stage if not any(each < _first_words(x.options) for each in known)) for stage in stages)
         fitting = (_fitting(base, marks, gates, _distinct(stage)) for stage in new)
-        passing = next(filter(None, (_best(each, limit, gates, is_open=is_open) for each in fitting)), [])
+        passing = next(filter(None, (_best(each, limit, gates, likely, is_open=is_open) for each in fitting)), [])
         return sorted(passing, key=lambda x: x.estimate.memory.device_bytes if tunes else -x.speed_ratio)
 
     singles = list(_single(start, marks))
@@ -141,7 +144,7 @@ def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
-def _best(changes: Iterable[Change], limit: int, gates: Gates, *, is_open: bool) -> list[Change]:
+def _best(changes: Iterable[Change], limit: int, gates: Gates, likely: float, *, is_open: bool) -> list[Change]:
     """Return the fastest of each kind of change, fastest first; of an open run those that fit whatever is open."""
     fastest: dict[frozenset[str], Change] = {}
     ordered = sorted(changes, key=lambda change: (-change.speed_ratio, change.options))
@@ -155,7 +158,7 @@ def _best(changes: Iterable[Change], limit: int, gates: Gates, *, is_open: bool)
         if change.axes not in fastest:
             bare, case = change.estimate, change.case
             judged = estimate_of(case, in_short="depends") if is_open else with_intervals(case.scenario, [bare])[0]
-            if not is_open or passes(judged, gates):
+            if (not is_open or passes(judged, gates)) and (judged.memory.fit_probability or 1.0) > likely + _LIKELIER:
                 fastest[change.axes] = replace(change, estimate=judged)
     return list(fastest.values())
 
@@ -537,22 +540,24 @@ def _parameters(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 
 
 def _gradients(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
-    layout = case.layout
+    layout, profile = case.layout, case.scenario.framework
     if layout.zero_stage < 2:
-        dtype = case.scenario.framework.gradient_dtype
-        yield f"ZeRO {layout.zero_stage} keeps gradients of all {stage.layers} layers of the stage, in {dtype}: {size}"
+        every = f"gradients of all {stage.layers} layers of the stage, in {profile.gradient_dtype}"
+        yield f"ZeRO {layout.zero_stage} keeps {every}: {size}"
+    several = case.scenario.global_batch_size > layout.micro_batch_size * layout.data_parallel > 1
+    if layout.zero_stage >= 2 and profile.fully_shard and profile.plain_module > profile.sync_each_batch and several:
+        yield f"gradients add up whole until the step, but with --option sync_each_batch=true: {size}"
 
 
-def _optimizer(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
-    del stage
+def _optimizer(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     layout = case.layout
     replicas = layout.data_parallel * layout.context_parallel
     if layout.offload.startswith("optimizer"):
         yield f"--offload {layout.offload} leaves {size} of the optimizer on the device"
+    elif replicas == 1:
+        yield f"DP is 1, so nothing shards the optimizer: {size}"
     elif layout.zero_stage == 0:
         yield f"ZeRO is 0, so each of {replicas} replicas holds the whole optimizer: {size}"
-    elif replicas == 1:
-        yield f"DP is 1, so ZeRO {layout.zero_stage} shards nothing: {size} of optimizer"
     else:
         yield f"ZeRO {layout.zero_stage} shards the optimizer over {replicas} replicas: {size}"
 
@@ -571,8 +576,7 @@ def _activations(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
         yield f"sequence parallelism is off, so each of {layout.tensor_parallel} TP ranks holds the same norms' inputs"
 
 
-def _logits(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
-    del stage
+def _logits(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     vocabulary = case.scenario.model.vocab_size
     yield f"the last stage holds the logits of {vocabulary:,} words, split by TP {case.layout.tensor_parallel}: {size}"
 

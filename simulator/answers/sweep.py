@@ -165,7 +165,8 @@ def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
     if name in _MAPPINGS:
         if not all(isinstance(item, Mapping) for item in listed):
             raise InputError(f"{where}: must be a mapping, or a list of mappings")
-        listed = tuple({str(key): _plain(name, item[key]) for key in item} for item in listed)
+        typed = option_text if name == "options" else _several  # a list of `layout` is searched
+        listed = tuple({str(key): typed(item[key]) for key in item} for item in listed)
     if name in BY_INPUT and BY_INPUT[name].kind == "count":
         try:
             listed = tuple(
@@ -183,11 +184,6 @@ def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
 
 def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """A value of `options` as text; one of `layout` as a tuple of what is searched."""
-    return option_text(value) if name == "options" else _several(value)
 
 
 def _check(where: str, check: Callable[[Any], object], value: Any) -> None:
@@ -507,13 +503,12 @@ def read_table(file: Path) -> list[Row]:
     """The rows of a table that a sweep wrote, with their types. Raises OSError, KeyError or ValueError for another."""
     with file.open(encoding="utf-8", newline="") as stream:
         return [
-            {name: _typed(COLUMNS[name], cell) if cell else None for name, cell in row.items()}
+            {
+                name: (cell == "true" if (kind := COLUMNS[name]) is bool else kind(cell)) if cell else None
+                for name, cell in row.items()
+            }
             for row in csv.DictReader(stream)
         ]
-
-
-def _typed(kind: type, cell: str) -> Any:
-    return cell == "true" if kind is bool else kind(cell)
 
 
 def _cell(value: Any) -> Any:

@@ -231,3 +231,13 @@ def test_it_is_said_in_table_and_json(tmp_path: Path) -> None:
     said = f"sequence of {found['largest']['seq_length']}; micro batch of {found['largest']['micro_batch_size']}"
     assert said in run("check", str(file), *H100).stdout
     assert found["largest"]["micro_batch_size"] == 1
+
+
+def test_what_fits_no_likelier_is_no_remedy(tmp_path: Path) -> None:
+    """Near the capacity a run decides; on one device ZeRO shards nothing, and the loss of 2,048 tokens is one chunk."""
+    text = "--precision bf16-true --quantize bnb.nf4 --train.micro_batch_size 1 --train.max_seq_length 2048 --devices 1"
+    (tmp_path / "x.sh").write_text(f"litgpt finetune_lora meta-llama/Llama-3.1-8B --data Alpaca {text}\n", "utf-8")
+    (found,) = checked(str(tmp_path / "x.sh"), "--hardware", "rtx-4090", code=3)
+    changes = [change["options"] for change in found["changes"]]
+    assert "--recompute full" in changes
+    assert not any("--zero-stage" in change or "chunk_tokens" in change for change in changes)

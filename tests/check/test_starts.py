@@ -320,7 +320,7 @@ def test_the_table_names_what_was_priced(tmp_path: Path) -> None:
     file = script(tmp_path, f"{LAUNCH} {BASE}")
     said = run("check", file, *H100, "--lora-rank", "8", env={"COLUMNS": "240"}).stdout
     assert "llama3-8b on 16 x h100-sxm-80g, bf16, TP2 " in said
-    assert "seq 8192 batch 128 SP ZeRO 1 LoRA 8" in said
+    assert "seq 8192 batch 128 SP ZeRO 1 LoRA of rank 8" in said
     assert "no hardware was named: priced on z2000" in run("check", file, "--tp", "4").stdout
 
 

@@ -248,7 +248,7 @@ def test_adapters_by_trl_s_own_defaults(tmp_path: Path) -> None:
     recipe = read(tmp_path, "sft.yaml", text)
     assert (recipe.lora_rank, recipe.options["adapter_targets"]) == (16, "query_value")
     named = read(tmp_path, "sft.yaml", f"{text}lora_target_modules: all-linear\n")
-    assert "adapter_targets" not in named.options
+    assert named.options["adapter_targets"] == "all"
 
 
 @pytest.mark.parametrize(("name", "four_bits"), [("llama-3.1-8b-bnb-4bit", True), ("llama-3.1-8b", False)])
@@ -502,3 +502,23 @@ def test_a_list_of_modules_with_what_is_no_name_is_refused(name: str, value: str
     assert [(each.severity, each.place and each.place.line) for each in refused] == [
         ("error", _TUNED[name].count("\n") + 1)
     ]
+
+
+@pytest.mark.parametrize(
+    ("layers", "targets", "remarked"),
+    [
+        ("all-linear", "all", False),
+        ("[q_proj, v_proj]", "query_value", False),
+        ("[q_proj, k_proj, v_proj, o_proj]", "attention", False),
+        ("[q_proj, k_proj, v_proj]", "attention", True),
+        ("[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]", "all", False),
+        ("[q_proj, lm_head]", "all", True),
+    ],
+)
+def test_adapters_are_where_a_list_of_layers_has_them(
+    layers: str, targets: str, remarked: bool, tmp_path: Path
+) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\nuse_peft: true\nper_device_train_batch_size: 1\n"
+    recipe = read(tmp_path, "sft.yaml", f"{text}lora_target_modules: {layers}\n")
+    assert recipe.options["adapter_targets"] == targets
+    assert any(remark.message.startswith("layers with") for remark in recipe.remarks) == remarked

@@ -25,9 +25,8 @@ def loss_bytes(pricing: Pricing) -> Array:
     shards = (block.tensor_parallel > 1.0) & profile.vocabulary_parallel_loss
     split = np.where(shards, float(profile.split_loss_bytes_per_logit), 0.0)
     whole = (bytes_per_logit(scenario) + split) * logits_per_micro_batch(pricing)
-    if (
-        profile.quantised_head and profile.quantised_base
-    ):  # its weight is in fp16 and bf16 when no log-softmax is left (M38)
+    # The weight of a head in 4 bits is in fp16 and bf16 when no log-softmax is left (M38).
+    if profile.quantised_head and profile.quantised_base:
         whole = np.maximum(whole, whole + FP32 * (vocabulary * model.hidden_size - logits_per_micro_batch(pricing)))
     if not profile.cross_entropy_chunk_tokens:
         return whole

@@ -506,10 +506,6 @@ def _read_flag(where: str, _name: str, text: str) -> bool:
     return text == "true"
 
 
-def _read_all(read: Reader, where: str, name: str, text: str) -> tuple[Any, ...]:
-    return tuple(read(where, name, part) for part in text.split("|"))
-
-
 def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], ...]:
     options: dict[str, str] = {}
     for part in text.split(";"):
@@ -539,7 +535,8 @@ def _reader(hint: Any) -> Reader:
     if hint in plain:
         return plain[hint]
     if get_origin(hint) is tuple:
-        return partial(_read_all, _reader(get_args(hint)[0]))
+        read = _reader(get_args(hint)[0])
+        return lambda where, name, text: tuple(read(where, name, part) for part in text.split("|"))
     # The remaining types are words: a Literal, or a Literal or None.
     literal = next((arm for arm in get_args(hint) if get_args(arm)), hint)
     return partial(_read_word, get_args(literal))

@@ -23,7 +23,7 @@ from simulator.frameworks.logs import note_samples, with_longest_sample
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import add_layers, normalize_flags, take_model
 from simulator.frameworks.models import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.transformers.read import preference, saved_modules, trainer_run
+from simulator.frameworks.transformers.read import adapter_targets, preference, saved_modules, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 
@@ -155,7 +155,8 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     task = _task(arguments)
     run = replace(take_model(arguments, read(arguments, launch.environment), model), lora_rank=rank)
     run = _bounded(arguments, _parts(arguments, run))
-    return replace(run, options={**run.options, **task, **saved_modules(arguments, rank, "modules_to_save")})
+    task |= saved_modules(arguments, rank, "modules_to_save") | adapter_targets(arguments, rank, "target_modules")
+    return replace(run, options={**run.options, **task})
 
 
 def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:

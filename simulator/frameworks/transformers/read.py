@@ -27,6 +27,8 @@ _ENDS: Final = {
     ),
     **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "output"),
 }  # names of the input table and the output layer, of which peft takes what ends in them
+_ADAPTED: Final = ("lora_target", "lora_target_modules", "target_modules")
+_LINEAR: Final = ("q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _LORA_RANK: Final = 8
 _ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
@@ -66,7 +68,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     options |= _eager(arguments, rank, model, layout, deepspeed=deepspeed) | part(targets, "option")
     options |= read_optimizer(arguments, "optim", "torch", bound=True)
     wide = options.get("parameter_dtype") != "bf16" and (bool(narrow) or "frozen_dtype" in options)
-    options |= saved_modules(arguments, rank, *_SAVED, wide=wide)
+    options |= saved_modules(arguments, rank, *_SAVED, wide=wide) | adapter_targets(arguments, rank, *_ADAPTED)
     if options.get("optimizer") == "adafactor" and _fsdp_stage(arguments) and not arguments.has(*_VERSIONS):
         # transformers v4.57.1, optimization.py (`_get_options`): what has one dimension has a whole second moment.
         arguments.not_modelled("adafactor: its state over FSDP 1's flat parameters is not priced", "optim")
@@ -209,6 +211,19 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     arguments.forget("quantised_scale_bytes")
     scale = str(1 + 4 / 256) if nested else "4"
     return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
+
+
+def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict[str, str]:
+    """Return the switch of the layers with adapters: the fewest that hold all of a list (transformers)."""
+    entry = arguments.entry(*names)
+    if rank is None or entry is None or arguments.switch("adapter_targets", "lora_target_linear"):
+        return {}
+    named = set(re.findall(r"[\w-]+", entry.text)) if entry.text and not entry.causes else {"unknown"}
+    sets = (("query_value", _LINEAR[:2]), ("attention", _LINEAR[:4]), ("all", _LINEAR))
+    targets, layers = next((each for each in sets if named <= set(each[1])), sets[-1])
+    if named != set(layers) and not named <= {"all", "all-linear", "all_linear"}:
+        arguments.remark("not-modelled", "warning", f"layers with adapters: priced as {targets}", *names)
+    return {"adapter_targets": targets}
 
 
 def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: bool = False) -> dict[str, str]:

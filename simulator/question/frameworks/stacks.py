@@ -303,6 +303,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     Else on the newest release for `devices`, their maker and family, where it has a recipe of this `case`: model,
     device and precision; a layout that is `recommended` has what is published for speed there, recipe or not. Runs that
     train `adapters`, or on a family of devices, have the switches of most such runs that their stack leaves open.
+    Raises InputError for a base of 4 bits without adapters: nothing would be trained.
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
@@ -310,6 +311,8 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     if adapters:
         narrow = options.get("quantised_base") == "true"
         options = {**usual_with_adapters(name, stack, narrow=narrow), **options}
+    elif options.get("quantised_base") == "true":
+        raise InputError("--option quantised_base=true: needs adapters over the base: --method qlora or --lora-rank N")
     if named is None and stack == DEFAULT:
         maker, family = devices
         for tuned in suggested(name, {maker}, {family}):

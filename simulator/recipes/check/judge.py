@@ -475,7 +475,7 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     words = {"length": ": --lengths FILE decides", "images": ": --images NxWxH decides"}
     rule = READING if open_bounds.isdisjoint(words) else LONGEST
     rule = verdict.LONGEST_STATED if stated and open_bounds == {"length"} else rule
-    texts = {each: f"{each.message}; {both}{words.get(each.bound, '')}" for each in bounds}
+    texts = {x: f"{x.message}{f'; {both}' * (x is bounds[-1])}{words.get(x.bound, '')}" for x in bounds}
     return tuple(replace(each, rule=rule, severity="error", message=texts[each]) for each in bounds)
 
 

@@ -31,7 +31,7 @@ from simulator.recipes.check.repository import CHANGED, rule_titles
 from simulator.recipes.check.verdict import LEFT_OUT, NOT_JUDGED, OWN_SETTINGS, UNMATCHED, Changed, Checked, Checks
 from simulator.records import Record, replace
 from simulator.show.report import text as say
-from simulator.show.report.estimate import known_text, speed_sentence
+from simulator.show.report.estimate import adapters_text, known_text, speed_sentence
 from simulator.show.report.presentation import BETWEEN, Column, Presentation, fitting, joined, narrow_line
 
 _MANY = 12  # most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only
@@ -263,7 +263,7 @@ def where_text(estimate: Estimate) -> str:
     parts = [say.layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
     parts += ["SP"] if estimate.layout.sequence_parallel else []
     parts.append(f"ZeRO {estimate.layout.zero_stage}")
-    parts += [f"LoRA {estimate.lora_rank}"] if estimate.lora_rank else []
+    parts += [adapters_text(estimate.lora_rank, estimate.question.options)] if estimate.lora_rank else []
     on = f"{estimate.model} on {estimate.devices} x {estimate.hardware}, {estimate.precision}"
     return f"{on}, {' '.join(parts)}"
 
