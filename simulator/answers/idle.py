@@ -48,7 +48,7 @@ def without_effect(case: Case) -> Iterator[str]:
         is_default = other.layout == layout and _unsaid(changed) == _unsaid(scenario)
         if not is_default and _figures(changed, other.layout) == _figures(scenario, layout):
             needs = (need for need in acts_beside().get(name, ()) if not _is_met(need, scenario, layout))
-            lacks = " and ".join(need.replace("|", " or ") for need in needs)
+            lacks = " and ".join(" or ".join(map(_need_spelled, need.split("|"))) for need in needs)
             why = f"without {lacks}" if lacks else "on this model and layout"
             yield f"{_spelled(case.question, name)} has no effect {why}"
 
@@ -77,6 +77,17 @@ def _spelled(question: Question, name: str) -> str:
         return f"--option {name}={question.options[name]}"
     value = (question.inputs.get(name) or question.layout.get(name) or question.switches[name]).value
     return " ".join(setting.words(value))
+
+
+def _need_spelled(need: str) -> str:
+    """Return what a setting acts beside as an option of the command line; experts are of the model."""
+    name, _, text = need.partition("=")
+    if name in ("experts", "fp8"):
+        return "experts" if name == "experts" else "--precision fp8"
+    setting = BY_NAME.get(name) or BY_INPUT.get(name)
+    if setting is not None:
+        return f"{setting.option} {text}".strip()
+    return f"--option {name}={text or ('true' if isinstance(_USUAL[name], bool) else '...')}"
 
 
 def _unsaid(scenario: Scenario) -> Scenario:

@@ -19,7 +19,7 @@ from tests.frameworks.test_switches import SETTINGS, other, priced
 pytestmark = pytest.mark.usefixtures("closed_switches", "bare")
 ONE: Any = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 1}
 EIGHT: Any = ONE | {"devices": 8}
-OFFLOADED = "offload=optimizer or offload=optimizer_tensorwise"
+OFFLOADED = "--offload optimizer or --offload optimizer_tensorwise"
 
 
 def idle(**question: Any) -> list[str]:
@@ -29,18 +29,22 @@ def idle(**question: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("question", "option", "lacks"),
     [
-        (ONE | {"method": "lora", "stack": "transformers"}, "cross_entropy_chunk_mib=16", "cross_entropy_chunk_tokens"),
-        (ONE | {"method": "lora", "stack": "trl"}, "quantised_scale_bytes=2", "quantised_base"),
-        (ONE | {"method": "full", "stack": "trl"}, "adapter_targets=attention", "lora_rank"),
-        (ONE | {"method": "lora", "stack": "peft"}, "saved_modules_dtype=fp32", "saved_modules"),
-        (EIGHT | {"stack": "deepspeed", "zero_stage": 1}, "prefetch_parameters=9", "zero_stage=3"),
+        (
+            ONE | {"method": "lora", "stack": "transformers"},
+            "cross_entropy_chunk_mib=16",
+            "--option cross_entropy_chunk_tokens=...",
+        ),
+        (ONE | {"method": "lora", "stack": "trl"}, "quantised_scale_bytes=2", "--option quantised_base=true"),
+        (ONE | {"method": "full", "stack": "trl"}, "adapter_targets=attention", "--lora-rank"),
+        (ONE | {"method": "lora", "stack": "peft"}, "saved_modules_dtype=fp32", "--option saved_modules=..."),
+        (EIGHT | {"stack": "deepspeed", "zero_stage": 1}, "prefetch_parameters=9", "--zero-stage 3"),
         (EIGHT | {"stack": "deepspeed", "zero_stage": 3}, "offload_fraction=0.5", OFFLOADED),
-        (EIGHT, "overlap_p2p=false", "pipeline_parallel"),
+        (EIGHT, "overlap_p2p=false", "--pp"),
         (EIGHT, "expert_imbalance=2", "experts"),
-        (EIGHT, "fp8_recipe=mxfp8", "fp8"),
-        (EIGHT | {"precision": "fp8"}, "fp4_recipe=mxfp4", "precision=fp4"),
-        (EIGHT | {"context_parallel": 2}, "cp_inner_degree=2", "cp_communication=all_to_all_ring"),
-        (EIGHT, "losses_in_turn=true", "mtp"),
+        (EIGHT, "fp8_recipe=mxfp8", "--precision fp8"),
+        (EIGHT | {"precision": "fp8"}, "fp4_recipe=mxfp4", "--precision fp4"),
+        (EIGHT | {"context_parallel": 2}, "cp_inner_degree=2", "--option cp_communication=all_to_all_ring"),
+        (EIGHT, "losses_in_turn=true", "--option mtp=true"),
     ],
 )
 def test_what_needs_another_setting_names_it(question: dict[str, Any], option: str, lacks: str) -> None:
@@ -99,7 +103,7 @@ def test_a_recipe_s_own_setting_counts_again_without_the_user_s(tmp_path: Path) 
     options = {"fp8_recipe": "mxfp8", "frozen_dtype": "fp32", "adapter_targets": "all"}
     (checked,) = simulator.check(file, hardware="h100-sxm-80g", options=options).results
     said = [remark.message for remark in checked.remarks if remark.rule == "inactive-flag"]
-    assert said == ["--option fp8_recipe=mxfp8 has no effect without fp8"]
+    assert said == ["--option fp8_recipe=mxfp8 has no effect without --precision fp8"]
 
 
 @pytest.mark.parametrize("command", ["estimate", "explain", "rank"])
