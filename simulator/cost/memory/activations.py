@@ -177,7 +177,8 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer's backward pass holds for weight gradients computed later, shape (n,).
 
     They are the output gradients of its products, and two copies of each routed token for the other micro batch's
-    exchange (MindSpeed 028de58c, fb_overlap/overlap_funcs/fwdbwd.py).
+    exchange: one read, one written (MindSpeed 028de58c, moe_feature/fb_overlap/overlap_funcs/fwdbwd.py and
+    modules/weight_grad_store.py).
     """
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
@@ -228,7 +229,8 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 def returning_layers(profile: FrameworkProfile) -> float:
     """Return how many layers hold what they bring back at once; 0 if nothing is brought back.
 
-    Swapped attention: one computed, one copied. Offloaded modules: one computed, one going out, one coming in.
+    Swapped attention holds two layers: one computed, one copied. Offloaded modules hold three, as backward and forward
+    passes alternate: one computed, one on its way out, one on its way in.
     """
     if profile.offloaded_modules:
         return 3.0
@@ -264,7 +266,10 @@ def _offloaded(
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,)."""
+    """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,).
+
+    They are made on the device, wherever the scores were meanwhile.
+    """
     operations = whole_operations(conditions_of(pricing.scenario), kind)
     saved = (tensor for operation in operations for tensor in operation.saved)
     return total(pricing, summed(tensor for tensor in saved if tensor.spread == "scores"))

@@ -32,7 +32,8 @@ def shared_spread(
 def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:
     """Return the rotary position embedding; the core saves its outputs.
 
-    It reads and writes q and, unless another layer's `keys` are reused, k: 4 bytes a number, composed in fp32 20.
+    It reads and writes q and, unless another layer's `keys` are reused, k. Composed of several operations it casts to
+    fp32, multiplies and casts back: 20 bytes per number, not 4.
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     tables: tuple[Saved, ...] = ()
@@ -100,8 +101,9 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
 def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     """Return the core: softmax of the scores times the values.
 
-    Without a flash kernel the products, the mask and the softmax write and read all scores, whatever a window or an
-    indexer selects. The backward pass holds the gradients of queries, keys and values.
+    A flash kernel saves its output and one number per row; without one the `a s s` score matrix is saved too, whatever
+    a window or an indexer selects, with dropout also its mask and the product of both, and the products, the mask and
+    the softmax write and read it. The backward pass holds the gradients of queries, keys and values.
     """
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads, queries = model.heads(mixer), float(model.heads(mixer).queries)
@@ -150,7 +152,8 @@ def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float)
 def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
     """Return a byte of mask per causal score, which each pass of the fused kernel reads once.
 
-    It applies to masks of the whole sequence (torch_npu, `sparse_mode` 0); the compressed one stays in caches.
+    It applies to masks of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed mask of
+    2048 x 2048 stays in caches.
     """
     if conditions.framework.attention_mask not in ("sequence", "layers"):
         return ()
@@ -339,8 +342,9 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
     """Return the operations between norm and residual addition: projections down and up, positions, core, output.
 
-    Operations are split as in Megatron. One projection expands keys and values; keys are joined with the shared rotary
-    part into a new tensor. Without `copy_latent_value` the projection's output stays alive through v.
+    Operations are split as in Megatron. The compressed latents and their norms are saved. One projection expands keys
+    and values; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
+    well, and the projection's output is freed; without, it stays alive through v.
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
@@ -415,7 +419,8 @@ def indexer(conditions: Conditions) -> tuple[Operation, ...]:
     """Return the projections of queries and one key head, and the scores of all earlier tokens; the choice is saved.
 
     Latent attention projects the compressed queries, and weights heads by a projection of its own (DeepSeek-V3.2);
-    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). Scores are not saved.
+    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). The indexer is trained
+    with the model, so every pass counts. Its scores are one product, half of attention's two; they are not saved.
     """
     model = conditions.model
     hidden, size, heads = model.hidden_size, model.index_head_dim, model.index_heads

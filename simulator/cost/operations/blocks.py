@@ -32,10 +32,14 @@ def columns(model: ModelSpec, widths: Mapping[str, int]) -> tuple[Weight, ...]:
 
 
 def norm(conditions: Conditions, name: str, weight: str) -> Operation:
-    """Return a norm with the input of the linear layer behind it: saves its input, fp32 statistics and its output (M3).
+    """Return a norm with the input of the linear layer behind it: saves its input, fp32 statistics and its output.
 
-    The output is split over the sequence-parallel group and gathered again in backward. A composed norm casts to fp32
-    and back, squares, averages and multiplies twice: 36 bytes.
+    RMSNorm has a scale and saves one number per token; LayerNorm has a scale, mostly a bias, and saves two. A fused
+    norm saves its 16-bit input; one of elementwise operations `composed_norm_bytes` or
+    `composed_layer_norm_bytes` per feature instead.
+    fp8 saves the output in 8 bits. Without `keep_gathered_inputs` the output is saved split over the sequence-parallel
+    group and gathered again in backward (Korthikanti et al. 2022, section 4.2.2). A composed norm casts to fp32 and
+    back, squares, averages and multiplies twice: 36 bytes.
     """
     model = conditions.model
     hidden, centred = float(model.hidden_size), model.norm != "rms_norm"
@@ -70,7 +74,7 @@ def _composed(conditions: Conditions) -> float:
 def norm_copies(conditions: Conditions) -> float:
     """Return the bytes per feature that a norm saves of its input; in fp32 training every copy is fp32.
 
-    A frozen scale needs no copy of what it multiplies.
+    A frozen scale needs no copy of what it multiplies: a composed norm keeps an fp32 copy less.
     """
     if not (saved := _composed(conditions)):
         return element_bytes(conditions)
@@ -124,7 +128,8 @@ def residual(conditions: Conditions, name: str) -> Operation:
 def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
     """Return the bytes of casting a product's 16-bit input: fp8 writes it and its transpose; NVFP4 reads it twice.
 
-    NVFP4 needs a tensor's largest number first (TransformerEngine); MXFP4 scales by block.
+    NVFP4 needs a tensor's largest number before it casts (TransformerEngine, NVFP4 quantization); MXFP4 scales by
+    block.
     """
     if conditions.precision == "fp4":
         reads = 2.0 if conditions.framework.fp4_recipe == "nvfp4" else 1.0
@@ -225,7 +230,8 @@ def gated_activation(
 ) -> Operation:
     """Return SwiGLU or GeGLU: saves gate and up `4 T f`, silu `2 T f` if unfused, product `2 T f` (fp8: half).
 
-    It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`.
+    It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`. Its backward
+    pass holds the gradients of gate and up. The product is the next matrix product's input, cast there in fp8.
     """
     element, fused = element_bytes(conditions), conditions.framework.fused_swiglu or conditions.framework.compiled
     share = conditions.framework.recomputed_activation_share
@@ -256,7 +262,8 @@ def _mixing(name: str, width: int, mixed: int, scales: int) -> tuple[Weight, ...
 def collapsed(conditions: Conditions, name: str) -> Operation:
     """Return the streams joined into a block's input, weighted per token by a product with all streams.
 
-    Of the `n + n + n^2` weights the product's output and the input of sigmoid and Sinkhorn iterations are saved.
+    The streams are saved for that product, the sum and the residual; of the `n + n + n^2` weights, the product's output
+    and the input of sigmoid and Sinkhorn iterations. Norm, product and sum each read the streams; the sum writes one.
     """
     model, element = conditions.model, element_bytes(conditions)
     streams = model.residual_streams
@@ -276,7 +283,7 @@ def collapsed(conditions: Conditions, name: str) -> Operation:
 def expanded(conditions: Conditions, name: str) -> Operation:
     """Return a block's output added to every stream, and the streams mixed; the block's output is saved.
 
-    Mix, expansion and sum read and write the streams six times in all.
+    The mix reads and writes the streams, the expansion writes them, and the sum reads both and writes one.
     """
     model, element = conditions.model, element_bytes(conditions)
     return Operation(
@@ -306,7 +313,8 @@ def last_streams(conditions: Conditions) -> tuple[Operation, ...]:
 def aggregated(conditions: Conditions, name: str) -> Operation:
     """Return a block's input under residual blocks: a softmax over the stream and those of earlier blocks.
 
-    The earlier streams are copied together once a block: of that growing bank the mean over all layers counts.
+    The stream and tensors made of it are saved; the earlier streams are copied together once a block. That bank grows
+    by a row per block: the mean over all layers counts.
     """
     model, element = conditions.model, element_bytes(conditions)
     hidden, blocks = float(model.hidden_size), -(-model.num_hidden_layers // model.residual_block)
@@ -408,7 +416,8 @@ def inputs(conditions: Conditions) -> tuple[Operation, ...]:
 def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
     """Return the final norm, and the projection to the vocabulary, which stays 16 bit under fp8.
 
-    Tied embeddings share the input table's storage; the product's input is the labelled tokens only.
+    Tied embeddings share the storage of the input table; the product is computed all the same. Its input is the
+    labelled tokens only.
     """
     model = conditions.model
     last = norm(conditions, "final_norm", "final_norm")
@@ -428,7 +437,8 @@ def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
 def prediction(conditions: Conditions) -> tuple[Operation, ...]:
     """Return the operations of a multi-token prediction (MTP) module without its layer; none if the model has none.
 
-    As in DeepSeek-V3; the main model owns the token table and the head.
+    As in DeepSeek-V3: two norms over the joined inputs, the projection `eh_proj` from twice the hidden size, and a norm
+    before the shared head. The main model owns the token table and the head.
     """
     model, hidden = conditions.model, conditions.model.hidden_size
     if model.num_nextn_predict_layers == 0:

@@ -116,7 +116,10 @@ def _shared_gate(conditions: Conditions) -> Operation:
 
 
 def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple[Operation, ...]:
-    """Return the projections around experts of a narrower hidden state, replicated; the one back saves its input."""
+    """Return the projections around experts of a narrower hidden state, replicated on every rank; each saves its input.
+
+    The projection into it reads the norm's output, which is saved already.
+    """
     model = conditions.model
     if not model.expert_latent_size:
         return ()
@@ -139,7 +142,12 @@ def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple
 
 
 def _router(conditions: Conditions) -> Operation:
-    """Return the router, with fp32 logits and probabilities of every expert, or what megatron-core 0.13 has (M3)."""
+    """Return the router, with fp32 logits and probabilities of every expert.
+
+    megatron-core since 0.13 saves the logits and a routing map, `5 E` a token, and `24 K` for the chosen experts:
+    scores, their sums and indices, probabilities in the order of the copies. A trained one keeps a cast copy of its
+    input of `router_input_bytes`.
+    """
     model = conditions.model
     saved = 2.0 * FP32 * model.num_experts
     if conditions.framework.probabilities_in_experts:

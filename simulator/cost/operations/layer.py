@@ -184,8 +184,9 @@ def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tu
 def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down), two or one.
 
-    With `adapter_copies` each adapter's cast input is saved too: of q, k and v two more, of gate and up one more, and
-    attention's output. An input that is dropped is such a copy, with a byte of mask a number; an output the mask alone.
+    With `adapter_copies` each adapter's cast input is saved beside what the layer saves: of q, k and v two more, of
+    gate and up one more, and attention's output (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`). An input that
+    is dropped at random is such a copy, with a byte of mask for each number; a dropped output has the mask alone.
     """
     if conditions.lora_rank is None:
         return ()

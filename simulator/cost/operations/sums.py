@@ -302,8 +302,10 @@ def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
 def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below: float = np.inf) -> WeightTotals:
     """Return the LoRA parameters on the target weights: rank x (inputs + outputs), split as the weight is.
 
-    Of those with `below` numbers or more none count. The matrix on the unsplit side is replicated; products of one
-    input may share an adapter.
+    Of those with `below` numbers or more none count.
+
+    Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
+    side. Products of one input may share an adapter.
     """
     rank, sharing = conditions.lora_rank, conditions.framework.shared_adapters
     if rank is None:
