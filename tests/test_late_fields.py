@@ -1,6 +1,6 @@
 """Fields that are computed when they are first read: once, in every copy, and whole in a pickle."""
 
-import math
+import json
 import pickle
 import warnings
 from pathlib import Path
@@ -102,12 +102,14 @@ def test_a_defect_of_the_time_hides_no_other_file(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("simulator.search.build.timed", broken)
     (tmp_path / "a.sh").write_text(f"{_LAUNCH} --vocab-size 1024\n", encoding="utf-8")
     (tmp_path / "b.sh").write_text("torchrun other.py\n", encoding="utf-8")
-    first, second = simulator.check(str(tmp_path / "a.sh"), str(tmp_path / "b.sh"), hardware="h100-sxm-80g").results
+    found = simulator.check(str(tmp_path / "a.sh"), str(tmp_path / "b.sh"), hardware="h100-sxm-80g")
+    first, second = found.results
     assert (first.outcome, second.outcome) == ("fits", "not_modelled"), first.reasons
     assert first.estimate is not None
     with pytest.warns(RuntimeWarning, match=r"a\.sh: cannot be judged: internal error: ZeroDivisionError"):
-        assert math.isnan(first.estimate.throughput.step_seconds)
+        assert first.estimate.throughput.step_seconds == 0.0
     assert first.estimate.throughput.interval_seconds is None
+    assert json.loads(found.to_json())["results"][0]["outcome"] == "fits"
 
 
 def test_a_file_is_read_once_for_its_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ SHARED: Final = Path(os.environ.get("SIMULATE_SHARED") or _ROOT.parent / "shared
 TABLE: Final = _ROOT / "simulator" / "question" / "specs" / "practice.csv"
 _COUNTED: Final = "public recipes"
 """First words of the source of a row that is counted."""
+_OTHERS: Final = ("nanotron",)
+"""Dialects of programs that are priced as a framework which they do not run."""
 _NUMBER: Final = re.compile(r"of \d+ ")
 
 
@@ -94,7 +96,7 @@ def switches_of(recipe: Recipe) -> dict[str, str]:
 def _read(job: tuple[str, str, str]) -> list[Launch]:
     repository, file, root = job
     try:
-        recipes = read_recipe(Path(file), {}, None, Path(root))
+        recipes = [x for x in read_recipe(Path(file), {}, None, Path(root)) if not x.dialect.startswith(_OTHERS)]
         return [Launch(repository, each.framework, switches_of(each), bool(each.lora_rank)) for each in recipes]
     except Exception:  # noqa: BLE001  what cannot be read has no vote
         return []

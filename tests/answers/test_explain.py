@@ -34,7 +34,7 @@ def estimated(*options: str) -> dict[str, Any]:
 def test_what_is_explained_is_the_estimate() -> None:
     found = answered("explain", *TOO_BIG, part="explanation")
     assert found["estimate"] == estimated(*TOO_BIG)
-    assert any("DP is 1, so ZeRO 1 shards nothing" in cause for cause in found["causes"])
+    assert any("DP is 1, so nothing shards the optimizer" in cause for cause in found["causes"])
 
 
 @pytest.mark.full_answer
@@ -127,7 +127,7 @@ def test_causes_follow_from_the_layout(options: str, said: str) -> None:
 @pytest.mark.full_answer
 def test_an_estimate_that_does_not_fit_ends_with_its_explanation() -> None:
     shown = run("estimate", *TOO_BIG).stdout
-    assert "DP is 1, so ZeRO 1 shards nothing" in shown
+    assert "DP is 1, so nothing shards the optimizer" in shown
     assert "What would make it fit" in shown
     assert "Longest sequence" in shown
     assert "DP is 1" not in run("estimate", *TOO_BIG, "-q").stdout

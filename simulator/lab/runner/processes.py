@@ -62,7 +62,7 @@ def run_guarded(
         log.write_bytes(b"")
         with log.open("ab") as stream:
             guard = subprocess.Popen(  # noqa: S603  the command is an engine's
-                [sys.executable, "-m", "simulator.lab.runner.processes", str(reading), *command],
+                _guarded(reading, command),
                 cwd=folder,
                 env=with_package({**os.environ, **environment}),
                 stdin=subprocess.DEVNULL,
@@ -86,6 +86,10 @@ def run_guarded(
             adopt_orphans(adopt=False)
     seconds = time.monotonic() - started
     return Ended(exit_code=code, log=log, wall_seconds=seconds, timed_out=timed_out, interrupted=interrupted)
+
+
+def _guarded(reading: int, command: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "simulator.lab.runner.processes", str(reading), *command]
 
 
 def _ends(guard: subprocess.Popen[bytes]) -> bool:
