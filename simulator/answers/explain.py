@@ -158,7 +158,8 @@ def _best(changes: Iterable[Change], limit: int, gates: Gates, likely: float, *,
         if change.axes not in fastest:
             bare, case = change.estimate, change.case
             judged = estimate_of(case, in_short="depends") if is_open else with_intervals(case.scenario, [bare])[0]
-            if (not is_open or passes(judged, gates)) and (judged.memory.fit_probability or 1.0) > likely + _LIKELIER:
+            chance = math.inf if judged.memory.fit_probability is None else judged.memory.fit_probability
+            if (not is_open or passes(judged, gates)) and chance > likely + _LIKELIER:
                 fastest[change.axes] = replace(change, estimate=judged)
     return list(fastest.values())
 

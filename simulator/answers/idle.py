@@ -6,6 +6,7 @@ Each is found by pricing the question without it: none has to be listed to be to
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +40,7 @@ _USUAL: Final[dict[str, Any]] = {
 def without_effect(case: Case) -> Iterator[str]:
     """Yield a sentence on each setting of the user that changes no figure; none on one that says the default."""
     scenario, layout = scenario_of_run(case), case.layout
+    figures = cache(partial(_figures, scenario, layout))
     for name, question in _each_left_out(case.question):
         try:
             other = priceable(case_of(question))
@@ -46,7 +48,7 @@ def without_effect(case: Case) -> Iterator[str]:
             continue  # the others need it
         changed = scenario_of_run(other)
         is_default = other.layout == layout and _unsaid(changed) == _unsaid(scenario)
-        if not is_default and _figures(changed, other.layout) == _figures(scenario, layout):
+        if not is_default and _figures(changed, other.layout) == figures():
             needs = (need for need in acts_beside().get(name, ()) if not _is_met(need, scenario, layout))
             lacks = " and ".join(" or ".join(map(_need_spelled, need.split("|"))) for need in needs)
             why = f"without {lacks}" if lacks else "on this model and layout"
@@ -56,7 +58,11 @@ def without_effect(case: Case) -> Iterator[str]:
 def without_effect_on_all(estimates: Iterable[Estimate]) -> Iterator[str]:
     """Yield the sentences that are true of each estimate."""
     first, *others = map(case_of_estimate, estimates)
-    yield from (each for each in without_effect(first) if all(each in without_effect(case) for case in others))
+    sentences = [*without_effect(first)]
+    for case in others:
+        true = {*without_effect(case)} if sentences else frozenset[str]()
+        sentences = [each for each in sentences if each in true]
+    yield from sentences
 
 
 def _each_left_out(question: Question) -> Iterator[tuple[str, Question]]:

@@ -25,7 +25,7 @@ from simulator.question.frameworks.stacks import (
     set_by_stacks,
     suggested,
     usual_rank,
-    usual_with_adapters,
+    with_usual_adapters,
 )
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.question import SEARCH, Question
@@ -438,8 +438,7 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
         scenario, question = replace(scenario, lora_rank=rank), question.changed(SEARCH, lora_rank=rank)
     options = {**query.options, **switches}
     if scenario.lora_rank is not None:
-        narrow = options.get("quantised_base") == "true"
-        options = {**usual_with_adapters(profile.name, stack, narrow=narrow), **options}
+        options = with_usual_adapters(profile.name, stack, options)
     profile = framework_profile(profile.name, options, stack)
     return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))
 

@@ -309,8 +309,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
     options = {**library_options(stack, case[-1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
-        narrow = options.get("quantised_base") == "true"
-        options = {**usual_with_adapters(name, stack, narrow=narrow), **options}
+        options = with_usual_adapters(name, stack, options)
     elif options.get("quantised_base") == "true":
         raise InputError("--option quantised_base=true: needs adapters over the base: --method qlora or --lora-rank N")
     if named is None and stack == DEFAULT:
@@ -415,6 +414,12 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
         for row in rows
     )
     return tuple(each for each in values if each.share is None or each.share >= _LEAST_SHARE)
+
+
+def with_usual_adapters(framework: str, stack: StackName, options: Mapping[str, str]) -> dict[str, str]:
+    """Return switches, as text, of a run that trains adapters over those that such runs have."""
+    narrow = options.get("quantised_base") == "true"
+    return {**usual_with_adapters(framework, stack, narrow=narrow), **options}
 
 
 @lru_cache(maxsize=16)
