@@ -91,7 +91,9 @@ def narrow_weight_bytes(scenario: Typed, *, transposed: bool = True) -> float:
 
 
 def quantised_bytes(scenario: Typed) -> float:
-    """Return the bytes of a frozen weight in 4 bits with its part of a scale."""
+    """Return the bytes of a frozen weight in 4 or 8 bits with its part of a scale, which a row of 8-bit ones shares."""
+    if scenario.framework.quantised_bits == "8":
+        return 1.0
     return 0.5 + scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
 
 

@@ -102,6 +102,7 @@ BESIDE = {
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
     "quantised_head": {"quantised_base": "true"},
+    "quantised_bits": {"quantised_base": "true"},
     "quantised_scale_bytes": {"quantised_base": "true"},
     "joint_adapters": {"adapter_dropout": "before", "shared_adapters": "false"},
     "cross_entropy_chunk_mib": {"cross_entropy_chunk_tokens": "1"},

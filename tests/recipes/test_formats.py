@@ -318,7 +318,7 @@ def test_what_llamafactory_is_not_priced_with(more: str, message: str, tmp_path:
     [
         FACTORY.replace("Meta-Llama-3-8B-Instruct", "Meta-Llama-3-8B-Instruct-AWQ"),
         FACTORY.replace("Meta-Llama-3-8B-Instruct", "Meta-Llama-3-8B-Instruct-AQLM-2Bit-1x16"),
-        f"{FACTORY}quantization_bit: 8\n",
+        f"{FACTORY}quantization_bit: 8\nquantization_method: hqq\n",
     ],
 )
 def test_adapters_on_quantized_weights_fit_where_those_of_16_bits_do(quantized: str, tmp_path: Path) -> None:

@@ -270,7 +270,14 @@ def test_the_defaults_of_qloras_own_program(tmp_path: Path) -> None:
         assert read(tmp_path, f"python x.py {bare} --per_device_train_batch_size 1\n", "x.sh").lora_rank is None
 
 
-@pytest.mark.parametrize("keys", ["load_in_4bit: true\n", "load_in_8bit: true\nuse_peft: true\n"])
+def test_checkpoints_over_8_bits_are_of_either_kind(tmp_path: Path) -> None:
+    text = f"{TRL}load_in_8bit: true\nuse_peft: true\n"
+    said = "gradient_checkpointing_kwargs:\n  use_reentrant: true\n"
+    assert "activations-bound" in rules(read(tmp_path, text))
+    assert "activations-bound" not in rules(read(tmp_path, text + said))
+
+
+@pytest.mark.parametrize("keys", ["load_in_4bit: true\n", "load_in_8bit: true\n"])
 def test_other_quantised_weights_are_refused(keys: str, tmp_path: Path) -> None:
     assert "not-modelled" in rules(read(tmp_path, TRL + keys))
 

@@ -289,7 +289,7 @@ def test_the_deepspeed_configurations_that_axolotl_ships(name: str, stage: int, 
     [
         ("rl: grpo\n", "grpo: training with a model that generates"),
         ("plugins: [axolotl.integrations.kd.KDPlugin]\n", "plugin axolotl.integrations.kd.KDPlugin"),
-        ("load_in_8bit: true\nadapter: lora\n", "quantized weights"),
+        ("load_in_8bit: true\n", "quantized weights"),
         ("flash_attention: false\nattn_implementation: sdpa\n", "embeddings and norms in fp32"),
         ("context_parallel_size: 2\n", "context_parallel_size"),
         ("tune_what: 2\n", "tune_what is not read"),
@@ -301,6 +301,22 @@ def test_words_of_axolotl_that_are_not_priced(words: str, said: str, tmp_path: P
     text = AXOLOTL.replace("attn_implementation: flash_attention_2\n", "") if "sdpa" in words else AXOLOTL
     remarks = read(tmp_path, "x.yml", text + words).remarks
     assert any(said in remark.message for remark in remarks if remark.severity == "error")
+
+
+@pytest.mark.parametrize(
+    ("words", "early"),
+    [("", "false"), ("gradient_checkpointing_kwargs:\n  use_reentrant: false\n", "true")],
+)
+def test_a_base_of_8_bits_has_the_checkpoints_of_its_tuner(words: str, early: str, tmp_path: Path) -> None:
+    text = f"{AXOLOTL}load_in_8bit: true\nadapter: lora\ngradient_checkpointing: true\n{words}"
+    options = read(tmp_path, "x.yml", text).options
+    expected = {
+        "quantised_base": "true",
+        "quantised_bits": "8",
+        "recompute_stops_early": early,
+        "widened_rest": "false",
+    }
+    assert expected.items() <= options.items()
 
 
 @pytest.mark.parametrize(

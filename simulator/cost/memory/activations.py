@@ -16,7 +16,7 @@ import numpy as np
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
 from simulator.cost.operations.blocks import inputs, norm_copies
-from simulator.cost.operations.layer import layer_operations, whole_operations
+from simulator.cost.operations.layer import keeps_inputs, kept_inputs, layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
     Amount,
@@ -93,6 +93,7 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     if conditions.lora_rank is not None:
         networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
         entered += [tensor for each in networks for tensor in each.saved if not tensor.name.endswith("_product")]
+        entered += [tensor for tensor in kept_inputs(conditions, kind) if tensor.name != "attention_output"]
         # Values are cast, and no view of the joint projection is left.
         joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
         viewed = (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
@@ -358,7 +359,9 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     # What a layer of each kind saves more where it is not listed for selective recompute.
     kinds = zip(contents.layer_kinds, of_kind, strict=True) if some.any() else ()
     unlisted = [np.where(some, saved_bytes(pricing, kind) - size, 0.0) for kind, size in kinds]
-    boundary = layer_input_bytes(pricing)
+    boundary, conditions = layer_input_bytes(pricing), conditions_of(pricing.scenario)
+    # A checkpoint that ends early drops what autograd saves; the other kind runs the first pass without any of it.
+    apart = keeps_inputs(conditions) and conditions.framework.recompute_stops_early
     predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
     for index, (chunk, full, saved_inputs) in enumerate(
@@ -369,6 +372,8 @@ def stage_activations(pricing: Pricing) -> StageActivations:
             if not chunk[kind].any():
                 continue
             saved = saved + (chunk[kind] - full[kind]) * size
+            if apart:
+                saved = saved + full[kind] * _kept_bytes(pricing, contents.layer_kinds[kind])
             if unlisted:
                 saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
         # Prediction modules follow the last layers.
@@ -389,6 +394,13 @@ def stage_activations(pricing: Pricing) -> StageActivations:
         recompute_working_set=np.where(recomputed > 0.0, plan.unit * layer, largest(in_layers)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
+
+
+def _kept_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes of the inputs that a layer's products keep, shape (n,), in fp32 behind norms in fp32 (M38)."""
+    entered = [*kept_inputs(conditions_of(pricing.scenario), kind)]
+    wide = total(pricing, summed(each for each in entered if each.name != "attention_output"))
+    return total(pricing, summed(entered)) + np.where(widened_rest(pricing), wide, 0.0)
 
 
 def _returned(pricing: Pricing, index: int) -> KindArray | Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
 
@@ -138,7 +138,7 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
     """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2)."""
     framework = conditions.framework
     has_adapters = framework.adapter_targets == "all" and (framework.expert_adapters or operation.group not in _EXPERTS)
-    if conditions.lora_rank is None or has_adapters:
+    if conditions.lora_rank is None or has_adapters or keeps_inputs(conditions):
         return operation
     read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
     return operation._replace(saved=read)
@@ -146,6 +146,20 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
 """Name endings of the tensors that only a feed-forward part's matrix products read."""
+_MIXER_INPUTS = ("attention_norm_output", "attention_input", "latent_norm_outputs", "attention_output")
+
+
+def keeps_inputs(conditions: Conditions) -> bool:
+    """Return whether products keep their inputs apart from autograd's saved tensors, as an 8-bit base does (M38)."""
+    framework = conditions.framework
+    return conditions.lora_rank is not None and framework.quantised_base and framework.quantised_bits == "8"
+
+
+def kept_inputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
+    """Yield the inputs that a layer's products keep apart from autograd's saved tensors (M38)."""
+    for operation in whole_operations(conditions, kind) if keeps_inputs(conditions) else ():
+        if operation.group not in _EXPERTS or conditions.framework.quantised_experts:
+            yield from (each for each in operation.saved if each.name.endswith((*_PRODUCT_INPUTS, *_MIXER_INPUTS)))
 
 
 def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
@@ -185,8 +199,9 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down), two or one.
 
     With `adapter_copies` each adapter's cast input is saved beside what the layer saves: of q, k and v two more, of
-    gate and up one more, and attention's output (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`). An input that
-    is dropped at random is such a copy, with a byte of mask for each number; a dropped output has the mask alone.
+    gate and up one more, and attention's output (peft 0.19, tuners/lora/layer.py, `_cast_input_dtype`); all of them
+    where products keep their own. An input that is dropped at random is such a copy, with a byte of mask for each
+    number; a dropped output has the mask alone.
     """
     if conditions.lora_rank is None:
         return ()
@@ -201,8 +216,10 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     joint = framework.shared_adapters == "true" or framework.joint_adapters != "none"
     reads, entered = 1.0 if joint else 1.0 + heads, products if framework.shared_adapters == "false" else float(dense)
     if framework.adapter_copies or dropout == "before":
-        more = reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
+        apart = keeps_inputs(conditions)
+        more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
         saved.append(Saved("adapter_copies", element * (more * hidden + output), "sequence"))
+        saved.append(Saved("adapter_inner_copy", apart * element * inner, "tensor"))
     if framework.joint_adapters == "padded":
         saved.append(Saved("adapter_outputs", element * (model.query_width + model.kv_width), "tensor"))
     if dropout == "before":

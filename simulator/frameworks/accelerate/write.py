@@ -20,7 +20,7 @@ _TYPES: Final = (*_STORED, "foreach_optimizer")
 """Switches that distinguish DeepSpeed's optimizer from PyTorch's."""
 _ENGINE: Final = ("bf16", "bf16", True, False)
 """Their values under DeepSpeed; other values need a DeepSpeed configuration file."""
-_NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention", "optimizer", "quantised_base")
+_NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention", "optimizer", "quantised_base", "quantised_bits")
 _OPTIMIZERS: Final = {
     **dict.fromkeys(("lion", "paged_lion", "paged_adamw"), "{}_32bit"),
     **dict.fromkeys(("adamw_8bit", "paged_adamw_8bit", "adamw_torch_8bit", "adafactor", "sgd"), "{}"),
@@ -75,8 +75,9 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     elif not scenario.framework.foreach_optimizer and not scenario.framework.master_weights:
         yield "optim", "adamw_torch_fused"
     if scenario.framework.quantised_base:
-        yield "load_in_4bit", "true"
-        if scenario.framework.quantised_scale_bytes < PROFILES["torch"].quantised_scale_bytes:
+        bits = scenario.framework.quantised_bits
+        yield f"load_in_{bits}bit", "true"
+        if bits == "4" and scenario.framework.quantised_scale_bytes < PROFILES["torch"].quantised_scale_bytes:
             yield "use_bnb_nested_quant", "true"
     if not scenario.framework.flash_attention:
         yield "attn_implementation", "eager"

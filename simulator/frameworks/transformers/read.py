@@ -19,7 +19,13 @@ from simulator.question.scenario.layout import Layout
 MODEL: Final = ("model_name_or_path", "model", "model_name")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _NESTED: Final = ("use_bnb_nested_quant", "double_quantization", "bnb_4bit_use_double_quant")
+_LOADED: Final = ("load_in_4bit", "load_in_8bit")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
+_KEYWORDS: Final = "gradient_checkpointing_kwargs"
+_REENTRANT: Final = (
+    *(f"{_KEYWORDS}.use_reentrant", "gradient_checkpointing_use_reentrant"),
+    *("use_reentrant_gc", "use_reentrant"),
+)
 _SAVED: Final = ("additional_target", "lora_modules_to_save", "modules_to_save")
 _ENDS: Final = {
     **dict.fromkeys(
@@ -60,7 +66,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     layout = Layout(**usual | part(targets, "layout"))
     rank, workload = _lora_rank(arguments), part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
-    narrow = _quantised(arguments, rank)
+    narrow = _quantised(arguments, rank, again=layout.recompute == "full")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None, narrow=bool(narrow)) | narrow
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
@@ -185,32 +191,55 @@ def _lora_rank(arguments: Arguments) -> int | None:
     return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK
 
 
-def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
-    """Return the switches of frozen 4-bit weights under adapters, as bitsandbytes stores them; refuse others.
+def _quantised(arguments: Arguments, rank: int | None, *, again: bool) -> dict[str, str]:
+    """Return the switches of frozen weights of 4 or 8 bits under adapters, as bitsandbytes stores them; refuse others.
 
     bitsandbytes 0.46, functional.py: one fp32 scale per 64 weights, or (nested) 8 bits, and fp32 per 256 of them. Other
     weights are fp32 where peft prepares the model (`prepare_model_for_kbit_training`), as TRL and most scripts do and
     LLaMA-Factory ff6d4d1 and ms-swift 3602360 do not.
     """
-    names = [name for name in ("load_in_4bit", *_BITS) if arguments.has(name)]
+    names = [name for name in (*_LOADED, *_BITS) if arguments.has(name)]
     names = [name for name in names if arguments.text("quantization", name) not in ("16", "32")]
-    if arguments.switch("quantization", "load_in_8bit"):
-        arguments.not_modelled(QUANTIZED, "load_in_8bit")
-    four = [name for name in names if name != "load_in_4bit" or arguments.switch("quantization", name)]
-    if not four:
+    narrow = [name for name in names if name not in _LOADED or arguments.switch("quantization", name)]
+    if not narrow:
         return {}
-    texts = {(arguments.text("quantised_base", name) or "").lower() for name in four} - {"", "true", "1", "yes", "on"}
+    texts = {(arguments.text("quantised_base", name) or "").lower() for name in narrow} - {"", "true", "1", "yes", "on"}
     texts |= {(arguments.text("quantised_base", "quantization_method") or "bnb").lower()}
-    if rank is None or not texts <= {"4", "bnb", "bitsandbytes"}:
+    texts |= {text for name, text in zip(_LOADED, ("4", "8"), strict=True) if name in narrow}
+    if rank is None or not texts <= {"4", "8", "bnb", "bitsandbytes"} or {"4", "8"} <= texts:
         arguments.forget("quantised_base")
-        arguments.not_modelled(QUANTIZED, *four)
+        arguments.not_modelled(QUANTIZED, *narrow)
         return {}
     own = arguments.has(*_TUNING)
+    if "8" in texts:
+        arguments.remark("not-modelled", "note", "products of 8 bits are timed as those of 4", *narrow)
+        eight = {"quantised_base": "true", "quantised_bits": "8", "widened_rest": str(not own).lower()}
+        return eight | (_ends_early(arguments, own=own) if again else {})
     nested = arguments.switch("quantised_scale_bytes", *_NESTED, default=own)
     nested = nested or _STORED_IN_4_BITS.search(arguments.text("model", *MODEL) or "") is not None
     arguments.forget("quantised_scale_bytes")
     scale = str(1 + 4 / 256) if nested else "4"
     return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
+
+
+def _ends_early(arguments: Arguments, *, own: bool) -> dict[str, str]:
+    """Return the switch of the kind of checkpoint, reentrant by default in a tuner of its `own` words.
+
+    LLaMA-Factory ff6d4d1 (`use_reentrant_gc`), ms-swift 3602360 (trainers/mixin.py), axolotl 067b021 (utils/config).
+    The Trainer's default turned with transformers 5, and TRL's at another time.
+    """
+    name = next((name for name in _REENTRANT if arguments.has(name)), None)
+    if name is not None:
+        reentrant = arguments.switch("recompute_stops_early", name)
+    elif said := re.search(r"use_reentrant\W+(true|false)", (arguments.text("recompute", _KEYWORDS) or "").lower()):
+        reentrant = said[1] == "true"
+    elif own:
+        reentrant = True
+    else:
+        message = f"{_KEYWORDS}: without use_reentrant, checkpoints over a base of 8 bits keep the inputs of products"
+        arguments.remark("activations-bound", "warning", message)
+        return {}
+    return {"recompute_stops_early": str(not reentrant).lower()}
 
 
 def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict[str, str]:

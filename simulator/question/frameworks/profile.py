@@ -274,6 +274,7 @@ class FrameworkProfile(Switches, kw_only=True):
     master_gradients: bool = switch(default=False)
     gradient_copies: bool = switch(default=False)
     quantised_base: bool = switch(default=False)
+    quantised_bits: str = switch(default="4", choices=("4", "8"))
     quantised_head: bool = switch(default=False, moves=("memory",))
     quantised_scale_bytes: float = switch(default=2.0, high=8.0)
     quantised_experts: bool = switch(default=True)

@@ -388,7 +388,8 @@ def rules_block(broken: Sequence[Violation], header: str, shown: Presentation) -
 
 def adapters_text(rank: object, options: Mapping[str, str]) -> str:
     """Return what is trained instead of all weights."""
-    return f"LoRA of rank {rank}{' over 4 bits' if options.get('quantised_base') == 'true' else ''}"
+    bits = f" over {options.get('quantised_bits', '4')} bits" if options.get("quantised_base") == "true" else ""
+    return f"LoRA of rank {rank}{bits}"
 
 
 def estimate_question(estimate: Estimate) -> str:
