@@ -26,7 +26,7 @@ from simulator.question.recipe import Recipe
 OWN_MODULES: Final = "trl.scripts."
 _SECTIONS: Final = frozenset(
     (
-        *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "model_init_kwargs"),
+        *("lr_scheduler_kwargs", "model_init_kwargs"),
         *("dataset_mixer", "dataset_mixture", "dataset_kwargs"),
     )
 )  # keys that hold a mapping, each read as one key
