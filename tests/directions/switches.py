@@ -226,7 +226,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "master_gradients": on(STATE, GRADIENTS),
     "gradient_copies": on(STATE, f"{BF16} gradient_dtype=fp32"),
     "quantised_base": on("state- device- seconds+"),
-    "quantised_bits": along("4 8", f"saved+ {STATE} seconds+ host+", "quantised_base=true"),
+    "quantised_bits": along("4 8", f"saved+ {STATE} seconds+", "quantised_base=true"),
     "quantised_scale_bytes": along("1.016 2 4", f"{STATE} seconds+", "quantised_base=true"),
     "quantised_experts": on("state- device- seconds+", "quantised_base=true"),
     "quantised_head": on("state? device?", "quantised_base=true", because="a head of 4 bits, and another table"),
