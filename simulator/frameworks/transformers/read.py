@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from simulator.frameworks import models
@@ -35,6 +35,20 @@ _ENDS: Final = {
 }  # names of the input table and the output layer, of which peft takes what ends in them
 _ADAPTED: Final = ("lora_target", "lora_target_modules", "target_modules")
 _LINEAR: Final = ("q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_QKV: Final = ("q_proj", "k_proj", "v_proj")
+_JOINT: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv"), _QKV),
+    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h"), ("gate_proj", "up_proj")),
+    "dense_4h_to_h": ("down_proj",),
+    "w1": ("gate_proj",),
+    "w3": ("up_proj",),
+    "w2": ("down_proj",),
+    **dict.fromkeys(("dense", "wo"), ("o_proj",)),
+}  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
+_TOGETHER: Final = re.compile(r"\(([\w|]{1,80})\)_proj")
+_PATH: Final = frozenset(
+    ("model", "language_model", "layers", "mlp", "self_attn", "cross_attn", "d", "_checkpoint_wrapped_module")
+)  # words of a pattern of whole paths that name no linear layer
 _LORA_RANK: Final = 8
 _ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
@@ -247,7 +261,9 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
     entry = arguments.entry(*names)
     if rank is None or entry is None or arguments.switch("adapter_targets", "lora_target_linear"):
         return {}
-    named = set(re.findall(r"[\w-]+", entry.text)) if entry.text and not entry.causes else {"unknown"}
+    text = _TOGETHER.sub(lambda each: " ".join(f"{word}_proj" for word in each[1].split("|")), entry.text)
+    words = set(re.findall(r"[\w-]+", text)) - _PATH if text and not entry.causes else {"unknown"}
+    named = {name for word in words for name in _JOINT.get(word, (word,))}
     sets = (("query_value", _LINEAR[:2]), ("attention", _LINEAR[:4]), ("all", _LINEAR))
     targets, layers = next((each for each in sets if named <= set(each[1])), sets[-1])
     if named != set(layers) and not named <= {"all", "all-linear", "all_linear"}:
