@@ -110,8 +110,8 @@ class Framework(Record, kw_only=True):
     """Name in answers: `Megatron-LM`."""
     profile: FrameworkName
     """Profile that its runs are priced with."""
-    tables: tuple[str, ...]
-    """Its tables of flags; where several list a name, the first one counts."""
+    tables: tuple[str, ...] = ()
+    """Its tables of flags, by default `words.csv` of its folder; where several list a name, the first one counts."""
     extends: str = ""
     """Folder of the framework that it extends; empty for none."""
     order: int = 50

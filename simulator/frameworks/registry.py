@@ -25,9 +25,8 @@ def frameworks() -> Mapping[str, Framework]:
 
 def tables(name: str) -> tuple[str, ...]:
     """Return the tables of a framework and of the stacks that extend it, by precedence."""
-    own = frameworks()[name]
-    others = (other.tables for other in frameworks().values() if other.extends == name and other is not own)
-    return (*own.tables, *(table for names in others for table in names))
+    others = (other for other, own in frameworks().items() if own.extends == name != other)
+    return tuple(table for each in (name, *others) for table in frameworks()[each].tables or (each,))
 
 
 def table(name: str, form: LaunchForm | FileForm | None = None) -> FlagTable:

@@ -8,6 +8,5 @@ from simulator.frameworks.framework import Framework, RecipeWriter
 FRAMEWORK: Final = Framework(
     title="accelerate",
     profile="torch",
-    tables=("accelerate",),
     writer=RecipeWriter(text=accelerate_script, words=accelerate_words, dialects=(), is_usual=False),
 )

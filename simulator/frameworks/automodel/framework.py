@@ -302,7 +302,6 @@ def _unsharded_bytes(run: Recipe, layout: Layout, nodes: int) -> float:
 FRAMEWORK: Final = Framework(
     title="NeMo Automodel",
     profile="torch",
-    tables=("automodel",),
     launches=(LaunchForm("automodel-shell", 11, is_launch, read_launch),),
     files=(FileForm("automodel-yaml", 19, _is_own, read),),
 )

@@ -100,7 +100,6 @@ def _named(content: Mapping[str, Any]) -> str:
 FRAMEWORK: Final = Framework(
     title="FlagScale",
     profile="megatron",
-    tables=("flagscale",),
     extends="megatron",
     order=40,
     files=(

@@ -41,7 +41,6 @@ def bridged(arguments: Arguments, run: Recipe, _: LaunchCommand | None) -> Recip
 FRAMEWORK: Final = Framework(
     title="Megatron-LM-das",
     profile="megatron",
-    tables=("hcu",),
     extends="megatron",
     order=35,
     extension=Extension(extend=bridged),

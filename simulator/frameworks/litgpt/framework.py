@@ -130,7 +130,6 @@ def _quantised(arguments: Arguments, *, several: bool) -> dict[str, str]:
 FRAMEWORK: Final = Framework(
     title="LitGPT",
     profile="torch",
-    tables=("litgpt",),
     launches=(LaunchForm("litgpt-shell", 10, is_launch, read, take_words, machines, is_named_by_program=True),),
     files=(FileForm("litgpt-yaml", 20, marked(_MARKS), read_file),),
 )

@@ -163,7 +163,6 @@ def _zero_stage(arguments: Arguments) -> int:
 FRAMEWORK: Final = Framework(
     title="llm-foundry",
     profile="torch",
-    tables=("llm_foundry",),
     launches=(LaunchForm("composer-shell", 10, is_launch, read_launch, taking_files(_add_keys), cluster),),
     files=(FileForm("llm-foundry-yaml", 20, is_file, read),),
 )

@@ -313,7 +313,6 @@ def no_decoder(title: str) -> str:
 FRAMEWORK: Final = Framework(
     title="Megatron-LM",
     profile="megatron",
-    tables=("megatron",),
     extends="megatron",
     order=10,
     launches=(LaunchForm("megatron-shell", 70, is_megatron, read_launch),),

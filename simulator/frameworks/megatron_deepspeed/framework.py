@@ -127,7 +127,6 @@ def _stated_stage(arguments: Arguments) -> int | None:
 FRAMEWORK: Final = Framework(
     title="Megatron-DeepSpeed",
     profile="megatron",
-    tables=("megatron_deepspeed",),
     extends="megatron",
     order=50,
     extension=Extension(prepare=prepare, extend=extended),

@@ -323,7 +323,6 @@ def _overlapped(facts: _Facts) -> Options:
 FRAMEWORK: Final = Framework(
     title="MindSpeed and MindSpeed-LLM",
     profile="megatron",
-    tables=("mindspeed",),
     extends="megatron",
     order=20,
     extension=Extension(extend=extended),

@@ -128,7 +128,6 @@ def _buckets(arguments: Arguments, shape: dict[str, Any], layout: Layout) -> flo
 FRAMEWORK: Final = Framework(
     title="nanotron",
     profile="megatron",
-    tables=("nanotron",),
     launches=(LaunchForm("nanotron-shell", 12, is_launch, read_launch),),
     files=(FileForm("nanotron-yaml", 18, marked("parallelism.dp parallelism.tp tokens.micro_batch_size"), read),),
 )

@@ -235,6 +235,5 @@ def _with_deepspeed(run: Recipe, own: Keys, arguments: Arguments) -> Recipe:
 FRAMEWORK: Final = Framework(
     title="GPT-NeoX",
     profile="megatron",
-    tables=("neox",),
     files=(FileForm("neox-yaml", 40, is_neox, read_neox, complete=False, in_words_of="megatron"),),
 )

@@ -147,7 +147,6 @@ def _options(arguments: Arguments) -> dict[str, str]:
 FRAMEWORK: Final = Framework(
     title="OLMo",
     profile="torch",
-    tables=("olmo",),
     launches=(LaunchForm("olmo-shell", 40, is_launch, read_launch, take_words),),
     files=(FileForm("olmo-yaml", 20, marked("model.d_model model.n_layers device_train_microbatch_size"), read),),
 )

@@ -4,6 +4,4 @@ from typing import Final
 
 from simulator.frameworks.framework import Framework
 
-FRAMEWORK: Final = Framework(
-    title="Pai-Megatron-Patch", profile="megatron", tables=("pai",), extends="megatron", order=30
-)
+FRAMEWORK: Final = Framework(title="Pai-Megatron-Patch", profile="megatron", extends="megatron", order=30)

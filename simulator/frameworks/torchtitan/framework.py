@@ -9,7 +9,6 @@ from simulator.frameworks.torchtitan.write import torchtitan_config, torchtitan_
 FRAMEWORK: Final = Framework(
     title="torchtitan",
     profile="torch",
-    tables=("torchtitan",),
     launches=(LaunchForm("torchtitan-shell", 20, is_launch, lambda words, _: torchtitan_run(words), take_words),),
     files=(FileForm("torchtitan-toml", 10, marked("model.flavor", "training.seq_len model.name"), read),),
     step_log=STEP_LOG,

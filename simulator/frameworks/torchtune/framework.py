@@ -137,7 +137,6 @@ def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:
 FRAMEWORK: Final = Framework(
     title="torchtune",
     profile="torch",
-    tables=("torchtune",),
     launches=(LaunchForm("torchtune-shell", 10, lambda launch: launch.program == "tune", read_launch),),
     files=(FileForm("torchtune-yaml", 20, marked("_component_ tokenizer._component_|model._component_"), read),),
 )
