@@ -271,6 +271,8 @@ def _returned(reader: PythonReader, function: PythonFunction) -> Instance | None
 def recipe_of(name: str, instance: Instance, place: Place) -> PythonRecipe:
     """Return the recipe of a configuration that a function of this name returned."""
     setup, model = _SETUP.search(name), instance.fields["model"]
+    if model.fields.get("recompute_modules") == []:  # Megatron's core fills in the attention only for None
+        model.put("recompute_granularity", None, model.places["recompute_modules"])
     _lay_over(instance)
     hub = next((text for text in model.arguments if isinstance(text, str) and _HUB.fullmatch(text)), "")
     environment = instance.fields.get("env_vars")
@@ -289,7 +291,6 @@ def recipe_of(name: str, instance: Instance, place: Place) -> PythonRecipe:
 
 def _lay_over(instance: Instance) -> None:
     """Apply number types and overlap to the parts that they override before training."""
-    _recomputes_nothing(instance.fields["model"])
     for part, others in _WHOLE.items():
         own = instance.fields.get(part)
         if not isinstance(own, Instance):
@@ -306,12 +307,6 @@ def _lay_over(instance: Instance) -> None:
     overlap = instance.fields.get("comm_overlap")
     if isinstance(overlap, Instance):
         overlap.fields = {name: value for name, value in overlap.fields.items() if value is not None}
-
-
-def _recomputes_nothing(model: Instance) -> None:
-    """Turn recompute off for an empty list of modules: Megatron's core fills in the attention only for None."""
-    if model.fields.get("recompute_modules") == []:
-        model.put("recompute_granularity", None, model.places["recompute_modules"])
 
 
 def _overlap(instance: Instance, own: Instance) -> None:

@@ -56,16 +56,16 @@ def read_neox(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     _add_shape(arguments, own)
     _add_state(arguments, own)
     _add_attention(arguments, own)
-    _remark_unread(arguments, own)
     if _tokenizer(own) != _TOKENIZER or "tokenizer_type" not in own:
         arguments.entries.pop("tokenizer_type", None)
         arguments.add("tokenizer-type", [known_value(_tokenizer(own), 1)], 1)
-    _need_rest(arguments, own)
+    _remark_unread(arguments, own)
     arguments.nodes = _count(own.get("num_nodes")) or None
     return _with_deepspeed(read(arguments, None), own, arguments)
 
 
 def _remark_unread(arguments: Arguments, own: Keys) -> None:
+    """Remark what is not read, and note what another file must state where this one is only a part."""
     remark_keys(arguments, ((_passed_on(key), key) for key in own.values()), "neox")
     remark_keys(arguments, ((key.name, key) for key in own.values() if key.path[0] == "zero_optimization"), "deepspeed")
     kind = own.get("train_impl")
@@ -73,10 +73,6 @@ def _remark_unread(arguments: Arguments, own: Keys) -> None:
         arguments.remark_key(kind, f"train_impl {_text(kind)[:20]}: a second model or another loss is not modelled")
     if _count(own.get("moe_num_experts")) > 1:
         arguments.remark_key(own["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
-
-
-def _need_rest(arguments: Arguments, own: Keys) -> None:
-    """Note what another file must state, and remark a file that is only a part."""
     if not _BATCH & own.keys():
         arguments.need([Cause(1, "train_micro_batch_size_per_gpu")], "micro_batch_size")
     if not set(_PRECISION_KEYS) & own.keys():

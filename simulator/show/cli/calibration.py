@@ -105,9 +105,12 @@ def _show(ctx: click.Context, name: str, value: object) -> None:
 
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Show the errors of predictions: of shipped rows by class, or of the rows in files."""
+    """Show the errors of predictions: of shipped rows by class, or of own rows before and after their calibration."""
     if values["files"]:
-        _own_accuracy(ctx, values)
+        samples = cluster.prepared(_together(_rows(values["files"])))
+        families = _chosen(_families(samples), values["family"])
+        mine = [s for s in samples if s.scenario.hardware.family in families and values["table"] in (None, s.row.table)]
+        write_answer(ctx, "own accuracy", tuple(own.own_errors(mine, values["calibration"])), presentation(ctx))
         return
     if values["calibration"] is not None:
         raise click.UsageError("--calibration needs the own rows: simulate accuracy mine.csv --calibration FILE")
@@ -120,14 +123,6 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if not chosen:
         raise InputError(f"--table {table}: no row of it is of --family {', '.join(families)}")
     write_answer(ctx, "accuracy by row" if values["rows"] else "accuracy", chosen, presentation(ctx))
-
-
-def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Show own rows before and after their calibration."""
-    samples = cluster.prepared(_together(_rows(values["files"])))
-    families = _chosen(_families(samples), values["family"])
-    mine = [s for s in samples if s.scenario.hardware.family in families and values["table"] in (None, s.row.table)]
-    write_answer(ctx, "own accuracy", tuple(own.own_errors(mine, values["calibration"])), presentation(ctx))
 
 
 def _families(samples: Sequence[cluster.Sample]) -> tuple[str, ...]:
