@@ -12,19 +12,12 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.values import require_inside
 from simulator.question.recipe import Recipe
+from simulator.question.specs import names as spec_names
 from simulator.question.specs.catalogue import load_model, models_by_sizes
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.names import (
-    CONFIG_FILE,
-    known_names,
-    model_names,
-    shipped_name,
-    vision_models,
-    vision_name,
-)
 from simulator.question.specs.vision import Images
 
-__all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
+__all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "shares_sizes"]
 
 _OTHER: Final = re.compile(
     r"-(distill|vl|vision|multimodal|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4"
@@ -54,15 +47,15 @@ def by_name(name: str) -> tuple[str | None, bool]:
     plain = (cached[1] if cached else PurePosixPath(name.strip().rstrip("/")).name).lower().replace("_", "-")
     if not plain or len(plain) > 100:
         return None, False
-    shipped = shipped_name("model", plain)
+    shipped = spec_names.shipped_name("model", plain)
     if shipped is not None:
         return shipped, False
     if _OWNER.match(plain):
         return by_name(_OWNER.sub("", plain))
-    seeing, rest = vision_name(plain)
+    seeing, rest = spec_names.vision_name(plain)
     if seeing is not None:
         return (None, False) if _OTHER.search(rest) else (seeing, bool(rest))
-    known = known_names("model")
+    known = spec_names.known_names("model")
     whole = (word for word in known if _SIZE.search(word) or not _SIZE.search(known[word]))
     starts = [
         word
@@ -85,7 +78,7 @@ def beside(name: str, recipe: Path) -> str | None:
         return None
     path = recipe.parent / name
     try:
-        file = path if path.suffix.lower() == ".json" else path / CONFIG_FILE
+        file = path if path.suffix.lower() == ".json" else path / spec_names.CONFIG_FILE
         if not file.is_file():
             return None
     except OSError:
@@ -115,7 +108,7 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
 
 def seeing_by_shape(kinds: Collection[str], fields: Mapping[str, object]) -> str | None:
     """Return the known model with an encoder of one of these kinds and the stated layers and widths; None without."""
-    names = (name for name, row in vision_models().items() if row["type"] in kinds)
+    names = (name for name, row in spec_names.vision_models().items() if row["type"] in kinds)
     specs = {name: load_model(name) for name in names} if {"num_hidden_layers", "hidden_size"} <= fields.keys() else {}
     keys = [key for key in ("num_hidden_layers", "hidden_size", "num_experts") if key in fields]
     alike = [name for name, spec in specs.items() if all(getattr(spec, key) == fields[key] for key in keys)]
@@ -203,7 +196,7 @@ def _scores_bytes(run: Recipe) -> float:
 
 def seeing(model: str) -> str:
     """Return the known model with an encoder of images that a shipped decoder of text is part of; else the model."""
-    return next((name for name in vision_models() if name.replace("-vl-", "-") == model), model)
+    return next((name for name in spec_names.vision_models() if name.replace("-vl-", "-") == model), model)
 
 
 def of_bridged_parts(arguments: Arguments, run: Recipe) -> Recipe:

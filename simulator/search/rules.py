@@ -520,8 +520,6 @@ _BROKEN: Mapping[str, Masks] = {
 }
 _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "scenario": lambda s, _: s,
-    "model": lambda s, _: s.model,
-    "framework": lambda s, _: s.framework,
     "heads": lambda s, _: " or ".join(map(str, dict.fromkeys(_head_counts(s)))),
     "divisors_of_heads": lambda s, _: _divisors(math.gcd(*_head_counts(s))),
     "kv_heads": lambda s, _: " or ".join(map(str, _kv_head_counts(s))),
@@ -544,7 +542,6 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "switch_of_sequence_parallel": lambda _, x: f"--{'no-' if x.sequence_parallel else ''}sequence-parallel",
     "replicas": lambda _, x: x.data_parallel * x.context_parallel,
     "sharding_groups": _sharding_groups,
-    "hardware": lambda s, _: s.hardware_name,
     "fp4_of_device": lambda s, _: _fp4_of_device(s),
     "layers_recomputed": _refused_layers,
     "modules": _refused_modules,

@@ -96,10 +96,8 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
         model=name,
         model_fields=shape,
         shape=shape,
-        seq_length=sequence,
-        global_batch_size=targets.get("workload.global_batch_size"),
         precision=_PRECISIONS.get(arguments.text("precision", "precision") or "amp_bf16"),
-        lora_rank=targets.get("workload.lora_rank"),
+        **part(targets, "workload"),
         options={"foreach_optimizer": "false", "frozen_dtype": "fp32"}
         | _loss(arguments, kind)
         | read_optimizer(arguments, "optimizer.name", "torch", own=_OPTIMIZERS)

@@ -27,6 +27,7 @@ from simulator.frameworks.python import Instance, OpenValue, Outside, PythonFunc
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
+from simulator.question.specs.names import model_names
 from simulator.records import Record
 
 _FUNCTIONS: Final = ("pretrain_recipe", "finetune_recipe")
@@ -391,7 +392,7 @@ def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
     if "hybrid_layer_pattern" not in texts:
         return recipe.keys, None
     sizes = texts.get("num_layers"), texts.get("hidden_size")
-    specs = map(models.load_model, models.model_names())
+    specs = map(models.load_model, model_names())
     model = next((spec.name for spec in specs if (str(spec.num_hidden_layers), str(spec.hidden_size)) == sizes), None)
     if model is None or "mamba" not in models.load_model(model).mixers:
         return recipe.keys, None
