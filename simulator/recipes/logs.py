@@ -45,14 +45,35 @@ _BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound", "device-bo
 """Rules of warnings on settings that are priced otherwise than they ran."""
 
 
-def read_log(path: Path, **known: Any) -> tuple[MeasuredRow, ...]:
-    """Return the runs of a log as rows; `known` are fields of `LogContext`, and the table is the file's name.
+def read_log(  # noqa: PLR0913  what may be known beside a log
+    path: Path,
+    *,
+    hardware: str,
+    model: str | None = None,
+    options: Mapping[str, str] | None = None,
+    warmup: int = 2,
+    columns: Mapping[str, Any] | None = None,
+    fixed: Collection[str] = (),
+) -> tuple[MeasuredRow, ...]:
+    """Return the runs of a log as rows; `table` is the file's name without ending.
 
-    Raises InputError naming the line for a log that cannot be read, or listing everything that is still missing.
+    `hardware` is a spec's name or path; logs do not say it. `model` is needed only when neither a shipped spec nor the
+    log gives the shape whole. `options` adds profile switches that a log does not show. `warmup` is the number of
+    logged steps to leave out at the start. `columns` are columns of a row that are known beside the log; those named
+    in `fixed` hold whatever it says. Raises InputError naming the line for a log that cannot be read, or listing
+    everything that is still missing.
     """
-    context = LogContext(table=path.stem, **known)
-    if context.warmup < 0:
-        raise InputError(f"warm-up {context.warmup}: must not be negative")
+    if warmup < 0:
+        raise InputError(f"warm-up {warmup}: must not be negative")
+    context = LogContext(
+        table=path.stem,
+        hardware=hardware,
+        model=model,
+        options=dict(options or {}),
+        warmup=warmup,
+        columns=dict(columns or {}),
+        fixed=frozenset(fixed),
+    )
     return _reader(path)(logs.log_lines(path), context)
 
 
@@ -195,17 +216,17 @@ class LogContext(Record, kw_only=True):
     table: str
     """Name of the table its rows form."""
     hardware: str
-    """Name or path of the hardware spec, which logs do not say."""
+    """Name or path of the hardware spec."""
     model: str | None = None
-    """Name or path of the model spec; None to find a shipped one by its shape, where the log gives that whole."""
-    options: Mapping[str, str] = field(default_factory=dict)
+    """Name or path of the model spec; None to find a shipped one by its shape."""
+    options: dict[str, str] = field(default_factory=dict)
     """Profile switches that the log does not show."""
     warmup: int = 2
     """Logged steps to leave out at the start, a count."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Columns of a row that are known beside the log: of a recipe, of an estimate, or the user's own."""
-    fixed: Collection[str] = ()
-    """Names of `columns` that hold whatever the log says."""
+    fixed: frozenset[str] = frozenset()
+    """Names of `columns` that replace what the log says."""
 
 
 def completed(
