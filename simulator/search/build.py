@@ -54,7 +54,13 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
 def estimate_of_block(priced: Sized) -> Estimate:
     """Return the estimate of a block of one layout."""
-    return with_intervals(priced.pricing.scenario, _estimates_of(priced, [priced.block.layout(0)], ruled=True))[0]
+    return estimates_of_block(priced)[0]
+
+
+def estimates_of_block(priced: Sized) -> list[Estimate]:
+    """Return the estimate of each layout of a block."""
+    layouts = [priced.block.layout(at) for at in range(len(priced.pricing))]
+    return with_intervals(priced.pricing.scenario, _estimates_of(priced, layouts, ruled=True))
 
 
 def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -122,8 +128,9 @@ def _estimates_of(priced: Sized, layouts: Sequence[Layout], *, ruled: bool) -> l
     scenario = priced.pricing.scenario
     broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
     origin, estimates = provenance(scenario), []
-    late = [] if isinstance(priced, Priced) else [deferred(lambda: next(_throughput(timed(priced), layouts)))]
-    speeds = _throughput(priced, layouts) if isinstance(priced, Priced) else late
+    late = cache(lambda: [*_throughput(timed(priced), layouts)])
+    untimed = (_late(late, at) for at in range(len(layouts)))
+    speeds = _throughput(priced, layouts) if isinstance(priced, Priced) else untimed
     figures = zip(layouts, _memory(priced), speeds, strict=True)
     for index, (layout, memory, throughput) in enumerate(figures):
         violations = tuple(

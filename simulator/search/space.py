@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.cost.derived import Alike, Pricing
 from simulator.cost.pricing.estimate import Estimate, Violation
-from simulator.cost.pricing.price import Priced, first_needs_most
+from simulator.cost.pricing.price import Priced, Sized, first_needs_most
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
@@ -469,6 +469,8 @@ class Query(Record, kw_only=True):
     """Further switches that the search chose, as text."""
     min_fit_probability: float = 0.0
     """Smallest probability to fit of a recommended layout; 0 recommends all that fit."""
+    likely_over_open: Callable[[Query, Sized, Index], Mask | None] | None = None
+    """Function to the layouts of a block, at an index, that fit with it over what nobody said; None where all is said."""
 
     @property
     def options(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from simulator.answers.run import TrainingRun, ranking_command
 from simulator.cost.pricing.estimate import Estimate
-from simulator.question.frameworks.stacks import DEFAULT, PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
@@ -43,8 +43,9 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         if shown.verbosity >= 0:
             answer = [
                 *fewest_lines(ranking, shown),
-                fastest_line(best, shown, closed := _closed(ranking)),
+                fastest_line(best, shown),
                 *say.caution_lines(best),
+                *say.open_lines(best),
                 *equal_lines(ranking),
             ]
             blocks.append(shown.prose([*answer, *list(_risky_lines(ranking))[:1]]))
@@ -53,8 +54,7 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         more = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit: --top N, --variants."
         lines = [single.basis_line(best), more, _NEXT]
         if shown.verbosity > 0 and (command := ranking_command(ranking)):
-            why = f"fit % is{closed}: without it an estimate leaves open what nobody said." if closed else ""
-            blocks.append(shown.sentences([*filter(None, [why]), tables.command(f"Row 1: {command}", shown.line)]))
+            blocks.append(shown.sentences([tables.command(f"Row 1: {command}", shown.line)]))
         if shown.verbosity >= 0:
             several = ranking.fewest is not None and len(ranking.fewest.counts) > 1
             if ranking.fewest is not None and several:
@@ -254,13 +254,12 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     return ["what would make it fit", "memory\nGiB", "headroom\nGiB", "TFLOPS\n/device"], rows
 
 
-def fastest_line(estimate: Estimate, shown: Presentation, closed: str = "") -> str:
-    """Return the first of a ranking in words; `closed` says whose switches its chance to fit is of."""
-    need = say.need_text(estimate).replace(" %)", f" %{closed})")
+def fastest_line(estimate: Estimate, shown: Presentation) -> str:
+    """Return the first of a ranking in words."""
     layout = single.brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
         layout += f", {dispatch} overlapped"
-    return f"Fastest: {layout}: {single.speed_sentence(estimate, shown)}, {need}."
+    return f"Fastest: {layout}: {single.speed_sentence(estimate, shown)}, {say.need_text(estimate)}."
 
 
 def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
@@ -353,12 +352,6 @@ def _counts_line(ranking: Ranking) -> Iterator[str]:
     reasons = sorted(counts.rejected.items(), key=lambda reason: (-reason[1], reason[0]))
     rejected = ", ".join(f"{say.grouped(count)} {reason}" for reason, count in reasons if count)
     yield f"{looked_at}: {say.grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
-
-
-def _closed(ranking: Ranking) -> str:
-    """Return the bare stack that nobody said, where an estimate without it is of the same title and leaves it open."""
-    bare = ranking.query.get("stack") == DEFAULT and ranking.question.inputs
-    return f" with --stack {DEFAULT}" if bare and ranking.question.stated("stack") is None else ""
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
