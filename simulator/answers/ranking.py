@@ -47,7 +47,7 @@ from simulator.search.rank import (
     spread,
     surer_than_first,
 )
-from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Counts, OverOpen, PricedLayout, Query, Ranking, Space
 
 _SEARCHED = "no layout was said: the fastest that is likely to fit is taken"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
@@ -107,7 +107,7 @@ def query_of(question: Question, space: Space | None = None, min_fit_probability
     """
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
-    sure: dict[str, Any] = {"min_fit_probability": min_fit_probability, "likely_over_open": likely_over_open}
+    sure: dict[str, Any] = {"min_fit_probability": min_fit_probability, "over_open": OverOpen(likely_over_open, _judged)}
     return launchable(Query(question=question, scenario=scenario, space=space, **sure))
 
 

@@ -198,7 +198,13 @@ def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
     """Return the best layout among the splits of `near`, or of all layouts if none of these is likely to fit."""
     best = best_of(replace(query, space=_among(query.space, near))) if near else None
     best = best or best_of(query)
-    return None if best is None else estimates_of([best])[0]
+    return None if best is None else _estimate_of(best)
+
+
+def _estimate_of(best: PricedLayout) -> Estimate:
+    """Return the estimate of what a search found, over what nobody said of its run."""
+    (estimate,) = estimates_of([best])
+    return estimate if best.query.over_open is None else best.query.over_open.judged(best, estimate)
 
 
 def _among(space: Space, layouts: Collection[Layout]) -> Space:
@@ -248,8 +254,7 @@ def _fastest(changes: Iterable[tuple[str, Query]], judged: _Judged) -> Iterator[
         small = replace(changed.space, micro_batch_size=changed.space.micro_batch_size or (1,))
         for tried in (changed, replace(changed, space=small)):
             best = fastest_of(tried)
-            estimate = None if best is None else estimates_of([best])[0]
-            if estimate is not None and (judged is None or (estimate := judged(estimate)) is not None):
+            if best is not None and (estimate := judged(*estimates_of([best])) if judged else _estimate_of(best)):
                 yield Remedy(change, estimate)
                 break
 

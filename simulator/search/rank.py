@@ -207,9 +207,8 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     scenario, probability = query.scenario, query.min_fit_probability
     if scenario.calibration is None or probability <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
-    over_open = query.likely_over_open
-    if over_open is not None and (open_ones := over_open(query, sized, index)) is not None:
-        return open_ones
+    if query.over_open is not None and (over_open := query.over_open.likely(query, sized, index)) is not None:
+        return over_open
     likely: Mask = scenario.calibration.likely_to_fit(scenario, sized, index, probability)
     return likely
 
