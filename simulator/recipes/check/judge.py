@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
-from simulator.answers.explain import Explanation, changes_for
+from simulator.answers.explain import Change, Explanation, changes_for
 from simulator.answers.gates import FIRM, CheckOutcome, Gates
 from simulator.answers.memories import hardware_meant
 from simulator.answers.models import ContradictionError
@@ -356,14 +356,25 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
         return deferred(computed)
 
+    def changes() -> tuple[Change, ...]:
+        """Return what helps; of what may, a run decides."""
+        every = changes_for(case, estimate, marks(), gates)
+        return tuple(replace(x, estimate=_with_verdict(x.estimate, firm=not x.estimate.memory.undecided)) for x in every)
+
+    shown = _with_verdict(estimate, firm=judged.outcome in FIRM, refused=judged.outcome == "refused")
     return replace(
         judged,
-        estimate=replace(estimate, throughput=advice(lambda: estimate.throughput, UNTIMED)),
+        estimate=replace(shown, throughput=advice(lambda: estimate.throughput, UNTIMED)),
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=None if whole == case.layout else advice(lambda: estimate_layout(case.scenario, whole), None),
-        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),
+        changes=() if judged.passed else advice(changes, tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
+
+
+def _with_verdict(estimate: Estimate, *, firm: bool, refused: bool = False) -> Estimate:
+    """Return an estimate with the verdict that its text says: one that is not firm depends."""
+    return replace(estimate, verdict="refused" if refused else estimate.verdict if firm else "depends")
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
@@ -492,11 +503,15 @@ _MORE: Final = 1.001  # ratio of two needs that are not the same
 
 
 def with_bounds(explanation: Explanation, case: Case) -> Explanation:
-    """Return the explanation of a recipe with the outcome that its check has where bounds decide."""
-    bounds = () if case.question.recipe is None else _loose(case, explanation.estimate)
+    """Return the explanation of a recipe with the outcome that its check has where bounds or a run decide."""
+    recipe, estimate = case.question.recipe, explanation.estimate
+    bounds = () if recipe is None else _loose(case, estimate)
+    if recipe is not None and not bounds and estimate.verdict in FIRM[:-1] and not _starts(case, estimate):
+        bounds = _unsure(estimate, recipe.unpriced_bytes)
     if not bounds:
         return explanation
-    return replace(explanation, outcome=_unread(bounds), bounds=tuple(remark.message for remark in bounds))
+    outcome, estimate = _unread(bounds) or "cannot_tell", _with_verdict(estimate, firm=False)
+    return replace(explanation, estimate=estimate, outcome=outcome, bounds=tuple(each.message for each in bounds))
 
 
 def _is_ended(remark: Remark, case: Case) -> bool:
