@@ -47,6 +47,34 @@ def oumi(folder: Path, data: str = "x", shards: str = "FULL_SHARD", optimizer: s
     return read(folder, "train.yaml", OUMI, DATA=data, SHARDS=shards, OPTIMIZER=optimizer)
 
 
+ADAPTED = f"{OUMI.replace('TRL_SFT,', 'TRL_SFT, use_peft: true,')}peft: {{lora_r: 8}}\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "stops"),
+    [
+        ("meta-llama/Llama-3.1-8B", "query_value", False),
+        ("Qwen/Qwen3-8B", "query_value", False),
+        ("google/gemma-2-9b", "query_value", False),
+        ("Qwen/Qwen3-30B-A3B", "all", True),
+        ("microsoft/phi-4", "all", True),
+    ],
+)
+def test_peft_has_layers_of_its_own_where_a_file_names_none(
+    model: str, targets: str, stops: bool, tmp_path: Path
+) -> None:
+    """oumi d8ed077, peft_params.py (`to_lora`): None goes on to peft 0.21, which raises for a model it lacks."""
+    text = ADAPTED.replace("meta-llama/Llama-3.1-8B", model)
+    run_of = read(tmp_path, "train.yaml", text, DATA="x", SHARDS="FULL_SHARD", OPTIMIZER="adamw_torch")
+    assert run_of.options["adapter_targets"] == targets
+    errors = [remark.message for remark in run_of.remarks if remark.severity == "error"]
+    assert any("peft has no usual layers with adapters for" in each for each in errors) == stops
+    named = text.replace("lora_r: 8", 'lora_r: 8, lora_target_modules: ["all-linear"]')
+    said = read(tmp_path, "train.yaml", named, DATA="x", SHARDS="FULL_SHARD", OPTIMIZER="adamw_torch")
+    assert said.options["adapter_targets"] == "all"
+    assert not any("peft has no usual" in remark.message for remark in said.remarks)
+
+
 LMFLOW = """accelerate launch --num_processes 8 --use_fsdp --mixed_precision bf16 examples/finetune.py \\
  --model_name_or_path meta-llama/Llama-3.2-3B-Instruct --block_size 512 --per_device_train_batch_size 1 --bf16 \\
  --torch_dtype bfloat16 --disable_group_texts 1 --conversation_template llama3 WORDS

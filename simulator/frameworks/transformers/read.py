@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from simulator.frameworks import models
@@ -224,6 +225,25 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
     if named != set(layers) and not named <= {"all", "all-linear", "all_linear"}:
         arguments.remark("not-modelled", "warning", f"layers with adapters: priced as {targets}", *names)
     return {"adapter_targets": targets}
+
+
+_OF_PEFT: Final = {
+    **dict.fromkeys("bart gpt_neo gptj llama mistral mixtral opt qwen2 qwen3 stablelm".split(), "query_value"),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gemma4_text", "llama4_text"), "query_value"),
+    **dict.fromkeys("bloom falcon gpt2 gpt_bigcode gpt_neox mpt".split(), "query_value"),  # q, k and v in one product
+    "nemotron_h": "attention",
+}  # peft 0.21, utils/constants.py (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING): layers that it takes by model
+
+
+def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return a run with adapters where peft has them unless told: of a model that it does not know, it stops."""
+    if run.lora_rank is None or any(name in each for name in ("lora_target", "target_m") for each in arguments.entries):
+        return run
+    family = models.load_model(run.model).architecture if run.model else "llama"
+    if family not in _OF_PEFT:
+        message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
+        arguments.not_modelled(message, fix="all linear layers: target_modules all-linear")
+    return replace(run, options={"adapter_targets": _OF_PEFT.get(family, "all"), **run.options})
 
 
 def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: bool = False) -> dict[str, str]:
