@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.answers.cases import Case, case_of, priceable
+from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
 from simulator.answers.lengths import largest
 from simulator.answers.memories import hardware_meant
@@ -492,14 +492,8 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
         yield from changes_for(case, estimate, frozenset(), gates)
         return
     question, speed = case.question.without(SEARCH), estimate.throughput.tokens_per_second_per_device
-
-    def judged(changed: Estimate) -> Estimate | None:
-        """Return an estimate over whatever is open; None where it does not pass."""
-        whole = changed.question.with_layout(changed.layout).with_switches(changed.options, SEARCH)
-        result = replace(estimate_of(priceable(case_of(whole)), in_short="depends"), options=changed.options)
-        return result if passes(result, gates) else None
-
-    for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0), judged=judged):
+    found = remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0))
+    for remedy in (each for each in found if passes(each.estimate, gates)):
         options = remedy_options(remedy, question, has_experts=case.scenario.model.is_moe)
         ratio = remedy.estimate.throughput.tokens_per_second_per_device / speed
         yield Change(options=options, estimate=remedy.estimate, speed_ratio=ratio, case=case)

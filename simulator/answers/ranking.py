@@ -36,7 +36,6 @@ from simulator.search.alternatives import (
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
 from simulator.search.rank import (
     Fitting,
-    Misses,
     Progress,
     best_of,
     equal_to_first,
@@ -107,7 +106,10 @@ def query_of(question: Question, space: Space | None = None, min_fit_probability
     """
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
-    sure: dict[str, Any] = {"min_fit_probability": min_fit_probability, "over_open": OverOpen(likely_over_open, _judged)}
+    sure: dict[str, Any] = {
+        "min_fit_probability": min_fit_probability,
+        "over_open": OverOpen(likely_over_open, _judged),
+    }
     return launchable(Query(question=question, scenario=scenario, space=space, **sure))
 
 
@@ -245,9 +247,8 @@ def fastest(
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
     query = query_of(question, space, min_fit_probability)
-    misses = list[Misses]()
-    best = best_of(query, misses=misses)
-    if (layout := best or nearest_of(query, misses)) is None:
+    best = best_of(query)
+    if (layout := best or nearest_of(query)) is None:
         return Fastest(None, None)
     estimate = _alone(_judged(layout, *estimates_of([layout])))
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)

@@ -239,7 +239,9 @@ def _furthest(block: Sized, values: Sequence[tuple[Practice, dict[str, Any]]], f
     furthest = np.zeros(of_value.shape[1])
     for column in np.unique(chosen, axis=1).T:
         at = np.flatnonzero((chosen == column[:, None]).all(axis=0))
-        together = {name: value for (_, each), on in zip(values, column, strict=True) if on for name, value in each.items()}
+        together = {
+            name: value for (_, each), on in zip(values, column, strict=True) if on for name, value in each.items()
+        }
         furthest[at] = np.log(sized_anew(block.take(at), together)[0].need_bytes / block.need_bytes[at])
     return furthest
 

@@ -190,7 +190,9 @@ def question_of(
         raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
     framework, trained = _framework(stated), _trained(stated, origin)
     usual = framework or BY_INPUT["framework"].default
-    switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), stated.get("framework", usual), origin)
+    switches = _switches(
+        stated.pop("options", {}), stated.pop("optimizer", None), stated.get("framework", usual), origin
+    )
     replaced = stated.pop("model_fields", {})
     for name, value in stated.items():
         if name not in BY_INPUT:

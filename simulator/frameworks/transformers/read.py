@@ -228,9 +228,13 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
 
 
 _OF_PEFT: Final = {
-    **dict.fromkeys("bart gpt_neo gptj llama mistral mixtral opt qwen2 qwen3 stablelm".split(), "query_value"),
+    **dict.fromkeys(
+        ["bart", "gpt_neo", "gptj", "llama", "mistral", "mixtral", "opt", "qwen2", "qwen3", "stablelm"], "query_value"
+    ),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gemma4_text", "llama4_text"), "query_value"),
-    **dict.fromkeys("bloom falcon gpt2 gpt_bigcode gpt_neox mpt".split(), "query_value"),  # q, k and v in one product
+    **dict.fromkeys(
+        ["bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt"], "query_value"
+    ),  # q, k and v in one product
     "nemotron_h": "attention",
 }  # peft 0.21, utils/constants.py (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING): layers that it takes by model
 

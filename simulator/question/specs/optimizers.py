@@ -86,7 +86,9 @@ def switches_of_word(word: str, framework: str) -> dict[str, str]:
     if plain in _IN_BACKWARD:
         return {"step_in_backward": "true"}
     kernels = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in plain else {}
-    kernels |= {"foreach_optimizer": "true"} if plain == "adamw_torch" else {}  # the Trainer's, beside one that is fused
+    kernels |= (
+        {"foreach_optimizer": "true"} if plain == "adamw_torch" else {}
+    )  # the Trainer's, beside one that is fused
     # bitsandbytes', whatever the weights' type
     return kernels | ({"optimizer_dtype": "fp32"} if "32bit" in plain else {})
 

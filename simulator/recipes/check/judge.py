@@ -359,7 +359,9 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     def changes() -> tuple[Change, ...]:
         """Return what helps; of what may, a run decides."""
         every = changes_for(case, estimate, marks(), gates)
-        return tuple(replace(x, estimate=_with_verdict(x.estimate, firm=not x.estimate.memory.undecided)) for x in every)
+        return tuple(
+            replace(x, estimate=_with_verdict(x.estimate, firm=not x.estimate.memory.undecided)) for x in every
+        )
 
     shown = _with_verdict(estimate, firm=judged.outcome in FIRM, refused=judged.outcome == "refused")
     return replace(
