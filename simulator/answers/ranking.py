@@ -33,7 +33,7 @@ from simulator.search.alternatives import (
     with_memory,
     with_switches,
 )
-from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
+from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.rank import (
     Fitting,
     Progress,
@@ -159,7 +159,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     layouts = [layout for each in shown for layout in each]
     bare = estimates_of(layouts)
     if searched.fastest:
-        bare[0] = with_switches(bare[0], query.options, partial(priced_first, layouts))
+        bare[0] = with_switches(bare[0], query.options, lambda: price(pricing_of(query.scenario, layouts[0].layout)))
     of_each = map(_judged, layouts, bare)
     best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
@@ -254,12 +254,6 @@ def fastest(
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 
-def recommended(question: Question, space: Space | None) -> Estimate | None:
-    """Return the first layout of `rank`, None where none is likely enough to fit."""
-    best = best_of(query_of(question, space, MIN_FIT_PROBABILITY))
-    return None if best is None else _alone(estimates_of([best])[0])
-
-
 def with_best_layout(question: Question, space: Space | None = None) -> Question:
     """Return the question with the fastest layout that is likely to fit, else the nearest; itself if it says a layout.
 
@@ -284,7 +278,7 @@ def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
 
 
 def recommended_among(layouts: Fitting, size: int) -> Estimate | None:
-    """Return what `recommended` finds with a micro batch of one `size`, among the layouts of all that fit."""
+    """Return what `fastest` recommends with a micro batch of one `size`, among the layouts of all that fit."""
     sized = ((each, [(part, part.block.micro_batch_size == size) for part in blocks]) for each, blocks in layouts)
     bests = filter(None, (fastest_of(each, among=among) for each, among in sized))
     best = min(bests, key=lambda layout: layout.step_seconds, default=None)

@@ -49,6 +49,8 @@ DOCUMENTED_SHARE: Final = 0.2
 """Share of runs with a value that documents name and that no public recipe could be counted for."""
 
 _Release = FrameworkProfile | None
+_Value = tuple[Practice | OpenSwitch, dict[str, Any]]
+"""A value that runs may have, and what sets it."""
 _FIELDS: Final = {field.name: field for field in switches()}
 
 
@@ -228,22 +230,24 @@ def _chances(
         yield _probability(memory, own, _moves(moves, min(0.0, *reach), max(0.0, *reach)))
 
 
-def _furthest(block: Sized, values: Sequence[tuple[Practice, dict[str, Any]]], figures: Sequence[Array]) -> Array:
+def _furthest(block: Sized, values: Sequence[_Value], figures: Sequence[Array]) -> Array:
     """Return how far each layout's need moves, in the logarithm, with every switch at its smallest figure below 0."""
-    names, of_value = [each.switch for each, _ in values], np.array(figures)
-    chosen = np.zeros(of_value.shape, dtype=np.bool_)
-    for name in dict.fromkeys(names):
-        rows = np.flatnonzero([each == name for each in names])
-        best = rows[of_value[rows].argmin(axis=0)], np.arange(of_value.shape[1])
-        chosen[best] = of_value[best] < 0.0
-    furthest = np.zeros(of_value.shape[1])
-    for column in np.unique(chosen, axis=1).T:
-        at = np.flatnonzero((chosen == column[:, None]).all(axis=0))
-        together = {
-            name: value for (_, each), on in zip(values, column, strict=True) if on for name, value in each.items()
-        }
+    furthest = np.zeros(len(block.pricing))
+    for at, together in _together(values, np.array(figures)):
         furthest[at] = np.log(sized_anew(block.take(at), together)[0].need_bytes / block.need_bytes[at])
     return furthest
+
+
+def _together(values: Sequence[_Value], figures: Array) -> Iterator[tuple[Index, dict[str, Any]]]:
+    """Yield what sets every switch to its smallest figure below 0, shape (values, n), with the layouts it is of."""
+    chosen, names = np.zeros(figures.shape, dtype=np.bool_), [each.switch for each, _ in values]
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero([each == name for each in names])
+        best = rows[figures[rows].argmin(axis=0)], np.arange(figures.shape[1])
+        chosen[best] = figures[best] < 0.0
+    for column in np.unique(chosen, axis=1).T:
+        at = np.flatnonzero((chosen == column[:, None]).all(axis=0))
+        yield at, {name: x for (_, each), on in zip(values, column, strict=True) if on for name, x in each.items()}
 
 
 def _probability(memory: MemoryEstimate, own: float, moves: Mapping[float, float]) -> float:
@@ -283,17 +287,10 @@ def _of_release(profile: FrameworkProfile, release: _Release) -> Iterator[Practi
 
 def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -> Priced:
     """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
-    best: dict[str, OpenSwitch] = {}
-    for switch in open_switches:
-        if figure(switch) < min(0.0, figure(best[switch.switch]) if switch.switch in best else 0.0):
-            best[switch.switch] = switch
-    if not best:
-        return base
     profile = base.pricing.scenario.framework
-    texts = {
-        name: text for switch in best.values() for name, text in ((switch.switch, switch.other), *switch.others.items())
-    }
-    return switched_anew(base, _values(profile, texts))
+    values = [(x, _values(profile, {x.switch: x.other, **x.others})) for x in open_switches]
+    ((_, together),) = _together(values, np.array([[figure(each)] for each in open_switches]))
+    return switched_anew(base, together) if together else base
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:

@@ -91,13 +91,6 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
     return [estimates[at] for at in range(len(layouts))]
 
 
-def priced_first(layouts: Sequence[PricedLayout]) -> Priced:
-    """Return a block of the first layout, priced with what `estimates_of` priced beside it."""
-    query = layouts[0].query
-    beside = pricings_of(query.scenario, [each.layout for each in layouts if each.query is query])
-    return price(next(beside)[1]).take(np.array([0]))
-
-
 def fitting_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> dict[int, Estimate]:
     """Return the estimates, without intervals, of the layouts that break no rule and fit, by their position."""
     estimates: dict[int, Estimate] = {}

@@ -16,7 +16,6 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
-from simulator.question.vocabulary import NARROW
 from simulator.search.alternatives import MIN_CHANGE
 from simulator.search.space import FewestNodes, Ranking
 from simulator.show.report import estimate as single
@@ -337,8 +336,6 @@ def ranking_footer(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         margin = f"{say.layout_text(estimate.layout)}: {say.margin_text(estimate.memory.headroom_bytes)}"
         speed = say.teraflops(estimate.throughput.flops_per_second_per_device)
         yield f"Too near capacity, not recommended: {margin}, {speed} TFLOPS/device if it keeps pace."
-    yield from _fp8_line(ranking, shown)
-    yield from _stack_lines(ranking)
     yield from single.defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
     yield from _space_lines(ranking, shown)
     if priced := _priced(ranking):
@@ -383,41 +380,6 @@ def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
             note = f"{note}{', ' if note else ''}its peak is assumed"
         grown = other.memory.device_bytes - best.memory.device_bytes
         yield [name, f"{100.0 * _gain(other, best):+.1f} %", f"{to_gib(grown):+.2f}", note]
-
-
-def _fp8_line(ranking: Ranking, shown: Presentation) -> Iterator[str]:
-    """Yield the gain of fp8, where the question has another precision."""
-    best, precision = ranking.fp8, str(ranking.query.get("precision", ""))
-    if precision in NARROW:
-        return
-    if best is not None:
-        text = f"fp8: best {_speed_of(best)}"
-        if ranking.estimates:
-            gain = _gain(best, ranking.estimates[0])
-            text += f", {say.percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
-        if best.provenance.assumed_peak:
-            text += f"; its peak is assumed: {best.provenance.assumed_peak.rstrip('.')}"
-        yield f"{text}."
-    elif shown.device_has_fp8 is False:
-        yield "fp8: this device has no fp8."
-    elif shown.device_has_fp8 and ranking.estimates:
-        yield "fp8: no layout fits in fp8."
-
-
-def _stack_lines(ranking: Ranking) -> Iterator[str]:
-    """Yield the best layout under other named stacks."""
-    for stack in ranking.stacks:
-        name = single.stack_name(stack.stack, str(ranking.query.get("framework")))
-        if stack.estimate is None:
-            yield f"With {name}: nothing is likely enough to fit."
-            continue
-        gain = f", {100.0 * _gain(stack.estimate, ranking.estimates[0]):+.1f} %" if ranking.estimates else ""
-        yield f"With {name} (--stack {stack.stack}): best {_speed_of(stack.estimate)}{gain}."
-
-
-def _speed_of(estimate: Estimate) -> str:
-    speed = say.teraflops(estimate.throughput.flops_per_second_per_device)
-    return f"{say.layout_text(estimate.layout)}, {speed} TFLOPS/device"
 
 
 def _space_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
