@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_run
 from simulator.answers.idle import without_effect, without_effect_on_all
@@ -106,11 +105,8 @@ def query_of(question: Question, space: Space | None = None, min_fit_probability
     """
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
-    sure: dict[str, Any] = {
-        "min_fit_probability": min_fit_probability,
-        "over_open": OverOpen(likely_over_open, _judged),
-    }
-    return launchable(Query(question=question, scenario=scenario, space=space, **sure))
+    query = Query(question=question, scenario=scenario, space=space, min_fit_probability=min_fit_probability)
+    return launchable(replace(query, over_open=OverOpen(likely_over_open, _judged)))
 
 
 def space_of(question: Question, *, across_nodes: bool = False) -> Space:

@@ -84,12 +84,8 @@ def over_open(
     steps = [float(each.step.total[0]) for each in (base, *ends)]
     steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
     capacity = estimate.memory.capacity_bytes
-
-    def worth(switch: OpenSwitch) -> float:
-        return max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
-
     span = OpenRange(
-        switches=tuple(sorted(open_switches, key=worth, reverse=True)),
+        switches=tuple(sorted(open_switches, key=lambda x: -max(abs(x.speed_change), abs(x.memory_bytes) / capacity))),
         least_bytes=min(needs),
         most_bytes=max(needs),
         least_device_bytes=min(sizes),

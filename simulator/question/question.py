@@ -189,10 +189,8 @@ def question_of(
     if "lengths" in stated and "seq_length" in stated:
         raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
     framework, trained = _framework(stated), _trained(stated, origin)
-    usual = framework or BY_INPUT["framework"].default
-    switches = _switches(
-        stated.pop("options", {}), stated.pop("optimizer", None), stated.get("framework", usual), origin
-    )
+    trains = stated.get("framework", framework or "")
+    switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), trains, origin)
     replaced = stated.pop("model_fields", {})
     for name, value in stated.items():
         if name not in BY_INPUT:

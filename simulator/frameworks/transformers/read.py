@@ -13,7 +13,7 @@ from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options
+from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options, targets_of_peft
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -227,27 +227,16 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
     return {"adapter_targets": targets}
 
 
-_OF_PEFT: Final = {
-    **dict.fromkeys(
-        ["bart", "gpt_neo", "gptj", "llama", "mistral", "mixtral", "opt", "qwen2", "qwen3", "stablelm"], "query_value"
-    ),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gemma4_text", "llama4_text"), "query_value"),
-    **dict.fromkeys(
-        ["bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt"], "query_value"
-    ),  # q, k and v in one product
-    "nemotron_h": "attention",
-}  # peft 0.21, utils/constants.py (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING): layers that it takes by model
-
-
 def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
     """Return a run with adapters where peft has them unless told: of a model that it does not know, it stops."""
     if run.lora_rank is None or any(name in each for name in ("lora_target", "target_m") for each in arguments.entries):
         return run
     family = models.load_model(run.model).architecture if run.model else "llama"
-    if family not in _OF_PEFT:
+    targets = targets_of_peft(family)
+    if not targets:
         message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
         arguments.not_modelled(message, fix="all linear layers: target_modules all-linear")
-    return replace(run, options={"adapter_targets": _OF_PEFT.get(family, "all"), **run.options})
+    return replace(run, options={"adapter_targets": targets or "all", **run.options})
 
 
 def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: bool = False) -> dict[str, str]:

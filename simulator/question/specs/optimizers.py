@@ -63,10 +63,6 @@ OPTIMIZERS: Final[Mapping[str, Optimizer]] = {optimizer.name: optimizer for opti
 """All priced optimizers, by name."""
 
 
-_IN_BACKWARD: Final = {"lomo": "sgd", "adalomo": "adafactor"}
-"""Optimizers that step in the backward pass (lomo-optim 0.1.1): without state, or with means of rows and columns."""
-
-
 def _plain(word: str) -> str:
     return word.rpartition(".")[2].strip().lower().replace("-", "_")
 
@@ -74,23 +70,21 @@ def _plain(word: str) -> str:
 def optimizer_of_word(word: str) -> Optimizer | None:
     """Return the optimizer that a framework's word means, such as `torch.optim.AdamW`; None for an unknown one."""
     plain = _plain(word)
-    named = OPTIMIZERS.get(_IN_BACKWARD.get(plain, ""))
-    return named or next((each for each in OPTIMIZERS.values() if plain in each.words), None)
+    return next((each for each in OPTIMIZERS.values() if plain in each.words), None)
 
 
 def switches_of_word(word: str, framework: str) -> dict[str, str]:
-    """Return the switches that a framework's word sets beside the optimizer: its kernels, its types, where it steps."""
+    """Return the switches that a framework's word sets beside the optimizer: its kernels, its types, where it steps.
+
+    Of the Trainer's words one is fused and one is not; LOMO steps in the backward pass (lomo-optim 0.1.1); bitsandbytes
+    has 32 bits whatever the weights' type.
+    """
     plain = _plain(word)
-    if framework != "torch":
-        return {}
-    if plain in _IN_BACKWARD:
-        return {"step_in_backward": "true"}
-    kernels = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in plain else {}
-    kernels |= (
-        {"foreach_optimizer": "true"} if plain == "adamw_torch" else {}
-    )  # the Trainer's, beside one that is fused
-    # bitsandbytes', whatever the weights' type
-    return kernels | ({"optimizer_dtype": "fp32"} if "32bit" in plain else {})
+    switches = {"foreach_optimizer": "true"} if plain == "adamw_torch" else {}
+    switches |= {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in plain else {}
+    switches |= {"step_in_backward": "true"} if plain.endswith("lomo") else {}
+    switches |= {"optimizer_dtype": "fp32"} if "32bit" in plain else {}
+    return switches if framework == "torch" else {}
 
 
 _UNPRICED: Final = {

@@ -357,11 +357,8 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
         return deferred(computed)
 
     def changes() -> tuple[Change, ...]:
-        """Return what helps; of what may, a run decides."""
-        every = changes_for(case, estimate, marks(), gates)
-        return tuple(
-            replace(x, estimate=_with_verdict(x.estimate, firm=not x.estimate.memory.undecided)) for x in every
-        )
+        every = ((x, not x.estimate.memory.undecided) for x in changes_for(case, estimate, marks(), gates))
+        return tuple(replace(x, estimate=_with_verdict(x.estimate, firm=firm)) for x, firm in every)
 
     shown = _with_verdict(estimate, firm=judged.outcome in FIRM, refused=judged.outcome == "refused")
     return replace(

@@ -82,9 +82,9 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Rec
         imported = set(_IMPORTED.findall(text))
         hint = next((framework_hint(name).removeprefix("; write") for name in _LIBRARIES if name in imported), "")
         raise UnsupportedError(
-            f"{path}: Python is never run; read are functions that return a configuration of Megatron-Bridge or NeMo 2, "
-            "and this file has none: give the shell script or the configuration file that sets its words, or ask with "
-            f"them: simulate estimate --model NAME{hint}{' --method full|lora|qlora' if hint else ''}"
+            f"{path}: Python is never run; read are functions that return a configuration of Megatron-Bridge or NeMo 2 "
+            "(this file has none); give the shell script or the configuration that sets its words, or ask with them: "
+            f"simulate estimate --model NAME{hint}{' --method full|lora|qlora' if hint else ''}"
         )
     return tuple(recipes), [name for name in settings if not nemo_recipes.is_setting(name, partial=is_partial)]
 

@@ -373,6 +373,8 @@ def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
     """Yield the gains of fp8 and of another stack; only faster ones, or the framework's defaults."""
     others = [(f"--stack {stack.stack}", stack.estimate) for stack in ranking.stacks]
     for name, other in [("--precision fp8", ranking.fp8), *others]:
+        if other is None and name.startswith("--stack"):
+            yield [name, "-", "-", "nothing fits likely"]
         if other is None or (other is ranking.fp8 and _gain(other, best) < MIN_CHANGE):
             continue
         note = "" if other.layout.split == best.layout.split else "another layout"
