@@ -213,9 +213,9 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 
 
 SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "depends", "no_layout", "refused", "failed"]
-"""Recommended; fits, with less probability than asked for; too near capacity; too large; on the memory, which the name
-of the hardware leaves open; no layout keeps the rules; the question cannot be priced; a defect of the simulator, to be
-reported. With the first five the row has a layout."""
+"""Recommended; fits, with less probability than asked for; too near capacity; too large; on switches or a memory that
+nobody said; no layout keeps the rules; the question cannot be priced; a defect of the simulator, to be reported. With
+the first five the row has a layout."""
 OUTCOMES: tuple[SweepOutcome, ...] = get_args(SweepOutcome)
 _TEXTS = frozenset(
     {"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout", "lengths", "images"}

@@ -240,7 +240,7 @@ _SAID = {
     "risky": "fits, but less likely than asked for",
     "starved": "fits too near capacity",
     "does_not_fit": "fits in no layout",
-    "depends": "on the memory, which the name of the hardware leaves open",
+    "depends": "on switches or a memory that nobody said",
     "no_layout": "no layout keeps the rules",
     "refused": "cannot be priced; the row says why",
     "failed": "a defect of the simulator: please report the row",
