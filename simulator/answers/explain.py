@@ -492,8 +492,8 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
         yield from changes_for(case, estimate, frozenset(), gates)
         return
     question, speed = case.question.without(SEARCH), estimate.throughput.tokens_per_second_per_device
-    found = remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0))
-    for remedy in (each for each in found if passes(each.estimate, gates)):
+    every = remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0))
+    for remedy in (each for each in every if passes(each.estimate, gates)):
         options = remedy_options(remedy, question, has_experts=case.scenario.model.is_moe)
         ratio = remedy.estimate.throughput.tokens_per_second_per_device / speed
         yield Change(options=options, estimate=remedy.estimate, speed_ratio=ratio, case=case)

@@ -247,8 +247,8 @@ _MOST_PAIRS = 5  # pairs of changes that a ranking proposes
 
 
 def _fastest(changes: Iterable[tuple[str, Query]]) -> Iterator[Remedy]:
-    found = ((change, fastest_of(changed)) for change, changed in changes)
-    yield from (Remedy(change, _estimate_of(best)) for change, best in found if best is not None)
+    bests = ((change, fastest_of(changed)) for change, changed in changes)
+    yield from (Remedy(change, _estimate_of(best)) for change, best in bests if best is not None)
 
 
 def launchable(query: Query) -> Query:

@@ -309,8 +309,8 @@ def _may_fit(pricing: Pricing) -> Mask:
     """Return which layouts have room for what lives between steps on every rank, with any recompute."""
     kinds = pricing.scenario.kinds_of_device
     room = np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
-    least = ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0)
-    return np.asarray(least <= pricing.scenario.coefficients.memory.starved_from)
+    shares = ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0)
+    return np.asarray(shares <= pricing.scenario.coefficients.memory.starved_from)
 
 
 def _divides(pricing: Pricing) -> Mask:

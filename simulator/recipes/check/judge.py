@@ -16,7 +16,7 @@ from simulator.answers.memories import hardware_meant
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
 from simulator.answers.rules import READER_RULES, findings
-from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate
+from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate, Verdict
 from simulator.errors import (
     AbsentFileError,
     InputError,
@@ -357,10 +357,12 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
         return deferred(computed)
 
     def changes() -> tuple[Change, ...]:
-        every = ((x, not x.estimate.memory.undecided) for x in changes_for(case, estimate, marks(), gates))
-        return tuple(replace(x, estimate=_with_verdict(x.estimate, firm=firm)) for x, firm in every)
+        every = ((x, x.estimate) for x in changes_for(case, estimate, marks(), gates))
+        verdicts = ((x, y, "depends" if y.memory.undecided else y.verdict) for x, y in every)
+        return tuple(replace(x, estimate=replace(y, verdict=verdict)) for x, y, verdict in verdicts)
 
-    shown = _with_verdict(estimate, firm=judged.outcome in FIRM, refused=judged.outcome == "refused")
+    verdict_said: Verdict = "refused" if judged.outcome == "refused" else estimate.verdict
+    shown = replace(estimate, verdict=verdict_said if judged.outcome in FIRM else "depends")
     return replace(
         judged,
         estimate=replace(shown, throughput=advice(lambda: estimate.throughput, UNTIMED)),
@@ -369,11 +371,6 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
         changes=() if judged.passed else advice(changes, tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
-
-
-def _with_verdict(estimate: Estimate, *, firm: bool, refused: bool = False) -> Estimate:
-    """Return an estimate with the verdict that its text says: one that is not firm depends."""
-    return replace(estimate, verdict="refused" if refused else estimate.verdict if firm else "depends")
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
@@ -509,7 +506,7 @@ def with_bounds(explanation: Explanation, case: Case) -> Explanation:
         bounds = _unsure(estimate, recipe.unpriced_bytes)
     if not bounds:
         return explanation
-    outcome, estimate = _unread(bounds) or "cannot_tell", _with_verdict(estimate, firm=False)
+    outcome, estimate = _unread(bounds) or "cannot_tell", replace(estimate, verdict="depends")
     return replace(explanation, estimate=estimate, outcome=outcome, bounds=tuple(each.message for each in bounds))
 
 

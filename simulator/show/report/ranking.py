@@ -221,8 +221,7 @@ def miss_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         yield f"Nothing is likely enough to fit{searched}: {limit}, the likeliest: {chance}"
         return
     if nearest is None:
-        near = "every layout that keeps the rules is too near capacity"
-        yield f"Nothing fits{searched}: {near if ranking.starved else 'no layout keeps the rules'}."
+        yield f"Nothing fits{searched}: no layout keeps the rules."
         return
     where = "" if fewest is None else f", on {say.grouped(fewest.ranked_nodes)}"
     depends = nearest.verdict == "depends" and not nearest.other_memory
