@@ -366,7 +366,7 @@ def _checked(value: Mapping[str, Any]) -> Checks:
 
 def _swept(value: Mapping[str, Any]) -> Sweep:
     """Return the end of a sweep, whose rows stand in its table."""
-    known = {name: value[name] for name in ("questions", "priced", "missing")}
+    known = {name: value[name] for name in ("questions", "priced", "missing", "without_effect") if name in value}
     table = value["table"] and Path(value["table"])
     return Sweep(**known, outcomes=dict(value["outcomes"]), table=table, elapsed_seconds=value["elapsed_s"])
 

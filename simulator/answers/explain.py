@@ -9,13 +9,17 @@ from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
 
-from simulator.answers.cases import Case, case_of, priceable
+import numpy as np
+
+from simulator.answers.cases import Case, case_of
 from simulator.answers.gates import CheckOutcome, Gates
 from simulator.answers.lengths import largest
 from simulator.answers.memories import hardware_meant
 from simulator.answers.ranking import estimate_of, query_of
 from simulator.answers.rules import Mark, findings
 from simulator.answers.run import remedy_options
+from simulator.cost.derived import pricing_of
+from simulator.cost.memory.state import shard_degrees
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
 from simulator.question.frameworks.stacks import DEFAULT, METHOD_FRAMEWORK, lacking
@@ -488,14 +492,8 @@ def _changes(case: Case, estimate: Estimate, gates: Gates) -> Iterator[Change]:
         yield from changes_for(case, estimate, frozenset(), gates)
         return
     question, speed = case.question.without(SEARCH), estimate.throughput.tokens_per_second_per_device
-
-    def judged(changed: Estimate) -> Estimate | None:
-        """Return an estimate over whatever is open; None where it does not pass."""
-        whole = changed.question.with_layout(changed.layout).with_switches(changed.options, SEARCH)
-        result = replace(estimate_of(priceable(case_of(whole)), in_short="depends"), options=changed.options)
-        return result if passes(result, gates) else None
-
-    for remedy in remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0), judged=judged):
+    every = remedies(query_of(question, min_fit_probability=gates.min_fit_probability or 0.0))
+    for remedy in (each for each in every if passes(each.estimate, gates)):
         options = remedy_options(remedy, question, has_experts=case.scenario.model.is_moe)
         ratio = remedy.estimate.throughput.tokens_per_second_per_device / speed
         yield Change(options=options, estimate=remedy.estimate, speed_ratio=ratio, case=case)
@@ -529,22 +527,40 @@ def causes(case: Case, estimate: Estimate) -> Iterator[str]:
         )
 
 
+def _shards(case: Case) -> tuple[int, int]:
+    """Return over how many devices ZeRO shards: of weights, and of experts."""
+    weights, experts = shard_degrees(pricing_of(case.scenario, case.layout))
+    return int(np.max(weights)), int(np.max(experts))
+
+
 def _parameters(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
-    layout = case.layout
-    if layout.zero_stage < 3 and layout.tensor_parallel * layout.pipeline_parallel == 1:
+    layout, model, (shards, of_experts) = case.layout, case.scenario.model, _shards(case)
+    if layout.zero_stage >= 3 and shards > 1:
+        where = " on the hosts" if case.scenario.framework.offload_parameters else ""
+        yield f"ZeRO 3 shards the parameters over {shards} devices{where} and gathers them in turn: {size}"
+    elif layout.tensor_parallel * layout.pipeline_parallel == 1:
         yield f"every device holds all parameters: {size}"
-    elif layout.zero_stage < 3:
+    else:
         shared = f"TP {layout.tensor_parallel} and PP {layout.pipeline_parallel}"
-        yield f"{shared} split the parameters, ZeRO {layout.zero_stage} does not: {size} for {stage.layers} layers"
-    if case.scenario.model.is_moe and layout.expert_parallel == 1:
-        yield f"EP is 1, so every device of a stage holds all {case.scenario.model.num_experts} experts"
+        whole = "DP 1" if layout.zero_stage >= 3 else f"ZeRO {layout.zero_stage}"
+        yield f"{shared} split the parameters, {whole} does not: {size} for {stage.layers} layers"
+    if model.is_moe and layout.expert_parallel == 1:
+        split = layout.expert_tensor_parallel
+        experts = f"{'all' if split == 1 else f'1/{split} of each of the'} {model.num_experts} experts"
+        gathers = layout.zero_stage >= 3 and of_experts > 1
+        does = f"gathers {experts} of a layer" if gathers else f"of a stage holds {experts}"
+        yield f"EP is 1, so every device {does}"
 
 
 def _gradients(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
     layout, profile = case.layout, case.scenario.framework
-    if layout.zero_stage < 2:
-        every = f"gradients of all {stage.layers} layers of the stage, in {profile.gradient_dtype}"
-        yield f"ZeRO {layout.zero_stage} keeps {every}: {size}"
+    alone = _shards(case)[0] == 1
+    if profile.step_in_backward:
+        yield f"weights are updated in the backward pass, and gradients of one layer are alive: {size}"
+    elif layout.zero_stage < 2 or alone:
+        trained = "all" if case.scenario.lora_rank is None else "adapters in all"
+        every = f"gradients of {trained} {stage.layers} layers of the stage, in {profile.gradient_dtype}"
+        yield f"ZeRO {layout.zero_stage}{' over one device' if alone else ''} keeps {every}: {size}"
     several = case.scenario.global_batch_size > layout.micro_batch_size * layout.data_parallel > 1
     if layout.zero_stage >= 2 and profile.fully_shard and profile.plain_module > profile.sync_each_batch and several:
         yield f"gradients add up whole until the step, but with --option sync_each_batch=true: {size}"
@@ -552,7 +568,7 @@ def _gradients(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 
 def _optimizer(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     layout = case.layout
-    replicas = layout.data_parallel * layout.context_parallel
+    replicas, shards = layout.data_parallel * layout.context_parallel, _shards(case)[0]
     if layout.offload.startswith("optimizer"):
         yield f"--offload {layout.offload} leaves {size} of the optimizer on the device"
     elif replicas == 1:
@@ -560,7 +576,8 @@ def _optimizer(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     elif layout.zero_stage == 0:
         yield f"ZeRO is 0, so each of {replicas} replicas holds the whole optimizer: {size}"
     else:
-        yield f"ZeRO {layout.zero_stage} shards the optimizer over {replicas} replicas: {size}"
+        among = f"{shards} of {replicas}" if shards < replicas else f"{replicas}"
+        yield f"ZeRO {layout.zero_stage} shards the optimizer over {among} replicas: {size}"
 
 
 def _activations(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
@@ -569,7 +586,9 @@ def _activations(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
     flying = f" of up to {layout.pipeline_parallel} micro batches in flight" if first else ""
     length = f"{scenario.seq_length // layout.context_parallel} tokens"
     batch = f"micro batches of {layout.micro_batch_size} x {length}"
-    if layout.recompute == "none":
+    if layout.offload == "activations":
+        yield f"--offload activations leaves activations{flying} on the device, {batch}: {size}"
+    elif layout.recompute == "none":
         yield f"nothing is recomputed, so the activations{flying} stay, {batch}: {size}"
     else:
         yield f"recompute {layout.recompute} leaves activations{flying}, {batch}: {size}"
@@ -578,8 +597,10 @@ def _activations(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 
 
 def _logits(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
-    vocabulary = case.scenario.model.vocab_size
-    yield f"the last stage holds the logits of {vocabulary:,} words, split by TP {case.layout.tensor_parallel}: {size}"
+    words, profile = f"the logits of {case.scenario.model.vocab_size:,} words", case.scenario.framework
+    at_once = f", {tokens} tokens at a time" if (tokens := profile.cross_entropy_chunk_tokens) else ""
+    at_once = at_once or (f", in {profile.loss_chunks} chunks" if profile.loss_chunks else "")
+    yield f"the last stage holds {words}, split by TP {case.layout.tensor_parallel}{at_once}: {size}"
 
 
 def _longest_sequence(case: Case, gates: Gates) -> int | None:

@@ -11,7 +11,7 @@ from simulator.answers.cases import OF_DEVICES, Case, scenario_of, scenario_of_r
 from simulator.answers.idle import without_effect, without_effect_on_all
 from simulator.answers.lengths import with_failing_length
 from simulator.answers.memories import over_memories
-from simulator.answers.unsaid import over_open
+from simulator.answers.unsaid import is_open, likely_over_open, over_open
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
@@ -32,10 +32,9 @@ from simulator.search.alternatives import (
     with_memory,
     with_switches,
 )
-from simulator.search.build import estimate_layout, estimate_of_block, estimates_of, priced_first
+from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.rank import (
     Fitting,
-    Misses,
     Progress,
     best_of,
     equal_to_first,
@@ -46,9 +45,9 @@ from simulator.search.rank import (
     spread,
     surer_than_first,
 )
-from simulator.search.space import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking, Space
+from simulator.search.space import MIN_FIT_PROBABILITY, Counts, OverOpen, PricedLayout, Query, Ranking, Space
 
-_SEARCHED = "no layout was said: the fastest that is likely to fit with the switches of `simulate rank` is taken"
+_SEARCHED = "no layout was said: the fastest that is likely to fit is taken"
 _NEAREST = "no layout was said, and none is likely to fit: this one is the nearest"
 _NEAR = 3  # number of best layouts to try first in fp8 and on other stacks
 _WITH_DEFAULT = ("hardware", "nodes", "seq_length", "global_batch_size", "precision", "framework")
@@ -88,7 +87,9 @@ def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     judged = over_open(case.question, estimate, priced, release, in_short=in_short)
     judged = with_failing_length(judged, scenario, case.layout)
     if case.question.layout_is_searched:
-        known, note = judged.provenance, _NEAREST if estimate.verdict in ("does_not_fit", "starved") else _SEARCHED
+        known, chance = judged.provenance, judged.memory.fit_probability
+        unlikely = judged.verdict != "fits" or (chance is not None and chance < MIN_FIT_PROBABILITY)
+        note = _NEAREST if unlikely else _SEARCHED
         judged = replace(judged, provenance=replace(known, cautions=(note, *known.cautions)))
     return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
@@ -104,7 +105,8 @@ def query_of(question: Question, space: Space | None = None, min_fit_probability
     """
     check_share("min_fit_probability", min_fit_probability)
     scenario, space = scenario_of(question, recommended=True), space_of(question) if space is None else space
-    return launchable(Query(question=question, scenario=scenario, space=space, min_fit_probability=min_fit_probability))
+    query = Query(question=question, scenario=scenario, space=space, min_fit_probability=min_fit_probability)
+    return launchable(replace(query, over_open=OverOpen(likely_over_open, _judged)))
 
 
 def space_of(question: Question, *, across_nodes: bool = False) -> Space:
@@ -151,14 +153,17 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         )
     shown = (searched.fastest, searched.risky, searched.starved)
     layouts = [layout for each in shown for layout in each]
-    of_each = map(_of_memories, layouts, estimates_of(layouts))
+    bare = estimates_of(layouts)
+    if searched.fastest:
+        bare[0] = with_switches(bare[0], query.options, lambda: price(pricing_of(query.scenario, layouts[0].layout)))
+    of_each = map(_judged, layouts, bare)
     best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:
-        idle = partial(without_effect_on_all, tuple(best))
-        best[0] = with_switches(_with_idle(best[0], idle), query.options, partial(priced_first, layouts))
+        best[0] = _with_idle(best[0], partial(without_effect_on_all, tuple(best)))
     sized = {"nodes"} if "devices" in query.question.inputs or query.question.has_groups else set()
     unsaid = (name for name in _WITH_DEFAULT if name not in query.question.inputs and name not in sized)
     near = [estimate.layout for estimate in best[:_NEAR]]
+    misses = (*searched.starved, *searched.nearest)
     equal = equal_to_first(searched.fastest, (*searched.risky, *searched.starved))
     side = progress_part(progress, 1, 2)
     fp8 = in_fp8(query, near)
@@ -172,7 +177,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
         estimates=tuple(best),
         risky=tuple(risky),
         starved=tuple(starved),
-        nearest=_over_open(searched.nearest[0]) if searched.nearest and not best else None,
+        nearest=None if best else next((_judged(each, *estimates_of([each])) for each in misses), None),
         remedies=() if best else tuple(remedies(query, lawful=any((*shown, searched.nearest)))),
         reasons=() if best else tuple(reasons(query, searched)),
         equal=equal,
@@ -188,18 +193,20 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     )
 
 
-def _over_open(layout: PricedLayout) -> Estimate:
-    """Return the estimate of a layout over what nobody said of its run, as `simulate estimate` judges it."""
-    priced = price(pricing_of(layout.query.scenario, layout.layout))
-    return _of_memories(layout, over_open(layout.query.question, estimates_of([layout])[0], priced))
+def _judged(layout: PricedLayout, estimate: Estimate) -> Estimate:
+    """Return the estimate of a layout over what nobody said of its run and device, as `simulate estimate` judges it."""
 
+    def over(query: Query, estimate: Estimate) -> Estimate:
+        question = query.question.with_switches(query.chosen, SEARCH)
+        if not is_open(question, query.scenario):
+            return estimate
+        return over_open(question, estimate, price(pricing_of(query.scenario, layout.layout)))
 
-def _of_memories(layout: PricedLayout, estimate: Estimate) -> Estimate:
-    """Return the estimate of a layout over the memories of its device."""
-    query, choice = layout.query, layout.layout
-    return over_memories(
-        query.question, estimate, lambda name: estimate_layout(with_memory(query.scenario, name), choice)
-    )
+    def with_other(name: str) -> Estimate:
+        scenario = with_memory(layout.query.scenario, name)
+        return over(replace(layout.query, scenario=scenario), estimate_layout(scenario, layout.layout))
+
+    return over_memories(layout.query.question, over(layout.query, estimate), with_other)
 
 
 def _inputs(query: Query) -> dict[str, object]:
@@ -236,18 +243,11 @@ def fastest(
 ) -> Fastest:
     """Return the first layout of `rank`, without the rest of the ranking."""
     query = query_of(question, space, min_fit_probability)
-    misses = list[Misses]()
-    best = best_of(query, misses=misses)
-    if (layout := best or nearest_of(query, misses)) is None:
+    best = best_of(query)
+    if (layout := best or nearest_of(query)) is None:
         return Fastest(None, None)
-    estimate = _alone(_of_memories(layout, estimates_of([layout])[0]))
+    estimate = _alone(_judged(layout, *estimates_of([layout])))
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
-
-
-def recommended(question: Question, space: Space | None) -> Estimate | None:
-    """Return the first layout of `rank`, None where none is likely enough to fit."""
-    best = best_of(query_of(question, space, MIN_FIT_PROBABILITY))
-    return None if best is None else _alone(estimates_of([best])[0])
 
 
 def with_best_layout(question: Question, space: Space | None = None) -> Question:
@@ -274,7 +274,7 @@ def feasible(layouts: Fitting, most: int = 1000) -> tuple[Estimate, ...]:
 
 
 def recommended_among(layouts: Fitting, size: int) -> Estimate | None:
-    """Return what `recommended` finds with a micro batch of one `size`, among the layouts of all that fit."""
+    """Return what `fastest` recommends with a micro batch of one `size`, among the layouts of all that fit."""
     sized = ((each, [(part, part.block.micro_batch_size == size) for part in blocks]) for each, blocks in layouts)
     bests = filter(None, (fastest_of(each, among=among) for each, among in sized))
     best = min(bests, key=lambda layout: layout.step_seconds, default=None)

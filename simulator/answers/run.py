@@ -70,6 +70,7 @@ def _shared_options(estimate: Estimate) -> list[str]:
     if estimate.lengths is not None:
         stated = {name: question.stated(name) for name in ("batching", "cutoff", "survive")}
         lengths = {"lengths": estimate.lengths.source} | stated
+    is_open = estimate.stack == DEFAULT and question.stated("stack") is None
     inputs = {
         "model": question.stated("model") or estimate.model,
         "hardware": hardware,
@@ -78,7 +79,7 @@ def _shared_options(estimate: Estimate) -> list[str]:
         "global_batch_size": estimate.global_batch_size,
         "precision": estimate.precision,
         "framework": estimate.framework,
-        "stack": estimate.stack,
+        "stack": None if is_open else estimate.stack,
         "lora_rank": estimate.lora_rank,
         **{name: question.stated(name) for name in ("num_layers", "images", "calibration")},
     }

@@ -213,9 +213,9 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 
 
 SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "depends", "no_layout", "refused", "failed"]
-"""Recommended; fits, with less probability than asked for; too near capacity; too large; on the memory, which the name
-of the hardware leaves open; no layout keeps the rules; the question cannot be priced; a defect of the simulator, to be
-reported. With the first five the row has a layout."""
+"""Recommended; fits, with less probability than asked for; too near capacity; too large; on switches or a memory that
+nobody said; no layout keeps the rules; the question cannot be priced; a defect of the simulator, to be reported. With
+the first five the row has a layout."""
 OUTCOMES: tuple[SweepOutcome, ...] = get_args(SweepOutcome)
 _TEXTS = frozenset(
     {"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout", "lengths", "images"}
@@ -235,6 +235,7 @@ COLUMNS: Mapping[str, type] = {
     **{key: _KINDS.get(BY_NAME[key].kind, str) for key in layout_object(Layout())},
     **dict.fromkeys(_FIGURES, float),
     "fitted_to": str,
+    "without_effect": str,
     "fingerprint": str,
 }
 """Every column of a row with its type; any but `question`, `model`, `outcome` and `fingerprint` may be None."""
@@ -259,6 +260,8 @@ class Sweep(Tabular, Record, kw_only=True):
     """Questions that nobody answered: none. For programs that know shards, until 0.7."""
     outcomes: Mapping[SweepOutcome, int]
     """Questions by outcome."""
+    without_effect: Mapping[str, int] = field(default_factory=dict)
+    """Sentences on settings that change no figure of a question, with the number of questions; the most first."""
     table: Path | None
     """Where the rows were written; None in memory."""
     elapsed_seconds: float
@@ -310,6 +313,7 @@ def sweep(  # noqa: PLR0913  questions, and how they are worked through
             questions=len(known),
             priced=len(known) - before,
             outcomes={name: table.outcomes[name] for name in OUTCOMES if table.outcomes[name]},
+            without_effect=dict(table.idle.most_common()),
             table=None if output is None else file,
             elapsed_seconds=time.monotonic() - began,
             answers=tuple(read_table(file)) if output is None else (),
@@ -378,6 +382,7 @@ class _Table:
     questions: Questions
     fingerprint: str
     outcomes: Counter[str] = field(default_factory=Counter)
+    idle: Counter[str] = field(default_factory=Counter)
     answered: int = 0
     """First number that has no answer."""
     beyond: set[int] = field(default_factory=set)
@@ -406,7 +411,7 @@ class _Table:
                     number = int(row["question"])
                     if row["fingerprint"] != self.fingerprint or not 0 <= number < len(self.questions):
                         raise ValueError("another sweep")
-                    self._note(number, row["outcome"])
+                    self._note(number, row)
                 elif list(row.values()) != list(COLUMNS):
                     raise ValueError("another table")
                 end += len(line)
@@ -426,7 +431,7 @@ class _Table:
             while left:  # without a buffer: what does not go to the disk now is not tried again on closing
                 left = left[self.stream.write(left) :]
         for answer in answers:
-            self._note(answer["question"], answer["outcome"])
+            self._note(answer["question"], answer)
 
     def sort(self) -> None:
         """Put the rows in the order of the questions."""
@@ -444,10 +449,11 @@ class _Table:
                     yield waiting.pop(number)
                     number += 1
 
-    def _note(self, number: int, outcome: str) -> None:
+    def _note(self, number: int, row: Mapping[str, Any]) -> None:
         self.sorted = self.sorted and number == self.answered
         if number >= self.answered and number not in self.beyond:
-            self.outcomes[outcome] += 1
+            self.outcomes[row["outcome"]] += 1
+            self.idle.update(filter(None, row.get("without_effect", "").split("; ")))
             self.beyond.add(number)
         while self.answered in self.beyond:
             self.beyond.remove(self.answered)
@@ -573,6 +579,7 @@ def _cells(estimate: Estimate) -> dict[str, Any]:
         "capacity_bytes": memory.capacity_bytes,
         "fit_probability": memory.fit_probability,
         "fitted_to": estimate.provenance.calibration,
+        "without_effect": "; ".join(estimate.provenance.without_effect) or None,
     }
     return {name: cell for name, cell in cells.items() if cell is not None}
 

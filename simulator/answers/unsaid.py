@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.estimate import (
     AssumedSwitch,
@@ -25,15 +27,19 @@ from simulator.cost.pricing.estimate import (
     Provenance,
     Verdict,
 )
-from simulator.cost.pricing.price import Priced
+from simulator.cost.pricing.price import Priced, Sized, size
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.late import deferred
+from simulator.question.arrays import Index, Mask
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
-from simulator.question.question import Question
+from simulator.question.question import SEARCH, Question
+from simulator.question.scenario.block import Array
+from simulator.question.scenario.scenario import Scenario
 from simulator.records import replace
 from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, sized_anew, switched_anew
-from simulator.search.build import verdict_of
+from simulator.search.build import estimates_of_block, verdict_of
+from simulator.search.space import Query
 
 UNSAID_STACK: Final[Mapping[str, float]] = MappingProxyType({"time": 0.18, "memory": 0.2})
 """Half width, in the logarithm, for software that no switch describes: kernels and releases of another year."""
@@ -43,6 +49,8 @@ DOCUMENTED_SHARE: Final = 0.2
 """Share of runs with a value that documents name and that no public recipe could be counted for."""
 
 _Release = FrameworkProfile | None
+_Value = tuple[Practice | OpenSwitch, dict[str, Any]]
+"""A value that runs may have, and what sets it."""
 _FIELDS: Final = {field.name: field for field in switches()}
 
 
@@ -57,11 +65,11 @@ def over_open(
     """
     if estimate.verdict == "refused" or not question.inputs or question.recipe is not None:
         return estimate
-    scenario, is_unsaid = base.pricing.scenario, question.origin("stack").kind == "nobody"
-    stack = scenario.framework.stack
-    if is_unsaid and stack == scenario.hardware.stack and estimate.provenance.stack != "measured":
+    scenario = base.pricing.scenario
+    brought = question.origin("stack").kind == "nobody" and scenario.framework.stack == scenario.hardware.stack
+    if brought and estimate.provenance.stack != "measured":
         return _with_time(estimate)
-    if not (is_unsaid and stack == DEFAULT) and decided_by(stack) is None:
+    if not is_open(question, scenario):
         return estimate
     short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
     open_switches = tuple(_open_switches(question, base, release)) if short is estimate else ()
@@ -76,12 +84,8 @@ def over_open(
     steps = [float(each.step.total[0]) for each in (base, *ends)]
     steps += [steps[0] / (1.0 + switch.speed_change) for switch in open_switches]
     capacity = estimate.memory.capacity_bytes
-
-    def worth(switch: OpenSwitch) -> float:
-        return max(abs(switch.speed_change), abs(switch.memory_bytes) / capacity)
-
     span = OpenRange(
-        switches=tuple(sorted(open_switches, key=worth, reverse=True)),
+        switches=tuple(sorted(open_switches, key=lambda x: -max(abs(x.speed_change), abs(x.memory_bytes) / capacity))),
         least_bytes=min(needs),
         most_bytes=max(needs),
         least_device_bytes=min(sizes),
@@ -91,6 +95,13 @@ def over_open(
         usual_verdict=verdict_of(base, 0),
     )
     return _judged(replace(estimate, assumed=deferred(lambda: _assumed(estimate, span))), span)
+
+
+def is_open(question: Question, scenario: Scenario) -> bool:
+    """Return whether switches are open: of a stack that leaves some, or of one that nobody said."""
+    stack, is_unsaid = scenario.framework.stack, question.origin("stack").kind == "nobody"
+    open_stack = (is_unsaid and stack == DEFAULT) or decided_by(stack) is not None
+    return open_stack and bool(question.inputs) and question.recipe is None
 
 
 def _assumed(estimate: Estimate, span: OpenRange) -> tuple[AssumedSwitch, ...]:
@@ -122,7 +133,7 @@ _ENDS: Final[tuple[_Figure, ...]] = (
 )  # least and most memory, fastest and slowest
 
 
-def _open_values(question: Question, base: Priced, release: _Release) -> Iterator[tuple[Practice, dict[str, Any]]]:
+def _open_values(question: Question, base: Sized, release: _Release) -> Iterator[tuple[Practice, dict[str, Any]]]:
     """Yield the values beside the present ones that the layout's run may have, as practice and by name."""
     scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
     decided = {*question.switches, *(decided_by(profile.stack) or ())}
@@ -170,28 +181,69 @@ def _open_switches(question: Question, base: Priced, release: _Release) -> Itera
 
 
 def _in_short(question: Question, estimate: Estimate, base: Priced, release: _Release, which: str) -> Estimate:
-    """Return what is sure by bounds on the probability to fit, for which memory alone is priced; else the estimate.
-
-    Values that move it too little to count without their speed may count. All together may move it as far as each.
-    """
-    memory, counts, ends = estimate.memory, False, (list[_Move](), list[_Move]())
-    if memory.interval_bytes is None or memory.fits_host is False:
-        return estimate
-    for each, values in _open_values(question, base, release):
-        change = float(sized_anew(base, values)[0].need_bytes[0]) / memory.need_bytes - 1.0
-        counts |= abs(change) >= MIN_CHANGE
-        for moves, end in zip(ends, (min, max), strict=True):
-            move = change if abs(change) >= MIN_CHANGE else end(change, 0.0)
-            moves.append((each.switch, each.share, math.log1p(move)))
-    top, bottom = (end((0.0, *(move for _, _, move in moves))) for moves, end in zip(ends, (max, min), strict=True))
-    cases = _moves(ends[0], -math.inf, top), _moves(ends[1], bottom, math.inf)
-    own = math.log(memory.interval_bytes.high / memory.device_bytes)
-    highest, lowest = (_probability(memory, own, each) for each in cases)
-    if counts and highest < FIRM_YES:
+    """Return what `_chances` tell without ends in time, for which memory alone is priced; else the estimate."""
+    (chance,) = _chances(question, base, [estimate.memory], release)
+    if chance is not None and chance < FIRM_YES:
         return replace(estimate, verdict="depends")
-    if which == estimate.verdict == "fits" and lowest == memory.surest >= FIRM_YES:
-        return replace(estimate, memory=replace(memory, fit_probability=lowest))
+    if chance is not None and which == estimate.verdict == "fits":
+        return replace(estimate, memory=replace(estimate.memory, fit_probability=chance))
     return estimate
+
+
+def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
+    """Return which layouts fit with the requested probability over what is open; None where nothing is."""
+    question = query.question.with_switches(query.chosen, SEARCH)
+    if not is_open(question, query.scenario):
+        return None
+    likely, several = np.zeros(len(index), dtype=np.bool_), sized.block.micro_batch_size[index] > 1.0
+    for part in filter(len, map(np.flatnonzero, (several, ~several))):  # dense masks are of several sequences
+        block = size(Pricing(query.scenario, sized.block.take(index[part])))
+        memories = [estimate.memory for estimate in estimates_of_block(block)]
+        chances = zip(_chances(question, block, memories, None), memories, strict=True)
+        every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
+        likely[part] = [chance is None or chance >= query.min_fit_probability for chance in every]
+    return likely
+
+
+def _chances(
+    question: Question, block: Sized, memories: Sequence[MemoryEstimate], release: _Release
+) -> Iterator[float | None]:
+    """Yield the probability of each layout of a block to fit over what is open, by its memory alone.
+
+    None where nothing moves it, or no calibration tells.
+    """
+    values = [*_open_values(question, block, release)]
+    moved = [np.log(sized_anew(block, each)[0].need_bytes / block.need_bytes) for _, each in values]
+    ends = [_furthest(block, values, [sign * move for move in moved]) for sign in (1.0, -1.0) if moved]
+    for at, memory in enumerate(memories):
+        each_moves = ((each, float(move[at])) for (each, _), move in zip(values, moved, strict=True))
+        moves = [(each.switch, each.share, move) for each, move in each_moves if abs(math.expm1(move)) >= MIN_CHANGE]
+        if not moves or memory.interval_bytes is None or memory.fits_host is False:
+            yield None
+            continue
+        reach = (*(move for _, _, move in moves), *(float(end[at]) for end in ends))
+        own = math.log(memory.interval_bytes.high / memory.device_bytes)
+        yield _probability(memory, own, _moves(moves, min(0.0, *reach), max(0.0, *reach)))
+
+
+def _furthest(block: Sized, values: Sequence[_Value], figures: Sequence[Array]) -> Array:
+    """Return how far each layout's need moves, in the logarithm, with every switch at its smallest figure below 0."""
+    furthest = np.zeros(len(block.pricing))
+    for at, together in _together(values, np.array(figures)):
+        furthest[at] = np.log(sized_anew(block.take(at), together)[0].need_bytes / block.need_bytes[at])
+    return furthest
+
+
+def _together(values: Sequence[_Value], figures: Array) -> Iterator[tuple[Index, dict[str, Any]]]:
+    """Yield what sets every switch to its smallest figure below 0, shape (values, n), with the layouts it is of."""
+    chosen, names = np.zeros(figures.shape, dtype=np.bool_), [each.switch for each, _ in values]
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero([each == name for each in names])
+        best = rows[figures[rows].argmin(axis=0)], np.arange(figures.shape[1])
+        chosen[best] = figures[best] < 0.0
+    for column in np.unique(chosen, axis=1).T:
+        at = np.flatnonzero((chosen == column[:, None]).all(axis=0))
+        yield at, {name: x for (_, each), on in zip(values, column, strict=True) if on for name, x in each.items()}
 
 
 def _probability(memory: MemoryEstimate, own: float, moves: Mapping[float, float]) -> float:
@@ -231,17 +283,10 @@ def _of_release(profile: FrameworkProfile, release: _Release) -> Iterator[Practi
 
 def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -> Priced:
     """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
-    best: dict[str, OpenSwitch] = {}
-    for switch in open_switches:
-        if figure(switch) < min(0.0, figure(best[switch.switch]) if switch.switch in best else 0.0):
-            best[switch.switch] = switch
-    if not best:
-        return base
     profile = base.pricing.scenario.framework
-    texts = {
-        name: text for switch in best.values() for name, text in ((switch.switch, switch.other), *switch.others.items())
-    }
-    return switched_anew(base, _values(profile, texts))
+    values = [(x, _values(profile, {x.switch: x.other, **x.others})) for x in open_switches]
+    ((_, together),) = _together(values, np.array([[figure(each)] for each in open_switches]))
+    return switched_anew(base, together) if together else base
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:

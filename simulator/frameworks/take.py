@@ -17,7 +17,7 @@ from simulator.question.frameworks.stacks import profile_of
 from simulator.question.scenario.inputs import LARGEST_COUNT
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.optimizers import OPTIMIZERS, optimizer_of_word, unpriced_because
+from simulator.question.specs.optimizers import OPTIMIZERS, optimizer_of_word, switches_of_word, unpriced_because
 
 Targets = dict[str, Any]
 """Values by target: typed for layouts, models and workloads, text for switches."""
@@ -142,8 +142,6 @@ def _text_of(meaning: Meaning, value: Any) -> Any:
 
 
 _USUAL: Final = "adamw"
-_IN_BACKWARD: Final = {"lomo": "sgd", "adalomo": "adafactor"}
-"""Optimizers that step in the backward pass (lomo-optim 0.1.1): without state, or with means of rows and columns."""
 
 
 def read_optimizer(  # noqa: PLR0913  one per fact of a word
@@ -170,8 +168,6 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     if why := unpriced_because(word):
         arguments.not_modelled(f"optimizer {word[:40]}: {why}", name)
         return {}
-    if plain in _IN_BACKWARD and framework == "torch":
-        return {"optimizer": _IN_BACKWARD[plain], "step_in_backward": "true"}
     named = ({"sgd": _sgd(arguments)} if framework == "torch" else {}) | dict(own or {})
     optimizer = OPTIMIZERS[named[plain]] if named.get(plain) else optimizer_of_word(word)
     if optimizer is None or optimizer.name not in profile_of(framework).limits.optimizers:
@@ -182,9 +178,8 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
         offered = ", ".join(profile_of(framework).limits.optimizers)
         arguments.not_modelled(f"optimizer {word[:60]} is not priced; priced are {offered}", name)
         return {}
-    fused = {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in plain else {}
-    fused |= {"optimizer_dtype": "fp32"} if "32bit" in plain else {}  # bitsandbytes', whatever the weights' type
-    return (fused if framework == "torch" else {}) | ({} if optimizer.name == _USUAL else {"optimizer": optimizer.name})
+    named_one = {} if optimizer.name == _USUAL else {"optimizer": optimizer.name}
+    return switches_of_word(word, framework) | named_one
 
 
 def _sgd(arguments: Arguments) -> str:

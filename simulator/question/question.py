@@ -19,7 +19,7 @@ from simulator.question.scenario.complete import NAMES, Wording, layout_fields
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
 from simulator.question.scenario.lengths import Lengths
-from simulator.question.specs.optimizers import optimizer_name
+from simulator.question.specs.optimizers import optimizer_name, switches_of_word
 from simulator.question.specs.vision import Images
 from simulator.question.units import parse_count, share_of
 from simulator.records import Record, field, replace
@@ -189,7 +189,8 @@ def question_of(
     if "lengths" in stated and "seq_length" in stated:
         raise InputError(f"lengths and seq_length {stated['seq_length']} exclude each other: give one")
     framework, trained = _framework(stated), _trained(stated, origin)
-    switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), origin)
+    trains = stated.get("framework", framework or "")
+    switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), trains, origin)
     replaced = stated.pop("model_fields", {})
     for name, value in stated.items():
         if name not in BY_INPUT:
@@ -265,18 +266,23 @@ def _trained(stated: dict[str, Any], origin: Callable[[str], Origin]) -> dict[st
     return {"lora_rank": Input(rank, origin("method"))}
 
 
-def _switches(options: Mapping[str, Any], optimizer: str | None, origin: Callable[[str], Origin]) -> dict[str, Input]:
+def _switches(
+    options: Mapping[str, Any], optimizer: str | None, framework: str, origin: Callable[[str], Origin]
+) -> dict[str, Input]:
     """Return the switches, the optimizer included. Raises InputError for two optimizers."""
     if not all(isinstance(text, str) for text in options.values()):
         wrong = next(name for name, text in options.items() if not isinstance(text, str))
         raise InputError(f"option {wrong}: its value is text, as after --option")
     options = current_switches(options)
+    words = filter(None, (options.get("optimizer"), optimizer))
+    implied = {name: text for word in words for name, text in switches_of_word(word, framework).items()}
     if "optimizer" in options:
         options["optimizer"] = optimizer_name(options["optimizer"])
     optimizer = optimizer_name(optimizer) if optimizer is not None else None
     if optimizer is not None and options.get("optimizer", optimizer) != optimizer:
         raise InputError(f"optimizer: given as '{optimizer}' and, among the switches, as '{options['optimizer']}'")
-    switches = {name: Input(text, origin("options")) for name, text in options.items()}
+    switches = {name: Input(text, FOLLOWS) for name, text in implied.items()}
+    switches |= {name: Input(text, origin("options")) for name, text in options.items()}
     return switches if optimizer is None else switches | {"optimizer": Input(optimizer, origin("optimizer"))}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -45,7 +44,6 @@ from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, 
 MOST_NODES = 1024
 """Default limit of a search for nodes."""
 _Answer = TypeVar("_Answer")
-_Judged = Callable[[Estimate], Estimate | None] | None
 _AUTO = late_pattern(r"auto(?::([0-9]{1,7}))?")
 _IN_A_DOUBLING = 32  # numbers of nodes tried in each doubling above 64
 
@@ -198,7 +196,13 @@ def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
     """Return the best layout among the splits of `near`, or of all layouts if none of these is likely to fit."""
     best = best_of(replace(query, space=_among(query.space, near))) if near else None
     best = best or best_of(query)
-    return None if best is None else estimates_of([best])[0]
+    return None if best is None else _estimate_of(best)
+
+
+def _estimate_of(best: PricedLayout) -> Estimate:
+    """Return the estimate of what a search found, over what nobody said of its run."""
+    (estimate,) = estimates_of([best])
+    return estimate if best.query.over_open is None else best.query.over_open.judged(best, estimate)
 
 
 def _among(space: Space, layouts: Collection[Layout]) -> Space:
@@ -219,23 +223,22 @@ def reasons(query: Query, searched: SearchResult) -> Iterator[Violation]:
             yield Violation(rule.id, rule.message(query.scenario, layout), rule.fix(query.scenario, layout))
 
 
-def remedies(query: Query, *, lawful: bool = True, judged: _Judged = None) -> Iterator[Remedy]:
+def remedies(query: Query, *, lawful: bool = True) -> Iterator[Remedy]:
     """Yield the single changes that make something fit, each with its fastest layout; for a tuner else pairs.
 
-    Where no layout of the question is `lawful`, fewer nodes and a larger batch are tried in place of more devices. Of
-    layouts for which `judged` returns None smaller micro batches are tried.
+    Where no layout of the question is `lawful`, fewer nodes and a larger batch are tried in place of more devices.
     """
-    alone = dict(_changes(query, judged, lawful=lawful))
-    singles = list(_fastest(alone.items(), judged))
+    alone = dict(_changes(query, lawful=lawful))
+    singles = list(_fastest(alone.items()))
     if not singles and absent_sizes(query.scenario, query.question):
         changes = ((each.option, each.of(query)) for each in methods(query.scenario, query.question, ()))
         pairs = {
             frozenset((first, second)): (f"{first}{' and ' * second.startswith(_FREE) or ' '}{second}", changed)
             for first, other in changes
-            for second, changed in _changes(other, judged)
+            for second, changed in _changes(other)
             if second in alone or not second.startswith(_FREE)
         }
-        singles = sorted(_fastest(pairs.values(), judged), key=lambda x: x.estimate.memory.device_bytes)[:_MOST_PAIRS]
+        singles = sorted(_fastest(pairs.values()), key=lambda x: x.estimate.memory.device_bytes)[:_MOST_PAIRS]
     yield from singles
 
 
@@ -243,15 +246,9 @@ _FREE = "free choice of"
 _MOST_PAIRS = 5  # pairs of changes that a ranking proposes
 
 
-def _fastest(changes: Iterable[tuple[str, Query]], judged: _Judged) -> Iterator[Remedy]:
-    for change, changed in changes:
-        small = replace(changed.space, micro_batch_size=changed.space.micro_batch_size or (1,))
-        for tried in (changed, replace(changed, space=small)):
-            best = fastest_of(tried)
-            estimate = None if best is None else estimates_of([best])[0]
-            if estimate is not None and (judged is None or (estimate := judged(estimate)) is not None):
-                yield Remedy(change, estimate)
-                break
+def _fastest(changes: Iterable[tuple[str, Query]]) -> Iterator[Remedy]:
+    bests = ((change, fastest_of(changed)) for change, changed in changes)
+    yield from (Remedy(change, _estimate_of(best)) for change, best in bests if best is not None)
 
 
 def launchable(query: Query) -> Query:
@@ -275,23 +272,17 @@ def absent_sizes(scenario: Scenario, question: Question) -> frozenset[str]:
     return frozenset(lacking(ADAPTER_STACK if tunes else profile.stack))
 
 
-def _passing(query: Query, judged: _Judged) -> Query | None:
-    """Return the question; None where nothing fits that `judged` lets pass."""
-    return query if fits_somewhere(query) and (judged is None or any(_fastest([("", query)], judged))) else None
+def _passing(query: Query) -> Query | None:
+    """Return the question; None where nothing fits."""
+    return query if fits_somewhere(query) else None
 
 
-def _other_layouts(query: Query, judged: _Judged) -> Iterator[tuple[str, Query]]:
+def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
     space, absent = query.space, absent_sizes(query.scenario, query.question) - set(query.question.layout)
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default and axis.name not in absent:
             free: dict[str, Any] = {axis.name: axis.default}
             yield f"{_FREE} {axis.name}", replace(query, space=replace(space, **free))
-    if judged is not None and not space.recompute:  # what is open may need what the fastest layout does without
-        yield "--recompute full", replace(query, space=replace(space, recompute=("full",)))
-
-
-def _changes(query: Query, judged: _Judged = None, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
-    yield from _other_layouts(query, judged)
     for method in methods(query.scenario, query.question, query.space.offload or ()):
         yield method.option, method.of(query)
     for other in clusters_meant(str(query.question.stated("hardware") or ""))[1:]:
@@ -301,11 +292,11 @@ def _changes(query: Query, judged: _Judged = None, *, lawful: bool = True) -> It
         return
     if {"seq_length", "lengths"}.isdisjoint(query.question.inputs):  # the longest part that fits
         parts = (_with(query, seq_length=query.scenario.seq_length // part) for part in (2, 4, 8))
-        for shorter in islice((part for part in parts if _passing(part, judged)), 1):
+        for shorter in islice(filter(_passing, parts), 1):
             yield f"--seq-length {shorter.scenario.seq_length}", shorter
     if not lawful:
         yield from _lawful_sizes(query)
-    elif (larger := _on_more_devices(query, judged)) is not None:
+    elif (larger := _on_more_devices(query)) is not None:
         yield _size_text(larger, query), larger
 
 
@@ -443,7 +434,7 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
     return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))
 
 
-def _on_more_devices(query: Query, judged: _Judged = None) -> Query | None:
+def _on_more_devices(query: Query) -> Query | None:
     """Return the question on the fewest further devices of the node, else whole nodes; None if nothing passes there.
 
     Up to 64 times as many nodes are tried, 8 times for a tuner.
@@ -453,9 +444,8 @@ def _on_more_devices(query: Query, judged: _Judged = None) -> Query | None:
     larger = 8 if absent_sizes(query.scenario, query.question) else 64
     most = min(max(nodes, 1) * larger, MOST_DEVICES // per_node)
 
-    passing = partial(_passing, judged=judged)
-    part = fewest_of(doubled(devices * 2, per_node - 1), lambda count: passing(_with(query, devices=count)), devices)
-    return part or fewest_of(doubled(max(nodes, 1) * 2, most), lambda count: passing(on_nodes(query, count)), nodes)
+    part = fewest_of(doubled(devices * 2, per_node - 1), lambda count: _passing(_with(query, devices=count)), devices)
+    return part or fewest_of(doubled(max(nodes, 1) * 2, most), lambda count: _passing(on_nodes(query, count)), nodes)
 
 
 MIN_CHANGE = 0.005

@@ -54,7 +54,13 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
 def estimate_of_block(priced: Sized) -> Estimate:
     """Return the estimate of a block of one layout."""
-    return with_intervals(priced.pricing.scenario, _estimates_of(priced, [priced.block.layout(0)], ruled=True))[0]
+    return estimates_of_block(priced)[0]
+
+
+def estimates_of_block(priced: Sized) -> list[Estimate]:
+    """Return the estimate of each layout of a block."""
+    layouts = [priced.block.layout(at) for at in range(len(priced.pricing))]
+    return with_intervals(priced.pricing.scenario, _estimates_of(priced, layouts, ruled=True))
 
 
 def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -83,13 +89,6 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
         judged = with_intervals(query.scenario, chosen) if intervals else chosen
         estimates |= zip((at for at, _ in of_query), judged, strict=True)
     return [estimates[at] for at in range(len(layouts))]
-
-
-def priced_first(layouts: Sequence[PricedLayout]) -> Priced:
-    """Return a block of the first layout, priced with what `estimates_of` priced beside it."""
-    query = layouts[0].query
-    beside = pricings_of(query.scenario, [each.layout for each in layouts if each.query is query])
-    return price(next(beside)[1]).take(np.array([0]))
 
 
 def fitting_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> dict[int, Estimate]:
@@ -122,8 +121,9 @@ def _estimates_of(priced: Sized, layouts: Sequence[Layout], *, ruled: bool) -> l
     scenario = priced.pricing.scenario
     broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
     origin, estimates = provenance(scenario), []
-    late = [] if isinstance(priced, Priced) else [deferred(lambda: next(_throughput(timed(priced), layouts)))]
-    speeds = _throughput(priced, layouts) if isinstance(priced, Priced) else late
+    late = cache(lambda: [*_throughput(timed(priced), layouts)])
+    untimed = (_late(late, at) for at in range(len(layouts)))
+    speeds = _throughput(priced, layouts) if isinstance(priced, Priced) else untimed
     figures = zip(layouts, _memory(priced), speeds, strict=True)
     for index, (layout, memory, throughput) in enumerate(figures):
         violations = tuple(

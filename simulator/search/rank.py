@@ -207,22 +207,19 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     scenario, probability = query.scenario, query.min_fit_probability
     if scenario.calibration is None or probability <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
+    if query.over_open is not None and (over_open := query.over_open.likely(query, sized, index)) is not None:
+        return over_open
     likely: Mask = scenario.calibration.likely_to_fit(scenario, sized, index, probability)
     return likely
 
 
-def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = None) -> PricedLayout | None:
-    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`.
-
-    `misses` takes what each alternative missed.
-    """
+def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
+    """Return the first layout of `search`, without its counts; `below` as in `fastest_of`."""
     best: PricedLayout | None = None
-    enough = query.scenario.devices >= least_devices(query, near=misses is not None)
+    enough = query.scenario.devices >= least_devices(query)
     # Of equal layouts that of the question as it stands.
     for alternative in reversed(query.alternatives() if candidates(query.scenario, query.space) and enough else ()):
-        if misses is not None:
-            misses.insert(0, Misses(Shortlist(alternative, 1), []))
-        fastest = fastest_of(alternative, below, misses[0] if misses else None)
+        fastest = fastest_of(alternative, below)
         if fastest is not None:
             best, below = fastest, float(np.nextafter(fastest.step_seconds, np.inf))
     return best
@@ -231,7 +228,6 @@ def best_of(query: Query, below: float = np.inf, misses: list[Misses] | None = N
 def fastest_of(
     query: Query,
     below: float = np.inf,
-    misses: Misses | None = None,
     *,
     first: bool = False,
     among: Iterable[tuple[Priced, Mask]] | None = None,
@@ -242,48 +238,23 @@ def fastest_of(
     """
     candidates(query.scenario, query.space)  # refuses a space that is too large
     shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
-    for priced, where in layouts_below(query, lambda: shortlist.bar, misses) if among is None else among:
+    for priced, where in layouts_below(query, lambda: shortlist.bar) if among is None else among:
         unlikely = _offer(shortlist, priced, where)
         raisable += _raisable(query, priced, unlikely)
         if first and shortlist.entries:
             break
-        if misses is not None and not shortlist.entries:
-            misses.risky.offer(priced, unlikely)
     else:
         _offer_raised(shortlist, raisable)
     return next(iter(shortlist.layouts), None)
 
 
-class Misses(NamedTuple):
-    """What a search saw of one alternative as long as no layout was likely."""
-
-    risky: Shortlist
-    """The fastest that fits."""
-    starved: list[Pricing]
-
-
-def nearest_of(query: Query, misses: Sequence[Misses]) -> PricedLayout | None:
+def nearest_of(query: Query) -> PricedLayout | None:
     """Return what a `search` without any likely layout puts first: the fastest that fits or starves, or the smallest.
 
-    `misses` are those of its alternatives. None where every layout breaks a rule.
+    None where every layout breaks a rule.
     """
-    if risky := sorted((layout for each in misses for layout in each.risky.layouts), key=_seconds):
-        return risky[0]
-    nearest = Shortlist(query, 1)
-    for starved in misses[0].starved if misses else ():
-        if (min_step_seconds(starved) < nearest.bar).any():
-            nearest.offer(price(starved), np.arange(len(starved)))
-    if not nearest.entries:
-        nearest = Shortlist(query, 1, by="device_bytes")
-        usable_bytes = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
-
-        def smaller(pricing: Pricing) -> Mask:
-            return _divides(pricing) & (_least_share(pricing) * usable_bytes < nearest.bar)
-
-        for pricing in blocks(query.scenario, query.space, chunk=CHUNK, possible=smaller, fullest=True):
-            if len(allowed := lawful(query.space, pricing)[0]):
-                nearest.offer(size(allowed), np.arange(len(allowed)))
-    return next(iter(nearest.layouts), None)
+    searched = search(query, top=1)
+    return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 
 
 def fits_somewhere(query: Query) -> bool:
@@ -291,8 +262,8 @@ def fits_somewhere(query: Query) -> bool:
     return query.scenario.devices >= least_devices(query) and fastest_of(query, first=True) is not None
 
 
-def least_devices(query: Query, *, near: bool = False) -> float:
-    """Return devices below which nothing fits, or even `near` does, with all that lives between steps stored once."""
+def least_devices(query: Query) -> float:
+    """Return devices below which nothing fits, with all that lives between steps stored once."""
     scenario, space, values = query.scenario, query.space, query.scenario.coefficients.memory
     if scenario.groups:
         return 0.0
@@ -302,19 +273,17 @@ def least_devices(query: Query, *, near: bool = False) -> float:
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
     lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
-    room = scenario.hardware.usable_memory_bytes * (values.starved_to if near else values.starved_from)
+    room = scenario.hardware.usable_memory_bytes * values.starved_from
     return ROUNDING * float(np.min(lasting)) / room
 
 
-def layouts_below(
-    query: Query, bar: Callable[[], float], misses: Misses | None = None
-) -> Iterator[tuple[Priced, Mask]]:
+def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Yield blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
-    near, bound = misses is not None, np.inf
+    bound = np.inf
 
     def possible(pricing: Pricing) -> Mask:
         nonlocal bound
-        may, bound = _divides(pricing) & _may_fit(pricing, near=near), bar()
+        may, bound = _divides(pricing) & _may_fit(pricing), bar()
         return may & (min_step_seconds(pricing) < bound) if bound < np.inf else may
 
     early = possible if query.scenario.model.is_moe else None  # of as many experts it leaves out most
@@ -326,29 +295,22 @@ def layouts_below(
         allowed = lawful(query.space, pricing if below.all() else pricing.take(below))[0]
         # The sizes of few layouts cost less than a bound on them.
         if early is None and (len(allowed) > _FEW or (len(allowed) and bar() == np.inf)):
-            may = _may_fit(allowed, near=near)
+            may = _may_fit(allowed)
             allowed = allowed if may.all() else allowed.take(may)
         if not len(allowed):
             continue
         sized = size(allowed)
-        if misses is not None and bar() == np.inf and (starved := sized.verdict == STARVED).any():
-            misses.starved.append(replace(sized.pricing.take(starved), sizes=None, passes=None))
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space) and (more := solved(sized, bar())) is not None:
             yield from _timed_below(more, bar)
 
 
-def _least_share(pricing: Pricing) -> Array:
-    """Return a lower bound on need over usable memory on the worst rank, with any recompute, shape (n,)."""
+def _may_fit(pricing: Pricing) -> Mask:
+    """Return which layouts have room for what lives between steps on every rank, with any recompute."""
     kinds = pricing.scenario.kinds_of_device
     room = np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
-    return np.asarray(ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0))
-
-
-def _may_fit(pricing: Pricing, *, near: bool = False) -> Mask:
-    """Return which layouts have room for what lives between steps, `near` capacity too."""
-    values = pricing.scenario.coefficients.memory
-    return np.asarray(_least_share(pricing) <= (values.starved_to if near else values.starved_from))
+    shares = ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0)
+    return np.asarray(shares <= pricing.scenario.coefficients.memory.starved_from)
 
 
 def _divides(pricing: Pricing) -> Mask:

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.cost.derived import Alike, Pricing
 from simulator.cost.pricing.estimate import Estimate, Violation
-from simulator.cost.pricing.price import Priced, first_needs_most
+from simulator.cost.pricing.price import Priced, Sized, first_needs_most
 from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.products import forward_flops_per_token
 from simulator.errors import InputError, check_kind
@@ -469,6 +469,8 @@ class Query(Record, kw_only=True):
     """Further switches that the search chose, as text."""
     min_fit_probability: float = 0.0
     """Smallest probability to fit of a recommended layout; 0 recommends all that fit."""
+    over_open: OverOpen | None = None
+    """Judges of layouts over what nobody said; None judges them as they are priced."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -493,6 +495,15 @@ class Query(Record, kw_only=True):
         profile = replace(scenario.framework, expert_dispatch=dispatch, overlap_expert_exchange=True)
         chosen = {"expert_dispatch": dispatch, "overlap_expert_exchange": "true"}
         return (self, replace(self, scenario=replace(scenario, framework=profile), chosen=chosen))
+
+
+class OverOpen(NamedTuple):
+    """Judges of layouts over what nobody said of their run."""
+
+    likely: Callable[[Query, Sized, Index], Mask | None]
+    """Function to the layouts of a block, at an index, that fit with the requested probability; None as priced."""
+    judged: Callable[[PricedLayout, Estimate], Estimate]
+    """Function to an estimate over what is open."""
 
 
 class PricedLayout(NamedTuple):

@@ -49,6 +49,21 @@ def test_a_catalogue_is_not_laid_out() -> None:
     assert (found[8_999_999]["seq_length"], found[8_999_999]["nodes"]) == (3000, 3000)
 
 
+def test_a_sweep_says_which_settings_change_nothing(tmp_path: Path) -> None:
+    idle = {"options": [{}, {"fp8_recipe": "mxfp8"}], "precision": "bf16"}
+    found = simulator.sweep({**ONE, **idle}, workers=1)
+    plain, other = found.rows()
+    text = "--option fp8_recipe=mxfp8 has no effect without --precision fp8"
+    assert (plain["without_effect"], other["without_effect"]) == (None, text)
+    assert plain["step_seconds"] == other["step_seconds"]
+    assert found.without_effect == {text: 1}
+    assert simulator.rank(**ONE, options={"fp8_recipe": "mxfp8"}).estimates[0].provenance.without_effect == (text,)
+    (tmp_path / "q.json").write_text(json.dumps({**ONE, **idle}), encoding="utf-8")
+    words = ("sweep", str(tmp_path / "q.json"), "--output", str(tmp_path / "rows.csv"), "--workers", "1")
+    assert f"{text}: 1 question." in " ".join(simulate(*words).stdout.split())
+    assert json.loads(simulate(*words, "--format", "json").stdout)["without_effect"] == {text: 1}
+
+
 def test_a_row_is_the_first_layout_of_its_ranking() -> None:
     [row] = simulator.sweep(ONE, workers=1).rows()
     best = simulator.rank(**ONE).estimates[0]

@@ -186,7 +186,7 @@ def test_what_is_said_in_short_is_sure(which: str, ends: set[str]) -> None:
             if short.open is None:
                 said.add(short.verdict)
                 if short.verdict == "fits":
-                    assert short.memory.fit_probability == whole.memory.fit_probability
+                    assert short.memory.fit_probability == pytest.approx(whole.memory.fit_probability)
     assert said == ends
 
 
@@ -335,7 +335,8 @@ def test_a_ranking_where_nothing_fits_judges_its_nearest_miss_as_an_estimate_doe
 def test_a_shorter_sequence_is_proposed_where_nobody_said_the_length() -> None:
     asked: dict[str, Any] = {"model": "phi-4", "hardware": "l4", "devices": 1, "method": "qlora"}
     changes = {remedy.change: remedy.estimate for remedy in simulator.rank(**asked).remedies}
-    assert changes["--seq-length 4096"].memory.fits
+    assert changes["--seq-length 2048"].verdict == "fits"
+    assert "--seq-length 4096" not in changes  # likely with the defaults of what nobody said alone
     assert not any("--seq-length" in each.change for each in simulator.rank(**asked, seq_length=8192).remedies)
 
 

@@ -35,6 +35,7 @@ def without_open_switches(monkeypatch: pytest.MonkeyPatch) -> None:
         return estimate
 
     monkeypatch.setattr(ranking, "over_open", as_it_is)
+    monkeypatch.setattr(ranking, "likely_over_open", lambda *_: None)
 
 
 @contextmanager

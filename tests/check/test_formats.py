@@ -333,3 +333,43 @@ def test_an_interval_over_the_capacity_of_what_fits_says_what_goes_back() -> Non
     )
     cached_bytes = memory.device_bytes - memory.need_bytes
     assert f" GiB, {cached_bytes / GIB:.2f} of them cached blocks that are given back; " in line
+
+
+TUNED = """model_name_or_path: Qwen/Qwen3-8B
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+cutoff_len: 2048
+per_device_train_batch_size: BATCH
+bf16: true
+template: qwen3
+dataset: x
+output_dir: o
+packing: true
+"""
+
+
+@pytest.mark.full_answer
+def test_text_and_json_say_the_same_verdict(tmp_path: Path) -> None:
+    """A run decides near capacity: neither the recipe's figures nor a change's are called firm in either."""
+    file, seen = tmp_path / "lora.yaml", set[str]()
+    for batch in (1, 2, 3, 8):
+        file.write_text(TUNED.replace("BATCH", str(batch)), encoding="utf-8")
+        words = (str(file), "--hardware", "rtx-4090", "--devices", "1")
+        text = " ".join(run("check", *words).stdout.split())
+        (result,) = json.loads(run("check", *words, "--format", "json").stdout)["results"]
+        outcome, estimate = result["outcome"], result["estimate"]
+        seen.add(outcome)
+        assert estimate["verdict"] == ("depends" if outcome == "cannot_tell" else outcome)
+        assert f"{outcome.replace('_', ' ')}: needs" in text
+        for change in result["changes"]:
+            verb = {"fits": "would", "depends": "may"}[change["estimate"]["verdict"]]
+            seen.add(verb)
+            assert f"{verb} fit: {change['options']} (" in text or f"{verb} pass: {change['options']} (" in text
+        explained = run("explain", *words).stdout
+        assert f"{outcome.replace('_', ' ')}: needs" in " ".join(explained.split())
+        found = json.loads(run("explain", *words, "--format", "json").stdout)
+        assert (found["outcome"] or found["estimate"]["verdict"]) == outcome
+        assert found["estimate"]["verdict"] == estimate["verdict"]
+    assert seen == {"fits", "cannot_tell", "does_not_fit", "would", "may"}

@@ -1,11 +1,14 @@
 """Bad input gets one line: what, where, what is allowed, the nearest name."""
 
+import csv
 import json
+from pathlib import Path
 
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.show.cli import commands
+from simulator.show.cli import commands, main
+from simulator.show.cli.options import answer_options, layout_options, listed, question_options
 from tests.cli.running import TINY, refusal, run
 
 
@@ -91,6 +94,57 @@ def test_refused(args: tuple[str, ...], said: str) -> None:
 )
 def test_an_estimate_takes_one_value_that_makes_sense(args: tuple[str, ...], said: str) -> None:
     assert said in refusal("estimate", *TINY, *args)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--load-in-4bit", "--method qlora"),
+        ("--load_in_4bit", "--method qlora"),
+        ("--quantised-base", "--method qlora"),
+        ("--lora", "--method lora"),
+        ("--qlora", "--method qlora"),
+        ("--gradient-checkpointing", "--recompute full"),
+        ("--per-device-train-batch-size", "--micro-batch-size"),
+        ("--gradient-accumulation-steps", "--global-batch-size"),
+        ("--max-seq-length", "--seq-length"),
+        ("--cutoff_len", "--seq-length"),
+        ("--bf16", "--precision bf16"),
+        ("--fp16", "--precision fp16"),
+        ("--deepspeed", "--stack deepspeed"),
+        ("--nproc-per-node", "--devices"),
+        ("--flash-attn", "--option flash_attention=true"),
+        ("--target-modules", "--option adapter_targets=all"),
+    ],
+)
+def test_what_people_type_for_their_framework_names_the_option_and_its_value(typed: str, meant: str) -> None:
+    for command in ((), ("estimate",), ("explain",)):
+        assert refusal(*command, "--model", "qwen3-8b", typed, "1").endswith(
+            f"no such option '{typed}', did you mean '{meant}'?"
+        )
+
+
+def test_every_other_name_of_an_option_means_one_and_its_value_is_allowed() -> None:
+    rows = list(csv.DictReader(Path(main.__file__).with_name("other_names.csv").read_text("utf-8").splitlines()))
+    names = [name for row in rows for name in row["names"].split()]
+    assert len(names) == len(set(names))
+    for row in rows:
+        option, _, value = row["option"].partition(" ")
+        params = [
+            *(*question_options(), *layout_options(many=False), *listed("ranking")),
+            *(*listed("plan"), *answer_options("ranking")),
+        ]
+        (param, *_) = (each for each in params if option in each.opts)
+        assert not value or param.type.convert(value, param, None)
+
+
+@pytest.mark.parametrize("hardware", ["t4", "v100-sxm-16g"])
+def test_a_device_without_a_type_names_the_one_that_trains_there(hardware: str) -> None:
+    words = ("--model", "qwen3-0.6b", "--hardware", hardware, "--devices", "1", "--precision", "bf16")
+    for command in ((), ("estimate",), ("explain",)):
+        answer = run(*command, *words)
+        assert answer.exit_code == 3
+        assert "has no bf16 peak; it has: fp32, fp16 (--precision fp16)" in answer.stderr
 
 
 def test_words_ignore_case() -> None:

@@ -250,11 +250,28 @@ def test_recipes_of_nemo_2_are_read_with_their_arguments_and_fields(tmp_path: Pa
 def test_other_python_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import os\nos.remove('everything')\n", encoding="utf-8")
-    with pytest.raises(UnsupportedError, match="Python is never run, and no function of the file returns"):
+    with pytest.raises(UnsupportedError, match="Python is never run; read are functions that return"):
         read_recipe(path)
     path.write_text("# megatron.bridge\ndef a_config(:\n", encoding="utf-8")
     with pytest.raises(InputError, match="no Python that can be read"):
         read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("imports", "hint"),
+    [
+        ("from trl import SFTTrainer\nfrom unsloth import FastLanguageModel", " --framework torch --stack unsloth"),
+        ("from transformers import AutoModelForCausalLM\nfrom trl import SFTTrainer", " --framework torch --stack trl"),
+        ("import transformers", " --framework torch --stack transformers"),
+        ("import mylibrary", ""),
+    ],
+)
+def test_a_script_of_a_library_is_refused_with_what_to_ask_instead(imports: str, hint: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"{imports}\ntrainer.train()\n", encoding="utf-8")
+    with pytest.raises(UnsupportedError, match=f"simulate estimate --model NAME{hint}") as refused:
+        read_recipe(path)
+    assert ("--method full|lora|qlora" in str(refused.value)) == bool(hint)
 
 
 VALUES = {

@@ -1,5 +1,6 @@
 """Trainers of Hugging Face's kind and torchtune: what shards the state, how long samples are, who starts them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from simulator.errors import UnsupportedError
 from simulator.frameworks.models import by_name
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
+from simulator.question.specs.optimizers import OPTIMIZERS
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.readers.read import read_recipe
+from tests.cli.running import run
 
 OUMI = """model: {model_name: meta-llama/Llama-3.1-8B, model_max_length: 32768}
 data: {train: {datasets: [{dataset_name: DATA}]}}
@@ -42,6 +45,34 @@ def read(folder: Path, name: str, text: str, **words: str) -> Recipe:
 
 def oumi(folder: Path, data: str = "x", shards: str = "FULL_SHARD", optimizer: str = "adamw_torch") -> Recipe:
     return read(folder, "train.yaml", OUMI, DATA=data, SHARDS=shards, OPTIMIZER=optimizer)
+
+
+ADAPTED = f"{OUMI.replace('TRL_SFT,', 'TRL_SFT, use_peft: true,')}peft: {{lora_r: 8}}\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "stops"),
+    [
+        ("meta-llama/Llama-3.1-8B", "query_value", False),
+        ("Qwen/Qwen3-8B", "query_value", False),
+        ("google/gemma-2-9b", "query_value", False),
+        ("Qwen/Qwen3-30B-A3B", "all", True),
+        ("microsoft/phi-4", "all", True),
+    ],
+)
+def test_peft_has_layers_of_its_own_where_a_file_names_none(
+    model: str, targets: str, stops: bool, tmp_path: Path
+) -> None:
+    """oumi d8ed077, peft_params.py (`to_lora`): None goes on to peft 0.21, which raises for a model it lacks."""
+    text = ADAPTED.replace("meta-llama/Llama-3.1-8B", model)
+    run_of = read(tmp_path, "train.yaml", text, DATA="x", SHARDS="FULL_SHARD", OPTIMIZER="adamw_torch")
+    assert run_of.options["adapter_targets"] == targets
+    errors = [remark.message for remark in run_of.remarks if remark.severity == "error"]
+    assert any("peft has no usual layers with adapters for" in each for each in errors) == stops
+    named = text.replace("lora_r: 8", 'lora_r: 8, lora_target_modules: ["all-linear"]')
+    said = read(tmp_path, "train.yaml", named, DATA="x", SHARDS="FULL_SHARD", OPTIMIZER="adamw_torch")
+    assert said.options["adapter_targets"] == "all"
+    assert not any("peft has no usual" in remark.message for remark in said.remarks)
 
 
 LMFLOW = """accelerate launch --num_processes 8 --use_fsdp --mixed_precision bf16 examples/finetune.py \\
@@ -138,6 +169,30 @@ def test_optimizers_of_transformers_are_priced(word: str, optimizer: str | None,
 def test_bitsandbytes_alone_keeps_embeddings_in_32_bits(word: str, wide: bool, tmp_path: Path) -> None:
     """transformers 5.24, `create_optimizer`: an override where the class is of bitsandbytes and of 8 bits."""
     assert (oumi(tmp_path, optimizer=word).options.get("wide_table_moments") == "true") == wide
+
+
+_KERNELS = ("optimizer", "foreach_optimizer", "step_temporaries", "optimizer_dtype", "step_in_backward")
+
+
+@pytest.mark.parametrize("word", [*sorted({word for each in OPTIMIZERS.values() for word in each.words}), "lomo"])
+def test_a_word_of_an_optimizer_means_the_same_in_a_file_and_on_the_command_line(word: str, tmp_path: Path) -> None:
+    read_one = oumi(tmp_path, optimizer=word).options
+    said = question_of({"model": "qwen3-8b", "framework": "torch", "optimizer": word}).options
+    of_file, of_command = ({name: each[name] for name in _KERNELS if name in each} for each in (read_one, said))
+    assert of_command == {"optimizer": "adamw"} | of_file
+    as_switch = question_of({"model": "qwen3-8b", "framework": "torch", "options": {"optimizer": word}}).options
+    assert as_switch == said
+
+
+@pytest.mark.parametrize("stack", [(), ("--stack", "transformers")])
+def test_the_command_line_prices_fused_and_foreach_kernels_apart(stack: tuple[str, ...]) -> None:
+    sizes = ("--model", "qwen3-0.6b", "--method", "full", "--hardware", "rtx-4090", "--devices", "1", *stack)
+    layout = ("--seq-length", "512", "--global-batch-size", "1", "--micro-batch-size", "1", "--format", "json")
+    fused, foreach = (
+        json.loads(run("estimate", *sizes, *layout, "--optimizer", word).stdout)["memory"]["stages"][0]["breakdown_mib"]
+        for word in ("adamw_torch_fused", "adamw_torch")
+    )
+    assert fused != foreach
 
 
 @pytest.mark.parametrize("word", ["ademamix", "paged_ademamix_8bit", "grokadamw", "stable_adamw", "optimi_adamw"])

@@ -162,7 +162,7 @@ optimizer: adamw_torch_fused
 learning_rate: 2e-5
 attn_implementation: flash_attention_2
 """
-QLORA = "adapter: qlora\nload_in_4bit: true\nlora_r: 32\n"
+QLORA = "adapter: qlora\nload_in_4bit: true\nlora_r: 32\nlora_target_linear: true\n"
 TUNE = """model: {_component_: torchtune.models.llama3_1.lora_llama3_1_8b, lora_rank: 16}
 tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}
 optimizer: {_component_: torch.optim.AdamW, fused: true}

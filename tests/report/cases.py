@@ -8,14 +8,12 @@ from simulator.show.report.presentation import Presentation
 from tests.report import samples
 
 FOLDER = Path(__file__).parent / "snapshots"
-_PLAIN = Presentation(device_has_fp8=True)
+_PLAIN = Presentation()
 _RUN = Presentation(train_tokens=10**11, price_per_device_hour=2.5)
 
 CASES: dict[str, Callable[[], str]] = {
     "ranking.txt": lambda: ANSWERS["ranking"].text(samples.ranking(), "table", _PLAIN),
-    "ranking-nothing-fits.txt": lambda: ANSWERS["ranking"].text(
-        samples.hopeless(), "table", Presentation(verbosity=1, device_has_fp8=False)
-    ),
+    "ranking-nothing-fits.txt": lambda: ANSWERS["ranking"].text(samples.hopeless(), "table", Presentation(verbosity=1)),
     "ranking-training.md": lambda: ANSWERS["ranking"].text(samples.ranking(), "markdown", _RUN),
     "ranking.csv": lambda: ANSWERS["ranking"].text(samples.ranking(), "csv", _PLAIN),
     "ranking.json": lambda: ANSWERS["ranking"].text(samples.ranking(), "json", _PLAIN),

@@ -67,32 +67,6 @@ def test_what_is_over_capacity_is_not_called_spare() -> None:
     assert "0.50 GiB over" in ranking_table(samples.ranking(starved=(over,)), FULL)
 
 
-@pytest.mark.parametrize(
-    ("presentation", "fp8", "said"),
-    [
-        (replace(FULL, device_has_fp8=False), None, "fp8: this device has no fp8."),
-        (replace(FULL, device_has_fp8=True), None, "fp8: no layout fits in fp8."),
-        (
-            replace(FULL, device_has_fp8=True),
-            samples.estimate(step_seconds=4.0),
-            "50.0 % slower than the best in bf16.",
-        ),
-    ],
-)
-def test_fp8_line(presentation: Presentation, fp8: Any, said: str) -> None:
-    assert said in ranking_table(samples.ranking(fp8=fp8), presentation)
-
-
-def test_no_fp8_line_when_fp8_was_asked_for_or_nobody_knows() -> None:
-    asked = samples.ranking(query={**samples.QUERY, "precision": "fp8"})
-    assert "fp8:" not in ranking_table(asked, replace(FULL, device_has_fp8=True)).split("\n\n")[-1]
-    assert "fp8:" not in ranking_table(samples.ranking(fp8=None), FULL)
-
-
-def test_fp8_is_not_missed_where_nothing_fits_at_all() -> None:
-    assert "fp8" not in ranking_table(samples.hopeless(), Presentation(device_has_fp8=True))
-
-
 def test_rules_and_remedies_are_shown_with_and_without_a_nearest_miss() -> None:
     broken = samples.refused().violations
     for ranking in (samples.hopeless(), replace(samples.hopeless(), nearest=None)):
@@ -134,8 +108,6 @@ def test_nothing_fits_without_remedy_or_candidate() -> None:
     assert "No single change" in ranking_table(replace(samples.hopeless(), remedies=()), PLAIN)
     lost = replace(samples.hopeless(), remedies=(), nearest=None)
     assert "no layout keeps the rules" in ranking_table(lost, PLAIN)
-    starved = replace(lost, starved=samples.ranking().starved)
-    assert "every layout that keeps the rules is too near capacity" in ranking_table(starved, PLAIN)
 
 
 def test_question_names_lora_and_works_without_nodes() -> None:

@@ -30,8 +30,8 @@ class Violation(Record):
 
 
 Verdict = Literal["fits", "depends", "starved", "does_not_fit", "refused"]
-"""Whether a layout runs. `depends`: on what nobody said. `starved`: so near capacity that the allocator keeps
-freeing blocks; slow, if it runs."""
+"""Whether a layout runs. `depends`: on what nobody said, or on a run. `starved`: so near capacity that the allocator
+keeps freeing blocks; slow, if it runs."""
 Coverage = Literal["measured", "between", "beyond", "never"]
 """Position of a question relative to the measured runs: among, between or beyond them, or where there are none."""
 

@@ -61,6 +61,8 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     if adapter not in ("", "none", "lora", "qlora"):
         arguments.not_modelled(f"adapter {adapter[:40]} is not modelled", "adapter")
     trained = "finetuning_type=lora" if adapter in ("lora", "qlora") else "finetuning_type=full"
+    if trained.endswith("lora") and not any("lora_target" in name for name in arguments.entries):
+        arguments.not_modelled("adapters without lora_target_modules or lora_target_linear: peft finds none, and stops")
     scales = ("use_bnb_nested_quant=false",) if adapter == "lora" else ()
     arguments.add_defaults((*_DEFAULTS, trained, *scales, f"torch_dtype={_stored(arguments)}"), 1)
     shards = _take_shards(arguments)

@@ -17,6 +17,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.models import named_model
 from simulator.frameworks.take import part, read_optimizer, take
+from simulator.frameworks.transformers.read import peft_targets
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
@@ -91,7 +92,7 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
     if arguments.switch("padding", trims):
         message = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
         arguments.remark("activations-bound", "warning", message, trims, bound="length")
-    return Recipe(
+    run = Recipe(
         framework="torch",
         model=name,
         model_fields=shape,
@@ -104,6 +105,7 @@ def read_launch(arguments: Arguments, _: LaunchCommand | None) -> Recipe:
         | part(targets, "option"),
         layout=Layout(**sizes),
     )
+    return peft_targets(arguments, run)
 
 
 def _shape(arguments: Arguments, shape: dict[str, Any], sequence: int | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from simulator.frameworks.configuration import Configuration, over_file, replace
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, marked
 from simulator.frameworks.logs import with_longest_sample
+from simulator.frameworks.transformers.read import peft_targets
 from simulator.frameworks.trl.framework import purposed_run
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
 from simulator.question.origin import Place
@@ -135,7 +136,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
             arguments.remark("upper-bound", "warning", message, "fsdp.cpu_offload", bound="state")
     elif arguments.has("fsdp.cpu_offload"):
         arguments.forget("offload")
-    run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
+    run = peft_targets(arguments, purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments)))
     whole = "visual" in frozen or {"vision_tower", "multi_modal_projector"} <= frozen
     run = replace(run, encoder_training="frozen" if whole else "projector" if frozen else "")
     packs = arguments.switch("packing", "packing")

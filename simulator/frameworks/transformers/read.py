@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from simulator.frameworks import models
@@ -12,7 +13,7 @@ from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options
+from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options, targets_of_peft
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -269,6 +270,18 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
     if named != set(layers) and not named <= {"all", "all-linear", "all_linear"}:
         arguments.remark("not-modelled", "warning", f"layers with adapters: priced as {targets}", *names)
     return {"adapter_targets": targets}
+
+
+def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
+    """Return a run with adapters where peft has them unless told: of a model that it does not know, it stops."""
+    if run.lora_rank is None or any(name in each for name in ("lora_target", "target_m") for each in arguments.entries):
+        return run
+    family = models.load_model(run.model).architecture if run.model else "llama"
+    targets = targets_of_peft(family)
+    if not targets:
+        message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
+        arguments.not_modelled(message, fix="all linear layers: target_modules all-linear")
+    return replace(run, options={"adapter_targets": targets or "all", **run.options})
 
 
 def saved_modules(arguments: Arguments, rank: int | None, *named: str, wide: bool = False) -> dict[str, str]:

@@ -19,7 +19,7 @@ from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.logs import StepLogForm, counts, note_samples, parse_count
 from simulator.frameworks.models import load_model
 from simulator.frameworks.purpose import note_purpose
-from simulator.frameworks.transformers.read import add_fsdp, note_unsharded, preference, trainer_run
+from simulator.frameworks.transformers.read import add_fsdp, note_unsharded, peft_targets, preference, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 
@@ -149,8 +149,8 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     if not kind and arguments.text("cross_entropy_chunk_tokens", "loss_type") == "chunked_nll":
         run = replace(run, options={"cross_entropy_chunk_tokens": "256", **run.options})  # as the stack trl
     adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
-    if arguments.has("use_peft") and not any("target" in name for name in arguments.entries):
-        run = replace(run, options={"adapter_targets": "query_value", **run.options})
+    if arguments.has("use_peft"):
+        run = peft_targets(arguments, run)
     if run.lora_rank is None and adapters and not arguments.has(*_SAYS_ADAPTERS):
         message = f"{adapters[:60]}: adapters may be trained, of a rank that is not stated; all weights are priced"
         arguments.remark("upper-bound", "warning", message)

@@ -361,7 +361,9 @@ class HardwareSpec(Frozen):
         """Return the dense peak for ``precision`` in FLOP/s; PrecisionError where there is none."""
         peaks = self.peak_flops_per_second
         if precision not in peaks:
-            raise PrecisionError(f"hardware '{self.name}' has no {precision} peak; it has: {', '.join(peaks)}")
+            usual = next(each for each in ("bf16", "fp16", *peaks) if each in peaks)
+            which = f"it has: {', '.join(peaks)} (--precision {usual})"
+            raise PrecisionError(f"hardware '{self.name}' has no {precision} peak; {which}")
         return peaks[precision]
 
     def reach(self, precision: str) -> float:

@@ -63,10 +63,28 @@ OPTIMIZERS: Final[Mapping[str, Optimizer]] = {optimizer.name: optimizer for opti
 """All priced optimizers, by name."""
 
 
+def _plain(word: str) -> str:
+    return word.rpartition(".")[2].strip().lower().replace("-", "_")
+
+
 def optimizer_of_word(word: str) -> Optimizer | None:
     """Return the optimizer that a framework's word means, such as `torch.optim.AdamW`; None for an unknown one."""
-    plain = word.rpartition(".")[2].strip().lower().replace("-", "_")
+    plain = _plain(word)
     return next((each for each in OPTIMIZERS.values() if plain in each.words), None)
+
+
+def switches_of_word(word: str, framework: str) -> dict[str, str]:
+    """Return the switches that a framework's word sets beside the optimizer: its kernels, its types, where it steps.
+
+    Of the Trainer's words one is fused and one is not; LOMO steps in the backward pass (lomo-optim 0.1.1); bitsandbytes
+    has 32 bits whatever the weights' type.
+    """
+    plain = _plain(word)
+    switches = {"foreach_optimizer": "true"} if plain == "adamw_torch" else {}
+    switches |= {"foreach_optimizer": "false", "step_temporaries": "0"} if "fused" in plain else {}
+    switches |= {"step_in_backward": "true"} if plain.endswith("lomo") else {}
+    switches |= {"optimizer_dtype": "fp32"} if "32bit" in plain else {}
+    return switches if framework == "torch" else {}
 
 
 _UNPRICED: Final = {
@@ -86,7 +104,7 @@ def optimizer_name(word: str) -> str:
 
     Raises InputError for one that is known and not priced.
     """
-    optimizer = optimizer_of_word(word)
+    optimizer = OPTIMIZERS.get(_plain(word)) or optimizer_of_word(word)
     if optimizer is None and (why := unpriced_because(word)):
         raise InputError(f"optimizer {word[:40]}: {why}; priced are {', '.join(OPTIMIZERS)}")
     return word if optimizer is None else optimizer.name

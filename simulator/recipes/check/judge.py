@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
-from simulator.answers.explain import Explanation, changes_for
+from simulator.answers.explain import Change, Explanation, changes_for
 from simulator.answers.gates import FIRM, CheckOutcome, Gates
 from simulator.answers.memories import hardware_meant
 from simulator.answers.models import ContradictionError
 from simulator.answers.ranking import estimate_of
 from simulator.answers.rules import READER_RULES, findings
-from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate
+from simulator.cost.pricing.estimate import Estimate, ThroughputEstimate, Verdict
 from simulator.errors import (
     AbsentFileError,
     InputError,
@@ -356,12 +356,19 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
         return deferred(computed)
 
+    def changes() -> tuple[Change, ...]:
+        every = ((x, x.estimate) for x in changes_for(case, estimate, marks(), gates))
+        verdicts = ((x, y, "depends" if y.memory.undecided else y.verdict) for x, y in every)
+        return tuple(replace(x, estimate=replace(y, verdict=verdict)) for x, y, verdict in verdicts)
+
+    verdict_said: Verdict = "refused" if judged.outcome == "refused" else estimate.verdict
+    shown = replace(estimate, verdict=verdict_said if judged.outcome in FIRM else "depends")
     return replace(
         judged,
-        estimate=replace(estimate, throughput=advice(lambda: estimate.throughput, UNTIMED)),
+        estimate=replace(shown, throughput=advice(lambda: estimate.throughput, UNTIMED)),
         peaks=advice(lambda: peaks_of(case.scenario, case.layout), None),
         without_offload=None if whole == case.layout else advice(lambda: estimate_layout(case.scenario, whole), None),
-        changes=() if judged.passed else advice(lambda: changes_for(case, estimate, marks(), gates), tuple[Any, ...]()),
+        changes=() if judged.passed else advice(changes, tuple[Any, ...]()),
         room=None if judged.outcome == "refused" else advice(lambda: room_of(case, estimate), None),
     )
 
@@ -492,11 +499,15 @@ _MORE: Final = 1.001  # ratio of two needs that are not the same
 
 
 def with_bounds(explanation: Explanation, case: Case) -> Explanation:
-    """Return the explanation of a recipe with the outcome that its check has where bounds decide."""
-    bounds = () if case.question.recipe is None else _loose(case, explanation.estimate)
+    """Return the explanation of a recipe with the outcome that its check has where bounds or a run decide."""
+    recipe, estimate = case.question.recipe, explanation.estimate
+    bounds = () if recipe is None else _loose(case, estimate)
+    if recipe is not None and not bounds and estimate.verdict in FIRM[:-1] and not _starts(case, estimate):
+        bounds = _unsure(estimate, recipe.unpriced_bytes)
     if not bounds:
         return explanation
-    return replace(explanation, outcome=_unread(bounds), bounds=tuple(remark.message for remark in bounds))
+    outcome, estimate = _unread(bounds) or "cannot_tell", replace(estimate, verdict="depends")
+    return replace(explanation, estimate=estimate, outcome=outcome, bounds=tuple(each.message for each in bounds))
 
 
 def _is_ended(remark: Remark, case: Case) -> bool:

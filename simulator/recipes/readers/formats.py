@@ -28,6 +28,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.model import architectures
 from simulator.question.specs.names import model_names, vision_name
+from simulator.question.vocabulary import framework_hint
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.shell.launch import DocumentedStart, TrainingCommand, find_launch, start_of
 from simulator.recipes.shell.values import text_value
@@ -48,6 +49,11 @@ _SETTING: Final = re.compile(
     r"(?P<path>[a-z_]+(?:\.\w+)*)(?P<equals>=)",
     re.ASCII,
 )  # a key of Megatron-Bridge's configuration that a command line sets, but of parts that leave memory and speed alone
+
+
+_IMPORTED: Final = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
+_LIBRARIES: Final = ("unsloth", "axolotl", "torchtune", "trl", "peft", "deepspeed", "transformers", "accelerate")
+"""Libraries of scripts that train, those on top of others first."""
 
 
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
@@ -73,9 +79,12 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Rec
         run = finished(arguments, nemo_recipes.read_python(arguments, recipe))
         recipes.append(arguments.in_file(run, "nemo-python", title=recipe.name))
     if not recipes:
+        imported = set(_IMPORTED.findall(text))
+        hint = next((framework_hint(name).removeprefix("; write") for name in _LIBRARIES if name in imported), "")
         raise UnsupportedError(
-            f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge or "
-            "NeMo 2; give the shell script or the configuration file"
+            f"{path}: Python is never run; read are functions that return a configuration of Megatron-Bridge or NeMo 2 "
+            "(this file has none); give the shell script or the configuration that sets its words, or ask with them: "
+            f"simulate estimate --model NAME{hint}{' --method full|lora|qlora' if hint else ''}"
         )
     return tuple(recipes), [name for name in settings if not nemo_recipes.is_setting(name, partial=is_partial)]
 

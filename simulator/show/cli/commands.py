@@ -84,12 +84,11 @@ def _question(ctx: click.Context, values: Mapping[str, Any], *, many: bool = Fal
 
 
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
-    kinds = device_kinds(values["hardware"])
+    unsaid = left_to_default(ctx, "hardware")
     return presentation(
         ctx,
-        default_hardware=default_text(kinds[0]) if left_to_default(ctx, "hardware") else "",
+        default_hardware=default_text(device_kinds(values["hardware"])[0]) if unsaid else "",
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
         variants=bool(values.get("variants")),
-        device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in kinds),
     )

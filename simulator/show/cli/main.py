@@ -253,9 +253,10 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     meant = next((option for option, names in rows if wrong.lstrip("-").replace("_", "-") in names.split()), wrong)
     if command is not None and command.name == "plan" and meant in _IN_OFFERS:
         return "; write --offer NAME:NODES@PRICE"
-    if meant in own:
+    option = meant.partition(" ")[0]  # a value may follow
+    if option in own:
         return f", did you mean '{meant}'?"
-    if any(meant in param.opts for param in (*options.question_options(), *options.layout_options(many=False))):
+    if any(option in param.opts for param in (*options.question_options(), *options.layout_options(many=False))):
         return f"; {'it' if meant == wrong else meant} is an option of rank and estimate"
     return did_you_mean(wrong, own)
 

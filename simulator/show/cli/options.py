@@ -179,8 +179,9 @@ class OptimizerWord(Word):
     """Name of an optimizer, or a framework's word for it, such as `adamw_torch`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name."""
-        return super().convert(optimizers.optimizer_name(str(value)), param, ctx)
+        """Return the word, which may say more than the name."""
+        super().convert(optimizers.optimizer_name(str(value)), param, ctx)
+        return str(value)
 
 
 class WordSet(Word):

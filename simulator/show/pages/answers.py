@@ -19,7 +19,7 @@ from simulator.answers.cases import case_of, priceable, question_model
 from simulator.answers.compare import Comparison, PartDifference
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.answers.ranking import estimate_of, feasible, query_of, recommended, recommended_among
+from simulator.answers.ranking import estimate_of, fastest, feasible, query_of, recommended_among
 from simulator.answers.run import estimate_command
 from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
@@ -224,7 +224,7 @@ def _ranking_curves(
         return Curve(axis, values, lambda value: best if best is not None and value == answered else price(value))
 
     def of(**turned: Any) -> Estimate | None:
-        return recommended(question.changed(**turned), space)
+        return fastest(question.changed(**turned), space=space).recommended
 
     lengths, length = sorted({*_SEQUENCES, first.seq_length}), first.seq_length
     yield "sequence", curve("sequence length", lengths, length, lambda value: of(seq_length=value))
@@ -382,7 +382,7 @@ def _priced_cells(knobs: Sequence[Knob], shown: Presentation) -> Cells:
         question = shown.question.changed(ARGUMENT, **turned)
         cells[values] = None
         with suppress(SimulateError):
-            cells[values] = recommended(question, shown.space)
+            cells[values] = fastest(question, space=shown.space).recommended
         if shown.progress is not None:
             shown.progress(len(cells), total)
     return cells

@@ -240,7 +240,7 @@ _SAID = {
     "risky": "fits, but less likely than asked for",
     "starved": "fits too near capacity",
     "does_not_fit": "fits in no layout",
-    "depends": "on the memory, which the name of the hardware leaves open",
+    "depends": "on switches or a memory that nobody said",
     "no_layout": "no layout keeps the rules",
     "refused": "cannot be priced; the row says why",
     "failed": "a defect of the simulator: please report the row",
@@ -251,7 +251,12 @@ def sweep_table(sweep: Sweep, shown: Presentation) -> str:
     """Return the outcomes of the questions, and the file of their rows."""
     rows = [[name, say.grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
     table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
-    return f"{table}\n\nRows: {sweep.table}\n" if sweep.table else f"{table}\n"
+    idle = [f"{text}: {say.counted(count, 'question')}." for text, count in sweep.without_effect.items()]
+    rows_in = [f"Rows: {sweep.table}"] if sweep.table else []
+    return tables.joined([table, *([shown.prose(idle[:_MOST_IDLE])] if idle else []), *rows_in])
+
+
+_MOST_IDLE = 3  # settings without effect that are named
 
 
 def speed_line(sweep: Sweep) -> str:

@@ -257,8 +257,6 @@ class Presentation(Bare, kw_only=True):
     """Characters in a line of a terminal; None is no limit."""
     variants: bool = False
     """Whether a ranking has every layout, not only the best of each split."""
-    device_has_fp8: bool | None = None
-    """Whether the hardware has an fp8 peak; None if that was not checked."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Inputs of a single estimate that were left to their default, by option name."""
     default_hardware: str = ""

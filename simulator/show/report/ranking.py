@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from simulator.answers.run import TrainingRun, ranking_command
 from simulator.cost.pricing.estimate import Estimate
-from simulator.question.frameworks.stacks import DEFAULT, PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
-from simulator.question.vocabulary import NARROW
 from simulator.search.alternatives import MIN_CHANGE
 from simulator.search.space import FewestNodes, Ranking
 from simulator.show.report import estimate as single
@@ -43,8 +42,9 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         if shown.verbosity >= 0:
             answer = [
                 *fewest_lines(ranking, shown),
-                fastest_line(best, shown, closed := _closed(ranking)),
+                fastest_line(best, shown),
                 *say.caution_lines(best),
+                *say.open_lines(best),
                 *equal_lines(ranking),
             ]
             blocks.append(shown.prose([*answer, *list(_risky_lines(ranking))[:1]]))
@@ -53,8 +53,7 @@ def ranking_table(ranking: Ranking, shown: Presentation) -> str:
         more = f"{say.grouped(counts.feasible)} of {say.grouped(counts.evaluated)} layouts fit: --top N, --variants."
         lines = [single.basis_line(best), more, _NEXT]
         if shown.verbosity > 0 and (command := ranking_command(ranking)):
-            why = f"fit % is{closed}: without it an estimate leaves open what nobody said." if closed else ""
-            blocks.append(shown.sentences([*filter(None, [why]), tables.command(f"Row 1: {command}", shown.line)]))
+            blocks.append(shown.sentences([tables.command(f"Row 1: {command}", shown.line)]))
         if shown.verbosity >= 0:
             several = ranking.fewest is not None and len(ranking.fewest.counts) > 1
             if ranking.fewest is not None and several:
@@ -222,8 +221,7 @@ def miss_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         yield f"Nothing is likely enough to fit{searched}: {limit}, the likeliest: {chance}"
         return
     if nearest is None:
-        near = "every layout that keeps the rules is too near capacity"
-        yield f"Nothing fits{searched}: {near if ranking.starved else 'no layout keeps the rules'}."
+        yield f"Nothing fits{searched}: no layout keeps the rules."
         return
     where = "" if fewest is None else f", on {say.grouped(fewest.ranked_nodes)}"
     depends = nearest.verdict == "depends" and not nearest.other_memory
@@ -254,13 +252,12 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     return ["what would make it fit", "memory\nGiB", "headroom\nGiB", "TFLOPS\n/device"], rows
 
 
-def fastest_line(estimate: Estimate, shown: Presentation, closed: str = "") -> str:
-    """Return the first of a ranking in words; `closed` says whose switches its chance to fit is of."""
-    need = say.need_text(estimate).replace(" %)", f" %{closed})")
+def fastest_line(estimate: Estimate, shown: Presentation) -> str:
+    """Return the first of a ranking in words."""
     layout = single.brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
         layout += f", {dispatch} overlapped"
-    return f"Fastest: {layout}: {single.speed_sentence(estimate, shown)}, {need}."
+    return f"Fastest: {layout}: {single.speed_sentence(estimate, shown)}, {say.need_text(estimate)}."
 
 
 def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
@@ -338,8 +335,6 @@ def ranking_footer(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         margin = f"{say.layout_text(estimate.layout)}: {say.margin_text(estimate.memory.headroom_bytes)}"
         speed = say.teraflops(estimate.throughput.flops_per_second_per_device)
         yield f"Too near capacity, not recommended: {margin}, {speed} TFLOPS/device if it keeps pace."
-    yield from _fp8_line(ranking, shown)
-    yield from _stack_lines(ranking)
     yield from single.defaults_line({name: ranking.query.get(name) for name in ranking.defaults})
     yield from _space_lines(ranking, shown)
     if priced := _priced(ranking):
@@ -353,12 +348,6 @@ def _counts_line(ranking: Ranking) -> Iterator[str]:
     reasons = sorted(counts.rejected.items(), key=lambda reason: (-reason[1], reason[0]))
     rejected = ", ".join(f"{say.grouped(count)} {reason}" for reason, count in reasons if count)
     yield f"{looked_at}: {say.grouped(counts.feasible)} fit{f'; rejected: {rejected}' if rejected else ''}."
-
-
-def _closed(ranking: Ranking) -> str:
-    """Return the bare stack that nobody said, where an estimate without it is of the same title and leaves it open."""
-    bare = ranking.query.get("stack") == DEFAULT and ranking.question.inputs
-    return f" with --stack {DEFAULT}" if bare and ranking.question.stated("stack") is None else ""
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
@@ -383,6 +372,8 @@ def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
     """Yield the gains of fp8 and of another stack; only faster ones, or the framework's defaults."""
     others = [(f"--stack {stack.stack}", stack.estimate) for stack in ranking.stacks]
     for name, other in [("--precision fp8", ranking.fp8), *others]:
+        if other is None and name.startswith("--stack"):
+            yield [name, "-", "-", "nothing fits likely"]
         if other is None or (other is ranking.fp8 and _gain(other, best) < MIN_CHANGE):
             continue
         note = "" if other.layout.split == best.layout.split else "another layout"
@@ -390,41 +381,6 @@ def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
             note = f"{note}{', ' if note else ''}its peak is assumed"
         grown = other.memory.device_bytes - best.memory.device_bytes
         yield [name, f"{100.0 * _gain(other, best):+.1f} %", f"{to_gib(grown):+.2f}", note]
-
-
-def _fp8_line(ranking: Ranking, shown: Presentation) -> Iterator[str]:
-    """Yield the gain of fp8, where the question has another precision."""
-    best, precision = ranking.fp8, str(ranking.query.get("precision", ""))
-    if precision in NARROW:
-        return
-    if best is not None:
-        text = f"fp8: best {_speed_of(best)}"
-        if ranking.estimates:
-            gain = _gain(best, ranking.estimates[0])
-            text += f", {say.percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
-        if best.provenance.assumed_peak:
-            text += f"; its peak is assumed: {best.provenance.assumed_peak.rstrip('.')}"
-        yield f"{text}."
-    elif shown.device_has_fp8 is False:
-        yield "fp8: this device has no fp8."
-    elif shown.device_has_fp8 and ranking.estimates:
-        yield "fp8: no layout fits in fp8."
-
-
-def _stack_lines(ranking: Ranking) -> Iterator[str]:
-    """Yield the best layout under other named stacks."""
-    for stack in ranking.stacks:
-        name = single.stack_name(stack.stack, str(ranking.query.get("framework")))
-        if stack.estimate is None:
-            yield f"With {name}: nothing is likely enough to fit."
-            continue
-        gain = f", {100.0 * _gain(stack.estimate, ranking.estimates[0]):+.1f} %" if ranking.estimates else ""
-        yield f"With {name} (--stack {stack.stack}): best {_speed_of(stack.estimate)}{gain}."
-
-
-def _speed_of(estimate: Estimate) -> str:
-    speed = say.teraflops(estimate.throughput.flops_per_second_per_device)
-    return f"{say.layout_text(estimate.layout)}, {speed} TFLOPS/device"
 
 
 def _space_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
