@@ -233,6 +233,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "loads_unquantised": on("device?", "quantised_base=true", because="only more than a step where little is saved"),
     "quantising_bytes": along("0 256", "device?", "quantised_base=true", because="only more than a step of few tokens"),
     "plain_module": on("saved+ state+ device?", because="FSDP reduces in 16 bits; elsewhere there are buckets"),
+    "autocast": on(LAVISH),
     "flat_parameters": on("device+", "plain_module=true"),
     "backward_prefetch": on("device+", "plain_module=true flat_parameters=true"),
     "sync_each_batch": on("device?", "plain_module=true", because="parts of 4 bytes may be more than all of 2"),

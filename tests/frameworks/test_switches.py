@@ -90,6 +90,7 @@ DEEPSPEED = {"live_parameters": "1000000000", "fully_shard": "false"}
 # A switch that only acts beside another one.
 BESIDE = {
     "dummy_weight_gradients": {"fused_gradient_accumulation": "true"},
+    "composed_layer_norm_bytes": {"autocast": "true"},
     "attention_dropout": {"flash_attention": "false"},
     "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},

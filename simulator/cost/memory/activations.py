@@ -6,7 +6,7 @@ context parallel), t tensor parallel and h hidden size; bytes are those of 16-bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final
@@ -37,6 +37,7 @@ from simulator.cost.stages import over_layers
 from simulator.question.arrays import NDArray, equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 from simulator.records import Bare
@@ -97,14 +98,47 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
         joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
         viewed = (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
         return more * total(pricing, summed(entered)) - viewed * joint
-    further, wide = 0.0, FP32 if copies < FP32 else 2.0 * FP32  # one kernel saves the stream alone
+    further = _read_again(conditions, operations)
+    wide = FP32 if copies <= FP32 else 2.0 * FP32  # one kernel saves the stream alone
     for operation in operations:
-        readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
-        reads = min(len(readers), 1) if framework.fused_projections else len(readers)
-        further += HALF * max(reads - (not model.shared_norm or operation.group != "feed_forward"), 0)
         is_entered = operation.group == "norm" and any(each.name.endswith("_norm_input") for each in operation.saved)
         further += max(wide - copies, 0.0) * is_entered
     return further * float(model.hidden_size) * extent(pricing, "sequence")
+
+
+def _read_again(conditions: Conditions, operations: Iterable[Operation]) -> float:
+    """Return the bytes per feature of casts of what norms put out, one for each product, beyond the first (M36)."""
+    model, further = conditions.model, 0.0
+    for operation in operations:
+        readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
+        reads = min(len(readers), 1) if conditions.framework.fused_projections else len(readers)
+        further += HALF * max(reads - (not model.shared_norm or operation.group != "feed_forward"), 0)
+    return further
+
+
+def _wide_norms(scenario: Scenario) -> bool:
+    """Return whether autocast has one kernel of LayerNorm in fp32, and what it puts out (M36)."""
+    kernel = scenario.model.norm != "rms_norm" and not scenario.framework.composed_layer_norm_bytes
+    return _listed(scenario) and kernel
+
+
+def _listed(scenario: Scenario) -> bool:
+    return scenario.framework.autocast and not scenario.framework.compiled and element_bytes(scenario) < FP32
+
+
+@of_work
+def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes that a layer of 16 bits saves more where LayerNorms are in autocast's list, shape (n,) (M36).
+
+    Each casts the stream for itself.
+    """
+    conditions = conditions_of(pricing.scenario)
+    operations = layer_operations(conditions, kind)
+    names = [tensor.name for operation in operations for tensor in operation.saved]
+    number = FP32 * sum(name.endswith("_norm_statistics") for name in names)
+    number -= HALF * sum(name.endswith("_norm_input") for name in names)
+    number += 0.0 if conditions.lora_rank is not None else _read_again(conditions, operations)
+    return number * float(conditions.model.hidden_size) * extent(pricing, "sequence")
 
 
 @of_work
@@ -146,8 +180,15 @@ def _by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMo
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
     result = _by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
-    cast, narrow = autocasts(pricing) | widened_rest(pricing), gathers_adapters(pricing)
+    scenario, narrow = pricing.scenario, gathers_adapters(pricing)
+    normed = _wide_norms(scenario)
+    wide = widened_rest(pricing) | (scenario.framework.quantised_base and normed)
+    cast = autocasts(pricing) | wide
     result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
+    result = result + np.where(cast, 0.0, _listed_bytes(pricing, kind)) if normed else result
+    if _listed(scenario) and scenario.model.activation == "gelu_new":
+        powers = 3.0 * (FP32 - HALF) * kind.has_network * scenario.model.of_kind(kind).intermediate_size
+        result = result + np.where(wide, 0.0, powers * extent(pricing, "tensor"))
     if not narrow.any():
         return result
     saved = (each for operation in layer_operations(conditions_of(pricing.scenario), kind) for each in operation.saved)

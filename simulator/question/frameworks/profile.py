@@ -297,6 +297,7 @@ class FrameworkProfile(Switches, kw_only=True):
     kept_boundaries: bool = switch(default=False)
     kept_dispatches: float = switch(default=0.0, high=64.0)
     fully_shard: bool = switch(default=False)
+    autocast: bool = switch(default=False, moves=("memory", "host"))
     plain_module: bool = switch(default=False, moves=("memory",))
     flat_parameters: bool = switch(default=False, moves=("memory",))
     backward_prefetch: bool = switch(default=False, moves=("memory",))
