@@ -107,6 +107,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
         *along("flash_1 sdpa_flash flash_2", "seconds-"),
         *each("flash_2", ("sdpa", "flash_3"), "seconds?", because="part of a tile costs a whole"),
         *each("device", ("unfused", "ck", "aiter", "npu"), "seconds?", because="other devices' kernels"),
+        *along("flash_2 math", f"{LAVISH} seconds?", because="a moment of other tensors"),
     ),
     "attention_matrix_bytes": along("2 4", f"{LAVISH} seconds+", "flash_attention=false"),
     "attention_dropout": on(LAVISH, "flash_attention=false"),

@@ -193,7 +193,8 @@ def test_only_the_library_s_own_layers_differ_by_family() -> None:
     )
     scores, expanded = 42 * 8 * 16 * 2048**2, 42 * 2 * 2 * 2048 * (16 - 8) * 256  # eager layers repeat keys and values
     more = usual.parts_bytes["activations"] - flash.parts_bytes["activations"]
-    assert more == pytest.approx(scores + expanded, rel=0.01)
+    output = 42 * 2 * 2048 * 16 * 256  # a kernel of its own keeps what it puts out
+    assert more == pytest.approx(scores + expanded - output, rel=0.001)
 
 
 @pytest.mark.full_answer
@@ -221,6 +222,26 @@ def test_masks_follow_the_batch_and_the_window() -> None:
     assert held(4095) == pytest.approx(held(4095, attention_kernel=flash))
     expanded, added = 2 * 2 * 4096 * (4608 - 512), 2 * 4096**2
     assert held(4096) - held(4096, attention_kernel=flash) == pytest.approx(3 * (expanded + added))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "options", "traced"),
+    [
+        # MiB of three layers, saved and done again: torch 2.13, `SDPBackend.MATH`; before 1,139 and 670.
+        ("t4", {}, (3382.8, 2030.6)),
+        ("rtx-4090", {"flash_attention": "false", "attention_matrix_bytes": "4"}, (3830.8, 2014.6)),
+    ],
+)
+def test_scores_in_fp32_have_gradients_in_fp32(hardware: str, options: Any, traced: tuple[float, float]) -> None:
+    """Volta and Turing have no kernel for shared keys without a mask; a network's tensors are free by then."""
+    model = decoder("llama", 2048, 8192, 32, 8)
+    run: Any = {"method": "lora", "stack": "peft", "precision": "fp16", "seq_length": 2048, "global_batch_size": 1}
+    pairs: Any = zip(("none", "full"), traced, strict=True)
+    for recompute, most in pairs:
+        found = simulator.estimate(
+            model=model, hardware=hardware, devices=1, recompute=recompute, options=options, **run
+        )
+        assert found.memory.allocated_bytes / MIB == pytest.approx(most, rel=0.03)
 
 
 def test_adapters_over_4_bits_are_narrow_where_the_trainer_makes_them_so() -> None:

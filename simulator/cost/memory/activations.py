@@ -15,8 +15,9 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
+from simulator.cost.operations.attention import softmax_gradient_bytes
 from simulator.cost.operations.blocks import inputs, norm_copies
-from simulator.cost.operations.layer import layer_operations, whole_operations
+from simulator.cost.operations.layer import NETWORKS, layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
     Amount,
@@ -37,7 +38,6 @@ from simulator.cost.stages import over_layers
 from simulator.question.arrays import NDArray, equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
-from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 from simulator.records import Bare
@@ -116,22 +116,9 @@ def _read_again(conditions: Conditions, operations: Iterable[Operation]) -> floa
     return further
 
 
-def _wide_norms(scenario: Scenario) -> bool:
-    """Return whether autocast has one kernel of LayerNorm in fp32, and what it puts out (M36)."""
-    kernel = scenario.model.norm != "rms_norm" and not scenario.framework.composed_layer_norm_bytes
-    return _listed(scenario) and kernel
-
-
-def _listed(scenario: Scenario) -> bool:
-    return scenario.framework.autocast and not scenario.framework.compiled and element_bytes(scenario) < FP32
-
-
 @of_work
 def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes that a layer of 16 bits saves more where LayerNorms are in autocast's list, shape (n,) (M36).
-
-    Each casts the stream for itself.
-    """
+    """Return the bytes that a layer saves more where each LayerNorm casts 16 bits for itself, shape (n,) (M36)."""
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
     names = [tensor.name for operation in operations for tensor in operation.saved]
@@ -180,14 +167,15 @@ def _by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMo
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
     result = _by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
-    scenario, narrow = pricing.scenario, gathers_adapters(pricing)
-    normed = _wide_norms(scenario)
-    wide = widened_rest(pricing) | (scenario.framework.quantised_base and normed)
+    framework, model, narrow = pricing.scenario.framework, pricing.scenario.model, gathers_adapters(pricing)
+    listed = framework.autocast and not framework.compiled and element_bytes(pricing.scenario) < FP32
+    normed = listed and model.norm != "rms_norm" and not framework.composed_layer_norm_bytes
+    wide = widened_rest(pricing) | (framework.quantised_base and normed)
     cast = autocasts(pricing) | wide
     result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
     result = result + np.where(cast, 0.0, _listed_bytes(pricing, kind)) if normed else result
-    if _listed(scenario) and scenario.model.activation == "gelu_new":
-        powers = 3.0 * (FP32 - HALF) * kind.has_network * scenario.model.of_kind(kind).intermediate_size
+    if listed and model.activation == "gelu_new":
+        powers = 3.0 * (FP32 - HALF) * kind.has_network * model.of_kind(kind).intermediate_size
         result = result + np.where(wide, 0.0, powers * extent(pricing, "tensor"))
     if not narrow.any():
         return result
@@ -311,9 +299,23 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
     They are made on the device, wherever the scores were meanwhile.
     """
-    operations = whole_operations(conditions_of(pricing.scenario), kind)
-    saved = (tensor for operation in operations for tensor in operation.saved)
-    return total(pricing, summed(tensor for tensor in saved if tensor.spread == "scores"))
+    conditions = conditions_of(pricing.scenario)
+    saved = [tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved]
+    of_each = [tensor for tensor in saved if tensor.spread == "scores" and tensor.name != "attention_mask"]
+    if of_each and (wide := softmax_gradient_bytes(conditions, kind.mixer)):
+        of_each = [of_each[0]._replace(amount=wide)]
+    return total(pricing, summed(of_each))
+
+
+def network_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes that a layer's feed-forward part has freed when attention's backward pass begins, shape (n,)."""
+    conditions = conditions_of(pricing.scenario)
+    operations = (each for each in layer_operations(conditions, kind) if each.group in NETWORKS)
+    saved = [tensor for operation in operations for tensor in operation.saved]
+    wide = summed(tensor for tensor in saved if not tensor.name.endswith("_product"))
+    more = (FP32 / element_bytes(conditions) - 1.0) * (widened_rest(pricing) & (not kind.routed))
+    freed = total(pricing, summed(saved)) + more * total(pricing, wide)
+    return _by_policy(pricing, freed, lambda _mode, _modules: np.zeros(len(pricing)))
 
 
 @of_sizes

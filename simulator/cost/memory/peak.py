@@ -16,6 +16,7 @@ from simulator.cost.memory.activations import (
     in_flight,
     layer_input_bytes,
     merged_bytes,
+    network_bytes,
     overlapped_bytes,
     score_bytes,
     stage_activations,
@@ -334,11 +335,15 @@ def layer_gradient_bytes(pricing: Pricing, *, casts: bool = True) -> Array:
     casts = casts and scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
-        made = [operation.temporary for operation in layer_operations(conditions, kind)]
+        operations = layer_operations(conditions, kind)
+        made = [operation.temporary for operation in operations]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
         copied = casts and not kind.routed
         inner = inner * (1.5 if copied else 1.0) + whole * (3.0 if copied else 0.0) + merged_bytes(pricing, kind)[1]
-        widest.append(inner + score_bytes(pricing, kind))
+        core = next((each.temporary for each in operations if each.name == "core_attention"), ())
+        scores = score_bytes(pricing, kind)
+        behind = total(pricing, summed(core)) + scores - network_bytes(pricing, kind)
+        widest.append(np.where(scores > 0.0, np.maximum(inner, behind), inner))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
 

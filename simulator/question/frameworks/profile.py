@@ -187,7 +187,7 @@ class FrameworkProfile(Switches, kw_only=True):
 
     # Tensors that the autograd graph keeps per layer.
     flash_attention: bool = switch(default=True)
-    attention_kernel: str = switch(default="device", choices=("device", *ATTENTION_KERNELS))
+    attention_kernel: str = switch(default="device", choices=("device", "math", *ATTENTION_KERNELS))
     attention_matrix_bytes: int = switch(default=2, low=2, high=16)
     attention_dropout: bool = switch(default=False)
     hidden_dropout: bool = switch(default=False)

@@ -307,7 +307,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
-    options = {**library_options(stack, *case[3:]), **{each.switch: each.text for each in there}, **options}
+    options = {**library_options(stack, *case[3:], devices[1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
         options = with_usual_adapters(name, stack, options)
     elif options.get("quantised_base") == "true":

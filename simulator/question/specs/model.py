@@ -265,17 +265,10 @@ Boolean = Annotated[bool, Limits(strict=True)]
 _PROVENANCE_FIELDS: Final = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 _EXTENSIONS: Final = (
     *("attention_output_bias", "mlp_bias", "head_bias", "activation", "gated", "norm", "norm_placement"),
-    *(
-        "parallel_residual",
-        "rotary",
-        "learned_positions",
-        "embedding_norm",
-        "qk_norm_span",
-        "attention_gate",
-        "attention_sinks",
-    ),
-    *("logit_softcap", "keys_as_values", "value_norm", "mixers", "feed_forwards", "intermediate_sizes"),
-    *("prediction_mixer", "residual_streams", "residual_block", "layer_embedding_size", *SHARED_EXPERT_FIELDS),
+    *("parallel_residual", "rotary", "learned_positions", "embedding_norm", "qk_norm_span", "attention_gate"),
+    *("attention_sinks", "logit_softcap", "keys_as_values", "value_norm", "mixers", "feed_forwards"),
+    *("intermediate_sizes", "prediction_mixer", "residual_streams", "residual_block", "layer_embedding_size"),
+    *SHARED_EXPERT_FIELDS,
 )
 
 
