@@ -244,11 +244,24 @@ def test_scores_in_fp32_have_gradients_in_fp32(hardware: str, options: Any, trac
         assert found.memory.allocated_bytes / MIB == pytest.approx(most, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("rank", "tokens", "recompute", "traced"),
+    [(64, 128, "full", 2594.2), (256, 128, "none", 4641.7), (256, 128, "full", 4647.2), (256, 2048, "full", 4998.4)],
+)
+def test_casts_of_adapters_last_a_pass(rank: int, tokens: int, recompute: Any, traced: float) -> None:
+    """MiB traced; before 4.7, 8.2, 8.4 and 7.6 % more: autocast's cache is empty when the forward pass ends."""
+    model = decoder("llama", 2048, 8192, 32, 8) | {"num_hidden_layers": 16}
+    run: Any = {"hardware": "h100", "devices": 1, "stack": "transformers", "method": "lora", "lora_rank": rank}
+    run |= {"micro_batch_size": 1, "global_batch_size": 1, "options": {"adapter_targets": "all"}}
+    found = simulator.estimate(model=model, seq_length=tokens, recompute=recompute, **run).memory
+    assert found.allocated_bytes / MIB == pytest.approx(traced, rel=0.017)
+
+
 def test_adapters_over_4_bits_are_narrow_where_the_trainer_makes_them_so() -> None:
     """TRL 1.16, trainer/sft_trainer.py: `param.data.to(torch.bfloat16)` of a quantised model; peft 0.12 keeps fp32."""
     run: Any = {"model": "llama3.1-8b", "hardware": "h100", "devices": 1, "seq_length": 512, "micro_batch_size": 1}
     run |= {"global_batch_size": 1, "recompute": "full", "options": {"adapter_targets": "all"}}
-    cases: Any = (("trl", "qlora", 2 + 4), ("peft", "qlora", 6 + 8), ("trl", "lora", 6 + 8))
+    cases: Any = (("trl", "qlora", 2 + 4), ("peft", "qlora", 4 + 8), ("trl", "lora", 4 + 8))
     for stack, method, number in cases:
         few, more = (
             simulator.estimate(**run, stack=stack, method=method, lora_rank=rank).memory.parts_bytes for rank in (8, 16)

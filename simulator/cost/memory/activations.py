@@ -31,7 +31,7 @@ from simulator.cost.operations.record import (
     sent,
     summed,
 )
-from simulator.cost.operations.sums import extent, micro_batches, saved_amounts, total
+from simulator.cost.operations.sums import adapters_of, extent, micro_batches, saved_amounts, total
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
@@ -129,6 +129,20 @@ def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 
 @of_work
+def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes of a layer's fp32 adapters, not experts', as autocast casts them for a pass, shape (n,) (M36)."""
+    scenario, block, conditions = pricing.scenario, pricing.block, conditions_of(pricing.scenario)
+    casts = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
+    if not casts or scenario.lora_rank is None:
+        return np.zeros(len(pricing))
+    number = adapters_of(conditions, layer_operations(conditions, kind))
+    routed = (not merges_experts(conditions)) * number.routed / block.expert_ranks
+    return np.where(block.zero_stage < 1, HALF, 0.0) * (
+        number.split / block.tensor_parallel + number.replicated + routed
+    )
+
+
+@of_work
 def embedded_bytes(pricing: Pricing) -> Array:
     """Return the bytes that a micro batch saves before the first layer, shape (n,): norm and dropout of embeddings."""
     operations = inputs(conditions_of(pricing.scenario))
@@ -167,6 +181,7 @@ def _by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMo
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
     result = _by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
+    result = result + adapter_casts(pricing, kind)
     framework, model, narrow = pricing.scenario.framework, pricing.scenario.model, gathers_adapters(pricing)
     listed = framework.autocast and not framework.compiled and element_bytes(pricing.scenario) < FP32
     normed = listed and model.norm != "rms_norm" and not framework.composed_layer_norm_bytes

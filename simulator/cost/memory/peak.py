@@ -12,12 +12,14 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes, gradient_bytes, par
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
+    adapter_casts,
     gathers_adapters,
     in_flight,
     layer_input_bytes,
     merged_bytes,
     network_bytes,
     overlapped_bytes,
+    recompute_plan,
     score_bytes,
     stage_activations,
 )
@@ -204,11 +206,14 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     narrow = gathers_adapters(pricing)
     inside = np.where(narrow, layer_gradient_bytes(pricing, casts=False), layer_gradient_bytes(pricing))
     inside = inside + dequantised_bytes(pricing)
+    # Casts of a forward pass are there at its loss, whatever is done again.
+    again = zip(recompute_plan(pricing).on_rank, pricing.contents.layer_kinds, strict=True)
+    at_end = other.at_loss + gathers + sum(count * adapter_casts(pricing, kind) for count, kind in again)
     backward = other.steady + activations.recompute_working_set + inside + gathers
     state_held = state.parameters, state.gradients, other.resident
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
-        Moment("loss", *state_held, held, 0.0, other.losses, other.at_loss + gathers, at_loss),
+        Moment("loss", *state_held, held, 0.0, other.losses, at_end, at_loss),
         Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + gathers, at_table),
         Moment("optimizer step", *state_held[:2], other.in_step, 0.0, 0.0, 0.0, other.at_step),
     )

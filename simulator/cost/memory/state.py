@@ -22,7 +22,7 @@ from simulator.cost.dtypes import (
     parameter_dtype,
     quantised_bytes,
 )
-from simulator.cost.memory.activations import recompute_plan, widened_rest
+from simulator.cost.memory.activations import adapter_casts, recompute_plan, widened_rest
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
@@ -335,7 +335,8 @@ def training_state(pricing: Pricing) -> TrainingState:
     of_trained = _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
     parameters = (_frozen_bytes(pricing, weights) if lora else of_trained) * (1.0 + frozen)
     if lora:
-        parameters = parameters + of_trained
+        passing = [adapter_casts(pricing, kind) for kind in pricing.contents.layer_kinds]
+        parameters = parameters + of_trained - over_layers(pricing.contents.with_prediction, passing)
     if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
