@@ -243,7 +243,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "saved_modules": along("none output both", f"{STATE} flop+ host+ seconds+")
     + along("none embedding", f"{STATE} host+ seconds+"),
     "saved_modules_dtype": along("bf16 fp32", f"{STATE} saved+ host+ seconds+", "saved_modules=both"),
-    "adapter_copies": on(LAVISH, "flat_parameters=true"),
+    "adapter_copies": on(f"{LAVISH} state-", "flat_parameters=true"),
     "adapter_dropout": each("none", ("before", "after"), LAVISH),
     "loss_chunks": along("1 8", "device-"),
     "rotary_tables": along("0 1000000", "state+ device+"),
