@@ -186,6 +186,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "builds_in_fp32": on("device+"),
     "buffers_weights": on("device?", because="only more than a step where few activations stand beside it"),
     "kept_gathers": on("device+", ZERO_3),
+    "outer_unit": on("device+"),
     "split_blocks": along("0 0.3", "device+", ZERO_3),
     "live_parameters": along("1000000000 2000000000", "device+", "fully_shard=false"),
     "reuse_parameters": along("1 1000000000", "device+", ZERO_3),

@@ -211,11 +211,16 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     at_end = other.at_loss + gathers + sum(count * adapter_casts(pricing, kind) for count, kind in again)
     backward = other.steady + activations.recompute_working_set + inside + gathers
     state_held = state.parameters, state.gradients, other.resident
+    outer: tuple[Moment, ...] = ()
+    if pricing.scenario.framework.outer_unit:  # what a unit is gathered into is beside it, and its first layer
+        twice = 2.0 * gathered(pricing, at_loss=True) + buffer_bytes(pricing)
+        outer = (Moment("gather", *state_held, 0.0, 0.0, 0.0, twice, at_loss),)
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
         Moment("loss", *state_held, held, 0.0, other.losses, at_end, at_loss),
         Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + gathers, at_table),
         Moment("optimizer step", *state_held[:2], other.in_step, 0.0, 0.0, 0.0, other.at_step),
+        *outer,
     )
 
 

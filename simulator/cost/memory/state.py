@@ -660,9 +660,11 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
     none_yet = at_loss and (profile.fully_shard or profile.step_parameters > 0)
     gradients = np.where((block.zero_stage >= 2) & (not none_yet), whole * gradient, 0.0)
-    tables = 2.0 - scenario.model.tie_word_embeddings if flat else 1.0
+    tables = 2.0 - scenario.model.tie_word_embeddings if flat or profile.outer_unit else 1.0
     ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
+    if profile.outer_unit and scenario.lora_rank is None and not at_loss:  # the output layer's waits for the table's
+        held = held + end_table(pricing) * np.where(block.zero_stage >= 2, gradient, 0.0)
     if prepared:  # as it was gathered, in the forward pass, which has an fp32 gradient less
         held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
     if profile.live_parameters:

@@ -241,6 +241,7 @@ class FrameworkProfile(Switches, kw_only=True):
     prefetch_parameters: int = switch(default=0, high=1125899906842624)
     reduction_parameters: int = switch(default=0, high=1125899906842624)
     kept_gathers: bool = switch(default=False)
+    outer_unit: bool = switch(default=False, moves=("memory",))
     split_blocks: float = switch(default=0.0, high=8.0, moves=("memory",))
     reduction_buffers: int = switch(default=1, high=8)
     step_parameters: int = switch(default=0, high=1125899906842624)
