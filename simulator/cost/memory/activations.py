@@ -133,10 +133,9 @@ def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
     scenario, block, conditions = pricing.scenario, pricing.block, conditions_of(pricing.scenario)
     casts = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
-    if not casts or scenario.lora_rank is None:
-        return np.zeros(len(pricing))
     number = adapters_of(conditions, layer_operations(conditions, kind))
-    return np.where(block.zero_stage < 1, HALF, 0.0) * (number.split / block.tensor_parallel + number.replicated)
+    casting = (block.zero_stage < 1) & casts
+    return np.where(casting, HALF, 0.0) * (number.split / block.tensor_parallel + number.replicated)
 
 
 @of_work

@@ -98,9 +98,6 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
     return (Amount(element * shared, spread), Amount(passed, shared_spread(mixer, "ring")))
 
 
-_WIDEST_SHARED = 256  # features of a head (transformers 5.24, `use_gqa_in_sdpa`)
-
-
 def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     """Return the core: softmax of the scores times the values.
 
@@ -143,9 +140,9 @@ def masked(conditions: Conditions, mixer: Mixer) -> bool:
 def composed(conditions: Conditions, mixer: Mixer) -> bool:
     """Return whether PyTorch makes attention up of fp32 products: heads share keys, and no mask expands these (M41)."""
     heads, profile = conditions.model.heads(mixer), conditions.framework
-    grouped = heads.shared < heads.queries and heads.size == heads.value_size <= _WIDEST_SHARED
+    expanded = heads.shared == heads.queries or profile.repeat_kv or masked(conditions, mixer)
     math = profile.flash_attention and profile.attention_kernel == "math"
-    return math and grouped and not (profile.repeat_kv or masked(conditions, mixer))
+    return math and not expanded and heads.size == heads.value_size
 
 
 def softmax_gradient_bytes(conditions: Conditions, mixer: Mixer) -> float:
@@ -160,9 +157,8 @@ def softmax_gradient_bytes(conditions: Conditions, mixer: Mixer) -> float:
 def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float) -> tuple[Saved, ...]:
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout (M3, M4)."""
     profile, element = conditions.framework, element_bytes(conditions)
-    if composed(conditions, mixer):
-        return (Saved("attention_scores", scores, "scores"),)
-    if profile.flash_attention:
+    math = composed(conditions, mixer)
+    if profile.flash_attention and not math:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
         bias = (Saved("position_bias", HALF * queries, "scores"),) if profile.position_bias_tables else ()
         mask = (Saved("attention_mask", element, "scores"),) if masked(conditions, mixer) else ()
@@ -170,7 +166,7 @@ def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float)
     if profile.attention_dropout:
         dropped = Saved("attention_dropout", (1.0 + element) * queries, "scores")
         return (Saved("attention_scores", scores, "scores"), dropped)
-    cast = HALF * queries if element == HALF < profile.attention_matrix_bytes else 0.0
+    cast = HALF * queries if element == HALF < profile.attention_matrix_bytes and not math else 0.0
     return (Saved("attention_scores", scores + cast, "scores"),)
 
 
