@@ -444,8 +444,7 @@ def _others(row: Mapping[str, str]) -> dict[str, str]:
 def library_options(stack: StackName, *traits: str) -> Mapping[str, str]:
     """Return the switches, as text, of a family or activation where a stack has transformers' own layers (M3)."""
     rows = read_table(__file__, "library") if stack in _BY_NAME and _BY_NAME[stack].library else ()
-    listed = [row for row in rows if set(traits) & set(row["traits"].split())]
-    return {name: text for row in listed for name, text in _others(row).items()}
+    return {name: text for row in rows if {*traits} & {*row["traits"].split()} for name, text in _others(row).items()}
 
 
 PROFILES: dict[str, FrameworkProfile] = {
