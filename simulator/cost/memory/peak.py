@@ -208,9 +208,10 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     again = zip(recompute_plan(pricing).on_rank, pricing.contents.layer_kinds, strict=True)
     at_end = other.at_loss + gathers + sum(count * adapter_casts(pricing, kind) for count, kind in again)
     backward = other.steady + activations.recompute_working_set + inside + gathers
-    state_held = state.parameters, state.gradients, other.resident
+    state_held, profile = (state.parameters, state.gradients, other.resident), pricing.scenario.framework
     # What a unit is gathered into is beside it, and its first layer.
-    twice = pricing.scenario.framework.outer_unit * (2.0 * gathered(pricing, at_loss=True) + buffer_bytes(pricing))
+    outer = (pricing.block.zero_stage >= 3) & (profile.fully_shard and profile.outer_unit)
+    twice = outer * (2.0 * gathered(pricing, at_loss=True) + buffer_bytes(pricing))
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
         Moment("loss", *state_held, held, 0.0, other.losses, at_end, at_loss),

@@ -652,7 +652,7 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     begins = at_loss and gathers_apart(profile)
-    flat = profile.fully_shard and profile.flat_parameters
+    flat, outer = profile.fully_shard and profile.flat_parameters, profile.fully_shard and profile.outer_unit
     prepared = begins and profile.plain_module and not flat
     late = prepared or (begins and flat and not profile.backward_prefetch)
     ahead = 0.0 if late else 1.0 if begins or flat else 2.0
@@ -660,11 +660,11 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
     none_yet = at_loss and (profile.fully_shard or profile.step_parameters > 0)
     gradients = np.where((block.zero_stage >= 2) & (not none_yet), whole * gradient, 0.0)
-    tables = 2.0 - scenario.model.tie_word_embeddings if flat or profile.outer_unit else 1.0
+    tables = 2.0 - scenario.model.tie_word_embeddings if flat or outer else 1.0
     ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
-    if profile.outer_unit and scenario.lora_rank is None and not at_loss:  # the output layer's waits for the table's
-        held = held + end_table(pricing) * np.where(block.zero_stage >= 2, gradient, 0.0)
+    if outer and scenario.lora_rank is None and not at_loss:  # the output layer's waits for the table's
+        held = held + end_table(pricing) * np.where(block.zero_stage >= 3, gradient, 0.0)
     if prepared:  # as it was gathered, in the forward pass, which has an fp32 gradient less
         held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
     if profile.live_parameters:
