@@ -138,7 +138,7 @@ BESIDE = {
     },
     "reduction_buffers": DEEPSPEED,
     "kept_gathers": DEEPSPEED,
-    "outer_unit": {"parameter_dtype": "bf16"},
+    "outer_unit": {"parameter_dtype": "bf16", "fully_shard": "true"},
     "split_blocks": {**DEEPSPEED, "expandable_segments": "false", "growing_pool": "false"},
     "step_temporaries": {"foreach_optimizer": "true", "optimizer": "adamw"},
     "unused_output_layer": {"score_head": "true", "fully_shard": "false"},
