@@ -157,7 +157,7 @@ def scenario_of(question: Question, *, recommended: bool = False) -> Scenario:
         question.options,
         question.stated("stack"),
         machines.stacks,
-        (model.name, hardware, workload["precision"], model.architecture),
+        (model.name, hardware, workload["precision"], model.architecture, model.activation),
         _makers(machines),
         # What is published for speed trains all weights; who says that as a method tunes them, by another library.
         recommended=recommended and workload["lora_rank"] is None and not tunes,
@@ -255,7 +255,7 @@ def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case 
     adapters = workload["lora_rank"] is not None
     options, bound = _with_open_experts(question, recipe, model, options) if adapters else (options, ())
     name, stack = question.value("framework"), question.stated("stack")
-    exact = model.name, "", workload["precision"], model.architecture
+    exact = model.name, "", workload["precision"], model.architecture, model.activation
     profile = usual_profile(name, options, stack, (), exact, _makers(machines), adapters=adapters)
     lengths = lengths_of(question, model, stated["seq_length"])
     # Of a flag of the launch itself the framework's own rule tells.

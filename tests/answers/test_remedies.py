@@ -72,6 +72,7 @@ batch_size: 8
 gradient_accumulation_steps: 4
 enable_activation_checkpointing: {recompute}
 dtype: bf16
+custom_sharded_layers: [tok_embeddings, output]
 """
 
 

@@ -147,6 +147,7 @@ SHOWN_BY: dict[str, str] = {
     "offloaded_modules": "paddle",
     "composed_scan": "scans",
     "composed_layer_norm_bytes": "layer norms",
+    "autocast": "layer norms",
     "fused_rotary": "compressed",
     "optimizer": "deepspeed",
     "largest_tensor_step": "short",

@@ -90,6 +90,7 @@ DEEPSPEED = {"live_parameters": "1000000000", "fully_shard": "false"}
 # A switch that only acts beside another one.
 BESIDE = {
     "dummy_weight_gradients": {"fused_gradient_accumulation": "true"},
+    "composed_layer_norm_bytes": {"autocast": "true"},
     "attention_dropout": {"flash_attention": "false"},
     "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
@@ -138,6 +139,7 @@ BESIDE = {
     },
     "reduction_buffers": DEEPSPEED,
     "kept_gathers": DEEPSPEED,
+    "outer_unit": {"parameter_dtype": "bf16", "fully_shard": "true"},
     "split_blocks": {**DEEPSPEED, "expandable_segments": "false", "growing_pool": "false"},
     "step_temporaries": {"foreach_optimizer": "true", "optimizer": "adamw"},
     "unused_output_layer": {"score_head": "true", "fully_shard": "false"},

@@ -1,5 +1,7 @@
 """Layers of transformers' own classes: what one saves, as fake tensors of its code hold it after the forward pass.
 
+Under autocast LayerNorm and powers are in fp32, as in CUDA's list (torch 2.13, ATen/autocast_mode.h, AT_FORALL_FP32).
+
 transformers 5.24, peft 0.21, torch 2.13: a model of two layers (three with a dense one before) less one with a layer
 fewer, 2,048 tokens of one sequence. PyTorch's kernel saves what it adds to scores in the query's type
 (aten/src/ATen/native/transformers/attention.cpp, `convert_boolean_attn_mask`).
@@ -50,9 +52,15 @@ SMOLLM_3 = decoder("smollm3", 2048, 11008, 16, 4)
 QWEN_2 = decoder("qwen2", 1536, 8960, 12, 2)
 LLAMA_1B = decoder("llama", 2048, 8192, 32, 8)
 PHI_3 = decoder("phi3", 3072, 8192, 32, 32)
+PHI_2 = decoder("phi", 2560, 10240, 32, 32)
+GPT_J = {**BASE, "model_type": "gptj", "n_embd": 4096, "n_layer": 3, "n_head": 16, "n_positions": 2048}
+OLMO = decoder("olmo", 4096, 11008, 32, 32)
+NEMOTRON = decoder("nemotron", 6144, 24576, 48, 8, head_dim=128)
+MPT = {**BASE, "model_type": "mpt", "d_model": 4096, "n_layers": 3, "n_heads": 32}
 GPT_OSS = decoder("gpt_oss", 2880, 2880, 64, 8, head_dim=64, num_local_experts=32, num_experts_per_tok=4)
 
-PURE: Any = {"options": {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}}
+LISTED: Any = {"options": {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}}
+PURE: Any = {"options": LISTED["options"] | {"autocast": "false"}}
 LORA: Any = {"method": "lora", "lora_rank": 8}
 QLORA: Any = {"method": "qlora", "lora_rank": 8}
 MASKED: Any = {**PURE, "options": PURE["options"] | {"dense_masks": "all"}}
@@ -62,9 +70,9 @@ TRACED = [
     (LLAMA, PURE, 392.3),
     (LLAMA, MASKED, 424.3),
     (FALCON_7B, PURE, 222.1),  # -4.5 %: its masks are always made, its values copied
-    (FALCON_7B, LORA, 258.7),
+    (FALCON_7B, LORA, 276.5),
     (FALCON_40B, PURE, 489.0),  # 7.0 %
-    (FALCON_40B, LORA, 522.9),
+    (FALCON_40B, LORA, 619.0),  # 15.5 %: each LayerNorm casts for itself
     (COMMAND_R, PURE, 704.5),  # 22.7 %: its norm is made of operations
     (COMMAND_R, LORA, 803.2),
     (COMMAND_R7B, PURE, 376.3),
@@ -74,9 +82,9 @@ TRACED = [
     (GLM_4, PURE, 472.8),
     (GLM_4, LORA, 458.1),  # -3.1 %: gate and up have one adapter
     (STABLELM, PURE, 188.3),
-    (STABLELM, LORA, 229.2),
+    (STABLELM, LORA, 249.3),
     (STARCODER_2, PURE, 256.3),
-    (STARCODER_2, LORA, 311.6),
+    (STARCODER_2, LORA, 347.7),
     (SMOLLM_3, PURE, 256.1),
     (SMOLLM_3, LORA, 273.2),
     (QWEN_2, PURE, 202.1),
@@ -99,8 +107,25 @@ TRACED = [
     (OLMOE, PURE, 401.2),
     (GPT_OSS, PURE, 1095.1),  # 61.2 %
     (PHI_4, LORA, 496.8),  # -11.7 %
-    (PYTHIA, LORA, 289.4),
-    (OPT, LORA, 305.6),  # 21.3 %
+    (PYTHIA, LORA, 337.5),  # 14.5 %
+    (OPT, LORA, 337.7),
+    (PHI_2, PURE, 260.3),  # 38.4 %: `gelu_new` is made up, and q, k and v are no views
+    (PHI_2, LISTED, 420.3),
+    (PHI_2, LORA, 431.2),  # 58.2 %
+    (PHI_2, QLORA, 471.2),
+    (GPT_J, PURE, 417.1),
+    (GPT_J, LISTED, 673.2),
+    (GPT_J, LORA, 690.5),
+    (PYTHIA, LISTED, 320.3),
+    (PYTHIA | {"hidden_act": "gelu_fast"}, LORA, 721.5),
+    (GPT_2, LISTED, 262.8),
+    (STARCODER_2, LISTED, 328.4),
+    (OLMO, PURE, 332.3),
+    (OLMO, LORA, 397.7),
+    (NEMOTRON, LORA, 418.1),
+    (NEMOTRON, LISTED, 344.4),
+    (MPT, LISTED, 1056.1),
+    (PYTHIA, QLORA | {"options": {"widened_rest": "false"}}, 337.5),
     (LLAMA, QLORA, 593.7),  # 27.4 %
     (FALCON_7B, QLORA, 347.4),
     (COMMAND_R7B, QLORA, 593.7),
@@ -120,7 +145,7 @@ TRACED = [
 def test_a_layer_saves_what_its_class_does(model: dict[str, Any], way: dict[str, Any], traced: float) -> None:
     few, more = (
         simulator.estimate(
-            model=model | dict.fromkeys({"n_layer", "num_hidden_layers"} & model.keys(), layers),
+            model=model | dict.fromkeys({"n_layer", "n_layers", "num_hidden_layers"} & model.keys(), layers),
             **{"method": "full"} | way,
             hardware="h200",
             devices=1,
@@ -144,6 +169,8 @@ def test_a_layer_saves_what_its_class_does(model: dict[str, Any], way: dict[str,
         (COMMAND_R7B | {"sliding_window": None, "layer_types": ["full_attention"] * 3}, 440.3),  # -3.6 %
         (STARCODER_2 | {"sliding_window": None}, 328.3),  # 21.9 %: one kernel saves the fp32 stream alone
         (PYTHIA, 288.3),  # 27.7 %
+        (PHI_2 | {"max_position_embeddings": 65536}, 420.3),
+        (GPT_J | {"n_positions": 65536}, 674.1),
         (FALCON_7B, 249.6),  # 7.1 %: both branches cast what one norm puts out
     ],
 )
@@ -166,7 +193,8 @@ def test_only_the_library_s_own_layers_differ_by_family() -> None:
     )
     scores, expanded = 42 * 8 * 16 * 2048**2, 42 * 2 * 2 * 2048 * (16 - 8) * 256  # eager layers repeat keys and values
     more = usual.parts_bytes["activations"] - flash.parts_bytes["activations"]
-    assert more == pytest.approx(scores + expanded, rel=0.01)
+    output = 42 * 2 * 2048 * 16 * 256  # a kernel of its own keeps what it puts out
+    assert more == pytest.approx(scores + expanded - output, rel=0.001)
 
 
 @pytest.mark.full_answer
@@ -196,11 +224,44 @@ def test_masks_follow_the_batch_and_the_window() -> None:
     assert held(4096) - held(4096, attention_kernel=flash) == pytest.approx(3 * (expanded + added))
 
 
+@pytest.mark.parametrize(
+    ("hardware", "options", "traced"),
+    [
+        # MiB of three layers, saved and done again: torch 2.13, `SDPBackend.MATH`; before 1,139 and 670.
+        ("t4", {}, (3382.8, 2030.6)),
+        ("rtx-4090", {"flash_attention": "false", "attention_matrix_bytes": "4"}, (3830.8, 2014.6)),
+    ],
+)
+def test_scores_in_fp32_have_gradients_in_fp32(hardware: str, options: Any, traced: tuple[float, float]) -> None:
+    """Volta and Turing have no kernel for shared keys without a mask; a network's tensors are free by then."""
+    model = decoder("llama", 2048, 8192, 32, 8)
+    run: Any = {"method": "lora", "stack": "peft", "precision": "fp16", "seq_length": 2048, "global_batch_size": 1}
+    pairs: Any = zip(("none", "full"), traced, strict=True)
+    for recompute, most in pairs:
+        found = simulator.estimate(
+            model=model, hardware=hardware, devices=1, recompute=recompute, options=options, **run
+        )
+        assert found.memory.allocated_bytes / MIB == pytest.approx(most, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("rank", "tokens", "recompute", "traced"),
+    [(64, 128, "full", 2594.2), (256, 128, "none", 4641.7), (256, 128, "full", 4647.2), (256, 2048, "full", 4998.4)],
+)
+def test_casts_of_adapters_last_a_pass(rank: int, tokens: int, recompute: Any, traced: float) -> None:
+    """MiB traced; before 4.7, 8.2, 8.4 and 7.6 % more: autocast's cache is empty when the forward pass ends."""
+    model = decoder("llama", 2048, 8192, 32, 8) | {"num_hidden_layers": 16}
+    run: Any = {"hardware": "h100", "devices": 1, "stack": "transformers", "method": "lora", "lora_rank": rank}
+    run |= {"micro_batch_size": 1, "global_batch_size": 1, "options": {"adapter_targets": "all"}}
+    found = simulator.estimate(model=model, seq_length=tokens, recompute=recompute, **run).memory
+    assert found.allocated_bytes / MIB == pytest.approx(traced, rel=0.017)
+
+
 def test_adapters_over_4_bits_are_narrow_where_the_trainer_makes_them_so() -> None:
     """TRL 1.16, trainer/sft_trainer.py: `param.data.to(torch.bfloat16)` of a quantised model; peft 0.12 keeps fp32."""
     run: Any = {"model": "llama3.1-8b", "hardware": "h100", "devices": 1, "seq_length": 512, "micro_batch_size": 1}
     run |= {"global_batch_size": 1, "recompute": "full", "options": {"adapter_targets": "all"}}
-    cases: Any = (("trl", "qlora", 2 + 4), ("peft", "qlora", 6 + 8), ("trl", "lora", 6 + 8))
+    cases: Any = (("trl", "qlora", 2 + 4), ("peft", "qlora", 4 + 8), ("trl", "lora", 4 + 8))
     for stack, method, number in cases:
         few, more = (
             simulator.estimate(**run, stack=stack, method=method, lora_rank=rank).memory.parts_bytes for rank in (8, 16)

@@ -130,7 +130,7 @@ def test_an_absent_key_means_the_class_default(
     [
         ("llama3.1-8b", {"model_type": "rwkv7"}, "model_type: 'rwkv7' cannot be priced; known: llama, mistral"),
         ("llama3.1-8b", {"model_type": "qwen2_mo"}, "did you mean 'qwen2_moe'"),
-        ("llama3.1-8b", {"model_type": "gptj"}, "the nearest that is: gpt_neox; it differs by one norm for both"),
+        ("llama3.1-8b", {"model_type": "bamba"}, "the nearest that is: nemotron_h; it differs by a gated network"),
         ("llama3.1-8b", {"hidden_act": "tanh"}, "hidden_act: 'tanh' cannot be priced"),
         ("deepseek-v3", {"attention_bias": True}, "attention_bias: "),
         ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq: "),

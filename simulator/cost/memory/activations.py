@@ -6,7 +6,7 @@ context parallel), t tensor parallel and h hidden size; bytes are those of 16-bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final
@@ -15,8 +15,9 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
+from simulator.cost.operations.attention import softmax_gradient_bytes
 from simulator.cost.operations.blocks import inputs, norm_copies
-from simulator.cost.operations.layer import keeps_inputs, kept_inputs, layer_operations, whole_operations
+from simulator.cost.operations.layer import NETWORKS, keeps_inputs, kept_inputs, layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
     Amount,
@@ -30,13 +31,14 @@ from simulator.cost.operations.record import (
     sent,
     summed,
 )
-from simulator.cost.operations.sums import extent, micro_batches, saved_amounts, total
+from simulator.cost.operations.sums import adapters_of, extent, micro_batches, saved_amounts, total
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
 from simulator.question.arrays import NDArray, equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 from simulator.records import Bare
@@ -98,14 +100,52 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
         joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
         viewed = (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
         return more * total(pricing, summed(entered)) - viewed * joint
-    further, wide = 0.0, FP32 if copies < FP32 else 2.0 * FP32  # one kernel saves the stream alone
+    further = _read_again(conditions, operations)
+    wide = FP32 if copies <= FP32 else 2.0 * FP32  # one kernel saves the stream alone
     for operation in operations:
-        readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
-        reads = min(len(readers), 1) if framework.fused_projections else len(readers)
-        further += HALF * max(reads - (not model.shared_norm or operation.group != "feed_forward"), 0)
         is_entered = operation.group == "norm" and any(each.name.endswith("_norm_input") for each in operation.saved)
         further += max(wide - copies, 0.0) * is_entered
     return further * float(model.hidden_size) * extent(pricing, "sequence")
+
+
+def _read_again(conditions: Conditions, operations: Iterable[Operation]) -> float:
+    """Return the bytes per feature of casts of what norms put out, one for each product, beyond the first (M36)."""
+    model, further = conditions.model, 0.0
+    for operation in operations:
+        readers = [weight for weight in operation.weights if weight.matmul and weight.split == "column"]
+        reads = min(len(readers), 1) if conditions.framework.fused_projections else len(readers)
+        further += HALF * max(reads - (not model.shared_norm or operation.group != "feed_forward"), 0)
+    return further
+
+
+@of_work
+def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes that a layer saves more where each LayerNorm casts 16 bits for itself, shape (n,) (M36)."""
+    conditions = conditions_of(pricing.scenario)
+    operations = layer_operations(conditions, kind)
+    names = [tensor.name for operation in operations for tensor in operation.saved]
+    number = FP32 * sum(name.endswith("_norm_statistics") for name in names)
+    number -= HALF * sum(name.endswith("_norm_input") for name in names)
+    number += 0.0 if conditions.lora_rank is not None else _read_again(conditions, operations)
+    return number * float(conditions.model.hidden_size) * extent(pricing, "sequence")
+
+
+def _casts_listed(scenario: Scenario) -> tuple[bool, bool]:
+    """Return whether autocast runs the operations of its list in fp32, and whether norms are among them (M36)."""
+    framework = scenario.framework
+    listed = framework.autocast and not framework.compiled and element_bytes(scenario) < FP32
+    return listed, listed and scenario.model.norm != "rms_norm" and not framework.composed_layer_norm_bytes
+
+
+@of_work
+def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
+    scenario, block, conditions = pricing.scenario, pricing.block, conditions_of(pricing.scenario)
+    casts = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
+    number = adapters_of(conditions, layer_operations(conditions, kind))
+    return np.where((block.zero_stage < 1) & casts, HALF, 0.0) * (
+        number.split / block.tensor_parallel + number.replicated
+    )
 
 
 @of_work
@@ -147,8 +187,16 @@ def _by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMo
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
     result = _by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
-    cast, narrow = autocasts(pricing) | widened_rest(pricing), gathers_adapters(pricing)
+    result = result + adapter_casts(pricing, kind)
+    model, narrow = pricing.scenario.model, gathers_adapters(pricing)
+    listed, normed = _casts_listed(pricing.scenario)
+    wide = widened_rest(pricing) | (pricing.scenario.framework.quantised_base and normed)
+    cast = autocasts(pricing) | wide
     result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
+    result = result + np.where(cast, 0.0, _listed_bytes(pricing, kind)) if normed else result
+    if listed and model.activation == "gelu_new":
+        powers = 3.0 * (FP32 - HALF) * kind.has_network * model.of_kind(kind).intermediate_size
+        result = result + np.where(wide, 0.0, powers * extent(pricing, "tensor"))
     if not narrow.any():
         return result
     saved = (each for operation in layer_operations(conditions_of(pricing.scenario), kind) for each in operation.saved)
@@ -271,9 +319,23 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
     They are made on the device, wherever the scores were meanwhile.
     """
-    operations = whole_operations(conditions_of(pricing.scenario), kind)
-    saved = (tensor for operation in operations for tensor in operation.saved)
-    return total(pricing, summed(tensor for tensor in saved if tensor.spread == "scores"))
+    conditions = conditions_of(pricing.scenario)
+    saved = [tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved]
+    of_each = [tensor for tensor in saved if tensor.spread == "scores" and tensor.name != "attention_mask"]
+    if of_each and (wide := softmax_gradient_bytes(conditions, kind.mixer)):
+        of_each = [of_each[0]._replace(amount=wide)]
+    return total(pricing, summed(of_each))
+
+
+def network_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes that a layer's feed-forward part has freed when attention's backward pass begins, shape (n,)."""
+    conditions = conditions_of(pricing.scenario)
+    operations = (each for each in layer_operations(conditions, kind) if each.group in NETWORKS)
+    saved = [tensor for operation in operations for tensor in operation.saved]
+    wide = summed(tensor for tensor in saved if not tensor.name.endswith("_product"))
+    more = (FP32 / element_bytes(conditions) - 1.0) * (widened_rest(pricing) & (not kind.routed))
+    freed = total(pricing, summed(saved)) + more * total(pricing, wide)
+    return _by_policy(pricing, freed, lambda _mode, _modules: np.zeros(len(pricing)))
 
 
 @of_sizes
@@ -400,7 +462,8 @@ def _kept_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of the inputs that a layer's products keep, shape (n,), in fp32 behind norms in fp32 (M38)."""
     entered = [*kept_inputs(conditions_of(pricing.scenario), kind)]
     wide = total(pricing, summed(each for each in entered if each.name != "attention_output"))
-    return total(pricing, summed(entered)) + np.where(widened_rest(pricing), wide, 0.0)
+    _, normed = _casts_listed(pricing.scenario)
+    return total(pricing, summed(entered)) + np.where(widened_rest(pricing) | normed, wide, 0.0)
 
 
 def _returned(pricing: Pricing, index: int) -> KindArray | Array:

@@ -23,7 +23,7 @@ from simulator.question.specs.model import LayerKind
 from simulator.question.units import MIB
 from simulator.records import Bare
 
-MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction", "load"]
+MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction", "gather", "load"]
 """Moments that are compared for the peak."""
 
 

@@ -12,11 +12,14 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes, gradient_bytes, par
 from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
+    adapter_casts,
     gathers_adapters,
     in_flight,
     layer_input_bytes,
     merged_bytes,
+    network_bytes,
     overlapped_bytes,
+    recompute_plan,
     score_bytes,
     stage_activations,
 )
@@ -200,16 +203,21 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     # At the embedding's gradient the first rank has freed the micro batch (the chunk of it) whose backward pass ends.
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
-    narrow = gathers_adapters(pricing)
-    inside = np.where(narrow, layer_gradient_bytes(pricing, casts=False), layer_gradient_bytes(pricing))
-    inside = inside + dequantised_bytes(pricing)
+    inside = layer_gradient_bytes(pricing) + dequantised_bytes(pricing)
+    # Casts of a forward pass are there at its loss, whatever is done again.
+    again = zip(recompute_plan(pricing).on_rank, pricing.contents.layer_kinds, strict=True)
+    at_end = other.at_loss + gathers + sum(count * adapter_casts(pricing, kind) for count, kind in again)
     backward = other.steady + activations.recompute_working_set + inside + gathers
-    state_held = state.parameters, state.gradients, other.resident
+    state_held, profile = (state.parameters, state.gradients, other.resident), pricing.scenario.framework
+    # What a unit is gathered into is beside it, and its first layer.
+    outer = (pricing.block.zero_stage >= 3) & (profile.fully_shard and profile.outer_unit)
+    twice = outer * (2.0 * gathered(pricing, at_loss=True) + buffer_bytes(pricing))
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
-        Moment("loss", *state_held, held, 0.0, other.losses, other.at_loss + gathers, at_loss),
+        Moment("loss", *state_held, held, 0.0, other.losses, at_end, at_loss),
         Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + gathers, at_table),
         Moment("optimizer step", *state_held[:2], other.in_step, 0.0, 0.0, 0.0, other.at_step),
+        *([Moment("gather", *state_held, 0.0, 0.0, 0.0, twice, at_loss)] if twice.any() else ()),
     )
 
 
@@ -322,7 +330,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
 
 
 @of_work
-def layer_gradient_bytes(pricing: Pricing, *, casts: bool = True) -> Array:
+def layer_gradient_bytes(pricing: Pricing) -> Array:
     """Return the gradients alive inside one layer's backward pass, shape (n,) (M12).
 
     Attention needs less than the network in every shipped model, except for saved scores.
@@ -331,14 +339,18 @@ def layer_gradient_bytes(pricing: Pricing, *, casts: bool = True) -> Array:
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     # An adapter behind the product casts it to fp32 and back (peft 0.21, tuners/lora/layer.py, `_cast_input_dtype`).
     profile = scenario.framework
-    casts = casts and scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
+    reads = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
-        made = [operation.temporary for operation in layer_operations(conditions, kind)]
+        operations = layer_operations(conditions, kind)
+        made = [operation.temporary for operation in operations]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
-        copied = casts and not kind.routed
-        inner = inner * (1.5 if copied else 1.0) + whole * (3.0 if copied else 0.0) + merged_bytes(pricing, kind)[1]
-        widest.append(inner + score_bytes(pricing, kind))
+        copied = ~gathers_adapters(pricing) & (reads and not kind.routed)
+        inner = inner + (0.5 * inner + 3.0 * whole) * copied + merged_bytes(pricing, kind)[1]
+        core = next((each.temporary for each in operations if each.name == "core_attention"), ())
+        scores = score_bytes(pricing, kind)
+        behind = total(pricing, summed(core)) + scores - network_bytes(pricing, kind)
+        widest.append(np.where(scores > 0.0, np.maximum(inner, behind), inner))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
 

@@ -22,7 +22,7 @@ from simulator.cost.dtypes import (
     parameter_dtype,
     quantised_bytes,
 )
-from simulator.cost.memory.activations import recompute_plan, widened_rest
+from simulator.cost.memory.activations import adapter_casts, recompute_plan, widened_rest
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
@@ -335,7 +335,8 @@ def training_state(pricing: Pricing) -> TrainingState:
     of_trained = _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
     parameters = (_frozen_bytes(pricing, weights) if lora else of_trained) * (1.0 + frozen)
     if lora:
-        parameters = parameters + of_trained
+        passing = [adapter_casts(pricing, kind) for kind in pricing.contents.layer_kinds]
+        parameters = parameters + of_trained - over_layers(pricing.contents.with_prediction, passing)
     if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
     parameters = parameters + _unused_bytes(pricing)
@@ -651,7 +652,7 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     quantised = largest_linear_layer(pricing, routed=profile.quantised_experts)
     of_layer = layer * element - narrowed * quantised
     begins = at_loss and gathers_apart(profile)
-    flat = profile.fully_shard and profile.flat_parameters
+    flat, outer = profile.fully_shard and profile.flat_parameters, profile.fully_shard and profile.outer_unit
     prepared = begins and profile.plain_module and not flat
     late = prepared or (begins and flat and not profile.backward_prefetch)
     ahead = 0.0 if late else 1.0 if begins or flat else 2.0
@@ -659,9 +660,11 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     whole = layer if scenario.lora_rank is None else np.minimum(end_table(pricing), saved_modules(pricing))
     none_yet = at_loss and (profile.fully_shard or profile.step_parameters > 0)
     gradients = np.where((block.zero_stage >= 2) & (not none_yet), whole * gradient, 0.0)
-    tables = 2.0 - scenario.model.tie_word_embeddings if flat else 1.0
+    tables = 2.0 - scenario.model.tie_word_embeddings if flat or outer else 1.0
     ends = end_table(pricing) * np.where(block.zero_stage >= 3, element * tables, 0.0)
     held: KindArray = weights + gradients + ends
+    if outer and scenario.lora_rank is None and not at_loss:  # the output layer's waits for the table's
+        held = held + end_table(pricing) * np.where(block.zero_stage >= 3, gradient, 0.0)
     if prepared:  # as it was gathered, in the forward pass, which has an fp32 gradient less
         held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
     if profile.live_parameters:

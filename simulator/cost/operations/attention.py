@@ -107,16 +107,19 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     """
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads, queries = model.heads(mixer), float(model.heads(mixer).queries)
-    output = Saved("attention_output", element * heads.output_width, "tensor")
+    math = composed(conditions, mixer)
+    scores = (FP32 if math else profile.attention_matrix_bytes * (element / HALF)) * queries
+    fused = profile.flash_attention and not math
+    # Behind other products it is what an adapter copies, or a trained product reads.
+    unread = conditions.lora_rank is not None and (profile.adapter_copies or profile.adapter_targets == "query_value")
+    output = (Saved("attention_output", element * heads.output_width, "tensor"),) if fused or not unread else ()
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer in _SLIDING)
-    scores = profile.attention_matrix_bytes * (element / HALF) * queries
-    fused = profile.flash_attention
     return Operation(
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        saved=(output, *_scores(conditions, mixer, queries, scores)),
+        saved=(*output, *_scores(conditions, mixer, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
         # Around a flash kernel's backward pass output and gradient are read for every row's sum, the queries' gradient
@@ -134,10 +137,28 @@ def masked(conditions: Conditions, mixer: Mixer) -> bool:
     return dense and (masks == "all" or sliding or not conditions.framework.flash_attention)
 
 
+def composed(conditions: Conditions, mixer: Mixer) -> bool:
+    """Return whether PyTorch makes attention up of fp32 products: heads share keys, and no mask expands these (M41)."""
+    heads, profile = conditions.model.heads(mixer), conditions.framework
+    expanded = heads.shared == heads.queries or profile.repeat_kv or masked(conditions, mixer)
+    math = profile.flash_attention and profile.attention_kernel == "math"
+    return math and not expanded and heads.size == heads.value_size
+
+
+def softmax_gradient_bytes(conditions: Conditions, mixer: Mixer) -> float:
+    """Return the bytes per score of an fp32 softmax's gradients, less the cast product freed by then; 0 in 16 bits."""
+    queries, profile = float(conditions.model.heads(mixer).queries), conditions.framework
+    if composed(conditions, mixer):
+        return 2.0 * FP32 * queries
+    wide = not profile.flash_attention and not profile.attention_dropout and profile.attention_matrix_bytes >= FP32
+    return (2.0 * FP32 - HALF) * queries * (wide and element_bytes(conditions) == HALF)
+
+
 def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float) -> tuple[Saved, ...]:
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout (M3, M4)."""
     profile, element = conditions.framework, element_bytes(conditions)
-    if profile.flash_attention:
+    math = composed(conditions, mixer)
+    if profile.flash_attention and not math:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
         bias = (Saved("position_bias", HALF * queries, "scores"),) if profile.position_bias_tables else ()
         mask = (Saved("attention_mask", element, "scores"),) if masked(conditions, mixer) else ()
@@ -145,7 +166,7 @@ def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float)
     if profile.attention_dropout:
         dropped = Saved("attention_dropout", (1.0 + element) * queries, "scores")
         return (Saved("attention_scores", scores, "scores"), dropped)
-    cast = HALF * queries if element == HALF < profile.attention_matrix_bytes else 0.0
+    cast = HALF * queries if element == HALF < profile.attention_matrix_bytes and not math else 0.0
     return (Saved("attention_scores", scores + cast, "scores"),)
 
 
@@ -209,6 +230,8 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     own = 0.0 if _values_from_keys(conditions, mixer) else value
     repeats = profile.repeat_kv or masked(conditions, mixer)
     repeats = repeats and 1 < heads.shared < heads.queries  # one head is expanded without a copy
+    math = composed(conditions, mixer)
+    repeats, read = repeats or math, FP32 if math else element
     expanded = query if repeats else key
     output: tuple[Saved, ...] = ()
     viewed = not repeats or not model.rotary or model.qk_norm or model.attention_gate == "element"
@@ -217,7 +240,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         output = (Saved("qkv_output", element * (query + gated + key + own), shared_spread(mixer, "projection")),)
     if repeats or not profile.keep_qkv_output or model.value_norm:
         repeated = float(heads.output_width) if repeats else value
-        output = (*output, Saved("value", element * repeated, shared_spread(mixer, "key_value")))
+        output = (*output, Saved("value", read * repeated, shared_spread(mixer, "key_value")))
     copies, summed = separate_products(conditions, "attention", 3)
     joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
     projection = Operation(
@@ -234,8 +257,8 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         calls=0.5,
     )
     rotated = (
-        Saved("rotated_query", element * query, "tensor"),
-        Saved("rotated_key", element * expanded, shared_spread(mixer, "key_value")),
+        Saved("rotated_query", read * query, "tensor"),
+        Saved("rotated_key", read * expanded, shared_spread(mixer, "key_value")),
     )
     return (
         projection,

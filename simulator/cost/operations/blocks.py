@@ -60,7 +60,7 @@ def norm(conditions: Conditions, name: str, weight: str) -> Operation:
 
 def norm_bytes(conditions: Conditions) -> float:
     """Return the bytes per feature that a norm moves: input and output in one kernel, 36 composed."""
-    return 9.0 * FP32 if _composed(conditions) else 2.0 * element_bytes(conditions)
+    return 9.0 * FP32 if _composed(conditions) > FP32 else 2.0 * element_bytes(conditions)
 
 
 def _composed(conditions: Conditions) -> float:
@@ -79,7 +79,7 @@ def norm_copies(conditions: Conditions) -> float:
     if not (saved := _composed(conditions)):
         return element_bytes(conditions)
     if conditions.lora_rank is not None:
-        return max(saved - FP32, FP32)
+        return max(saved - FP32, min(saved, FP32))
     return saved if element_bytes(conditions) == HALF else max(saved, 2.0 * FP32)
 
 
@@ -424,13 +424,14 @@ def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
     inputs, statistics, output = last.saved
     labelled = element_bytes(conditions) * model.hidden_size * conditions.framework.labelled_token_fraction
     head = Weight("head", model.hidden_size, model.vocab_size, "vocabulary")
+    bias = (vector("head_bias", model.vocab_size, "vocabulary"),) if model.head_bias else ()
     if conditions.framework.score_head:
-        head = Weight("score", model.hidden_size, 1, "replicated")
+        head, bias = Weight("score", model.hidden_size, 1, "replicated"), ()
     return (
         last._replace(saved=(inputs, statistics, output._replace(amount=labelled)), moved=()),
         *last_streams(conditions),
         *last_aggregate(conditions),
-        Operation(name="output_layer", group="output", weights=(head,)),
+        Operation(name="output_layer", group="output", weights=(*bias, head)),
     )
 
 

@@ -97,7 +97,7 @@ def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Oper
     profile = conditions.framework
     if offloaded := moved(conditions, kind, operation):
         operation = operation._replace(saved=tuple(tensor for tensor in operation.saved if tensor not in offloaded))
-    shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
+    shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
     return operation._replace(saved=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.saved))
 
@@ -113,14 +113,14 @@ def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float
     operations = layer_operations(conditions, kind)
     hidden = tuple(part._replace(collectives=()) for part in operations if part.group in _EXPERTS)
     repeats = (
-        (networks, tuple(part for part in operations if part.group in _NETWORKS)),
+        (networks, tuple(part for part in operations if part.group in NETWORKS)),
         ((1.0 - networks) * experts, hidden),
     )
     return tuple((share, again) for share, again in repeats if share and again)
 
 
 _EXPERTS = frozenset(("experts", "dispatch"))
-_NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_experts"))
+NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_experts"))
 
 
 def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:

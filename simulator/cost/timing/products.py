@@ -43,11 +43,12 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
     native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`).
     """
     profile = scenario.framework
-    if not profile.flash_attention:
-        return "unfused"
     own, stated = scenario.hardware.attention_kernel or "flash_2", profile.attention_kernel
+    shared = scenario.model.num_key_value_heads < scenario.model.num_attention_heads
+    if not profile.flash_attention or (stated == "math" and shared):
+        return "unfused"
     fits = own != "flash_3" or scenario.model.head_dim <= _WIDEST_HEAD
-    if stated == "device":
+    if stated in ("device", "math"):
         return own if fits else "flash_2"
     if stated == "sdpa":
         return "flash_3" if own == "flash_3" and fits else "sdpa_flash"

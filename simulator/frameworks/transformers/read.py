@@ -145,8 +145,12 @@ def _eager(
     padded = layout.micro_batch_size > 1 and not arguments.has("block_size")  # run_clm.py cuts whole blocks
     masked = padded or arguments.any_switch("seq_length", "packing", "neat_packing")
     eager = {"fused_rms_norm": "false", "composed_norm_bytes": "6", "dense_masks": "all" if masked else "windows"}
-    eager |= library_options("transformers", models.load_model(model).architecture) if model else {}
-    eager |= {} if deepspeed else {"release_grads": "true", "plain_module": "true"}
+    if model:
+        spec = models.load_model(model)
+        eager |= library_options("transformers", spec.architecture, spec.activation)
+    if not deepspeed:
+        casts = any(arguments.any_switch("precision", word) for word in ("bf16", "fp16"))
+        eager |= {"release_grads": "true", "plain_module": "true", "autocast": str(casts).lower()}
     if rank is not None:
         return eager | {"adapter_copies": str(not deepspeed).lower(), "loss_bytes_per_logit": "12"}
     word = "" if (entry := arguments.entry("optim")) is None else entry.text

@@ -187,7 +187,7 @@ class FrameworkProfile(Switches, kw_only=True):
 
     # Tensors that the autograd graph keeps per layer.
     flash_attention: bool = switch(default=True)
-    attention_kernel: str = switch(default="device", choices=("device", *ATTENTION_KERNELS))
+    attention_kernel: str = switch(default="device", choices=("device", "math", *ATTENTION_KERNELS))
     attention_matrix_bytes: int = switch(default=2, low=2, high=16)
     attention_dropout: bool = switch(default=False)
     hidden_dropout: bool = switch(default=False)
@@ -241,6 +241,7 @@ class FrameworkProfile(Switches, kw_only=True):
     prefetch_parameters: int = switch(default=0, high=1125899906842624)
     reduction_parameters: int = switch(default=0, high=1125899906842624)
     kept_gathers: bool = switch(default=False)
+    outer_unit: bool = switch(default=False, moves=("memory",))
     split_blocks: float = switch(default=0.0, high=8.0, moves=("memory",))
     reduction_buffers: int = switch(default=1, high=8)
     step_parameters: int = switch(default=0, high=1125899906842624)
@@ -298,6 +299,7 @@ class FrameworkProfile(Switches, kw_only=True):
     kept_boundaries: bool = switch(default=False)
     kept_dispatches: float = switch(default=0.0, high=64.0)
     fully_shard: bool = switch(default=False)
+    autocast: bool = switch(default=False, moves=("memory", "host"))
     plain_module: bool = switch(default=False, moves=("memory",))
     flat_parameters: bool = switch(default=False, moves=("memory",))
     backward_prefetch: bool = switch(default=False, moves=("memory",))

@@ -292,7 +292,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     options: Mapping[str, str],
     named: str | None,
     usual: Collection[str],
-    case: tuple[str, str, str, str],
+    case: tuple[str, str, str, str, str],
     devices: tuple[str, str],
     *,
     recommended: bool = False,
@@ -307,7 +307,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
-    options = {**library_options(stack, case[-1]), **{each.switch: each.text for each in there}, **options}
+    options = {**library_options(stack, *case[3:], devices[1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
         options = with_usual_adapters(name, stack, options)
     elif options.get("quantised_base") == "true":
@@ -441,10 +441,10 @@ def _others(row: Mapping[str, str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def library_options(stack: StackName, family: str) -> Mapping[str, str]:
-    """Return the switches, as text, in which a family's layers differ where a stack has transformers' own (M3)."""
+def library_options(stack: StackName, *traits: str) -> Mapping[str, str]:
+    """Return the switches, as text, of a family or activation where a stack has transformers' own layers (M3)."""
     rows = read_table(__file__, "library") if stack in _BY_NAME and _BY_NAME[stack].library else ()
-    return {name: text for row in rows if family in row["families"].split() for name, text in _others(row).items()}
+    return {name: text for row in rows if {*traits} & {*row["traits"].split()} for name, text in _others(row).items()}
 
 
 def targets_of_peft(family: str) -> str:

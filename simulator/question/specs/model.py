@@ -264,10 +264,11 @@ Boolean = Annotated[bool, Limits(strict=True)]
 
 _PROVENANCE_FIELDS: Final = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 _EXTENSIONS: Final = (
-    *("attention_output_bias", "mlp_bias", "activation", "gated", "norm", "norm_placement", "parallel_residual"),
-    *("rotary", "learned_positions", "embedding_norm", "qk_norm_span", "attention_gate", "attention_sinks"),
-    *("logit_softcap", "keys_as_values", "value_norm", "mixers", "feed_forwards", "intermediate_sizes"),
-    *("prediction_mixer", "residual_streams", "residual_block", "layer_embedding_size", *SHARED_EXPERT_FIELDS),
+    *("attention_output_bias", "mlp_bias", "head_bias", "activation", "gated", "norm", "norm_placement"),
+    *("parallel_residual", "rotary", "learned_positions", "embedding_norm", "qk_norm_span", "attention_gate"),
+    *("attention_sinks", "logit_softcap", "keys_as_values", "value_norm", "mixers", "feed_forwards"),
+    *("intermediate_sizes", "prediction_mixer", "residual_streams", "residual_block", "layer_embedding_size"),
+    *SHARED_EXPERT_FIELDS,
 )
 
 
@@ -277,8 +278,8 @@ shared ones beside them. `hashed_experts`: experts that a table chooses by the t
 network and experts of the same tokens, each with norms of its own (Gemma 4)."""
 ROUTED: Final = frozenset[FeedForward]({"experts", "hashed_experts", "experts_beside"})
 """Feed-forward parts with routed experts."""
-Activation = Literal["silu", "gelu", "relu", "squared_relu"]
-"""Nonlinearity of the feed-forward networks, gated or not; variants of one function are one word."""
+Activation = Literal["silu", "gelu", "gelu_new", "gelu_fast", "relu", "squared_relu"]
+"""Nonlinearity of the feed-forward networks, gated or not; `gelu_new` and `gelu_fast` are made up of operations."""
 
 
 class LayerKind(NamedTuple):
@@ -406,6 +407,8 @@ class ModelSpec(Frozen):
     """Rows of a learned table of positions that is added to the tokens', a count."""
     embedding_norm: Boolean = False
     """True when the embedded tokens pass a norm."""
+    head_bias: Boolean = False
+    """True when the output layer has a bias."""
     qk_norm: Boolean = False
     """True when queries and keys are normalised."""
     qk_norm_span: Literal["head", "projection", "unweighted"] = "head"

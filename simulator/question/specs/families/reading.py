@@ -451,7 +451,9 @@ NETWORKS: Final[Mapping[str, LayerRule]] = {
 
 _PRICED_AS: Final[Mapping[Activation, str]] = {
     "silu": "silu swish swigluoai situ",
-    "gelu": "gelu gelu_new gelu_fast gelu_pytorch_tanh",
+    "gelu": "gelu gelu_pytorch_tanh",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_fast",
     "relu": "relu",
     "squared_relu": "relu2",
 }
