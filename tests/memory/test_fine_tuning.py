@@ -471,32 +471,6 @@ def test_tensors_of_the_library_s_own_layers(  # noqa: PLR0917  the columns of a
     assert found.memory.allocated_bytes / GIB == pytest.approx(traced, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("recompute", "options", "traced"),
-    [
-        ("full", {}, 15.91 - 9.81),
-        ("full", {"widened_rest": "true"}, 22.10 - 13.25),
-        ("full", {"recompute_stops_early": "false"}, 12.66 - 9.81),
-        ("none", {}, 29.16 - 23.58),
-        ("none", {"widened_rest": "true"}, 40.08 - 31.77),
-        ("none", {"adapter_targets": "query_value"}, 25.18 - 19.59),
-    ],
-)
-def test_a_base_of_8_bits_keeps_the_inputs_of_its_products(recompute: Any, options: Any, traced: float) -> None:
-    """The same trace, over what 4 bits need (bitsandbytes 0.50, autograd/_functions.py, `MatMul8bitLt`: `ctx.tensors`).
-
-    An early end is of checkpoints that are not reentrant; behind norms in fp32 inputs are fp32.
-    """
-    sizes: Any = {"seq_length": 2048, "micro_batch_size": 1, "global_batch_size": 1, "recompute": recompute}
-    sizes |= {"model": "llama3.1-8b", "method": "qlora", "stack": "peft", "hardware": "a100-sxm-80g", "devices": 1}
-    usual = {"adapter_targets": "all", "widened_rest": "false"}
-    four, eight = (
-        simulator.estimate(**sizes, options={**usual, **options, "quantised_bits": bits}).memory.allocated_bytes
-        for bits in ("4", "8")
-    )
-    assert (eight - four) / GIB == pytest.approx(traced, rel=0.02)
-
-
 @pytest.mark.parametrize("kind", ["qwen3-8b", "gemma-3-1b"])
 def test_what_one_layer_of_the_library_saves(kind: str) -> None:
     """The same trace, of 16-bit weights: norms of queries and keys keep what others do; one head is not copied."""
