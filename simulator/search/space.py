@@ -424,7 +424,9 @@ def _sharing(pricing: Pricing, choices: Sequence[Choices], split: Index, index: 
     if any(len(axis.values) > 1 for axis in choices if _ABOUT_STATE & set(axis.names)):
         passing = _coded(choices, split, index, lambda axis: not _ABOUT_STATE & set(axis.names))
         stage = np.digitize(pricing.block.zero_stage, (1, 3)) * (
-            pricing.scenario.widened_rest or pricing.scenario.framework.plain_module
+            pricing.scenario.widened_rest
+            or pricing.scenario.framework.plain_module
+            or (pricing.scenario.lora_rank is not None and pricing.scenario.framework.adapter_copies)
         )
         _, first, kind = numbered(6 * passing + 2 * stage + pricing.offloads("activations"))
         if 2 * len(first) <= len(kind):

@@ -14,7 +14,7 @@ import pytest
 import simulator
 from simulator.question.frameworks.stacks import library_options
 
-MIB = 2.0**20
+MIB, GIB = 2.0**20, 2.0**30
 BASE: Any = {"vocab_size": 8192, "tie_word_embeddings": True, "num_hidden_layers": 3}
 
 

@@ -121,6 +121,7 @@ bf16: true
 AXOLOTL = """base_model: meta-llama/Meta-Llama-3-8B
 adapter: lora
 lora_r: 16
+lora_target_linear: true
 sequence_len: 2048
 sample_packing: true
 micro_batch_size: 1

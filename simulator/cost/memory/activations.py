@@ -137,15 +137,15 @@ def _casts_listed(scenario: Scenario) -> tuple[bool, bool]:
     return listed, listed and scenario.model.norm != "rms_norm" and not framework.composed_layer_norm_bytes
 
 
-@of_work
 def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
-    scenario, block, conditions = pricing.scenario, pricing.block, conditions_of(pricing.scenario)
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     casts = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
+    if not casts:
+        return np.zeros(len(pricing))
     number = adapters_of(conditions, layer_operations(conditions, kind))
-    return np.where((block.zero_stage < 1) & casts, HALF, 0.0) * (
-        number.split / block.tensor_parallel + number.replicated
-    )
+    whole = number.split / pricing.block.tensor_parallel + number.replicated
+    return np.where(pricing.block.zero_stage < 1, HALF, 0.0) * whole
 
 
 @of_work
@@ -177,7 +177,7 @@ def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Arra
     return number * sum(sizes), number * beside
 
 
-def _by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMode, Modules], Array]) -> Array:
+def by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMode, Modules], Array]) -> Array:
     """Return a layer's figure under each policy of selective recompute of the block, `otherwise` without one."""
     for mode, modules, chosen in recomputed_inside(pricing):
         otherwise = np.where(chosen, figure(mode, modules), otherwise)
@@ -186,7 +186,7 @@ def _by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMo
 
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
-    result = _by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
+    result = by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
     result = result + adapter_casts(pricing, kind)
     model, narrow = pricing.scenario.model, gathers_adapters(pricing)
     listed, normed = _casts_listed(pricing.scenario)
@@ -248,7 +248,7 @@ def repeated_working_set(pricing: Pricing, kind: LayerKind) -> Array:
     Modules are recomputed one at a time, after the modules behind them have freed their tensors: the largest counts.
     Attention scores are alive together with their gradient.
     """
-    return _by_policy(pricing, np.zeros(len(pricing)), partial(_policy_working_set, pricing, kind))
+    return by_policy(pricing, np.zeros(len(pricing)), partial(_policy_working_set, pricing, kind))
 
 
 @of_work
@@ -272,7 +272,7 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
     every = total(pricing, whole) - total(pricing, saved_amounts(conditions, kind))
     left = partial(_offloaded, pricing, kind)
-    return _by_policy(pricing, every, lambda mode, modules: every - (left("none", ()) - left(mode, modules)))
+    return by_policy(pricing, every, lambda mode, modules: every - (left("none", ()) - left(mode, modules)))
 
 
 def returning_layers(profile: FrameworkProfile) -> float:
@@ -294,7 +294,7 @@ def sent_bytes(pricing: Pricing) -> KindArray | float:
     if not profile.swapped_attention and not profile.offloaded_modules:
         return 0.0
     figures = (partial(_offloaded, pricing, kind, tensors=sent) for kind in contents.layer_kinds)
-    each = [_by_policy(pricing, figure("none", ()), figure) for figure in figures]
+    each = [by_policy(pricing, figure("none", ()), figure) for figure in figures]
     return over_layers(contents.with_prediction, each)
 
 
@@ -327,15 +327,14 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     return total(pricing, summed(of_each))
 
 
-def network_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes that a layer's feed-forward part has freed when attention's backward pass begins, shape (n,)."""
+def network_bytes(pricing: Pricing, kind: LayerKind, *, wide: bool) -> Array:
+    """Return the bytes that a layer's feed-forward part saves, shape (n,), `wide` behind norms in fp32."""
     conditions = conditions_of(pricing.scenario)
     operations = (each for each in layer_operations(conditions, kind) if each.group in NETWORKS)
     saved = [tensor for operation in operations for tensor in operation.saved]
-    wide = summed(tensor for tensor in saved if not tensor.name.endswith("_product"))
-    more = (FP32 / element_bytes(conditions) - 1.0) * (widened_rest(pricing) & (not kind.routed))
-    freed = total(pricing, summed(saved)) + more * total(pricing, wide)
-    return _by_policy(pricing, freed, lambda _mode, _modules: np.zeros(len(pricing)))
+    inside = summed(tensor for tensor in saved if not tensor.name.endswith("_product"))
+    more = (FP32 / element_bytes(conditions) - 1.0) * (wide and not kind.routed)
+    return total(pricing, summed(saved)) + more * total(pricing, inside)
 
 
 @of_sizes

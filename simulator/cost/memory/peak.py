@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from simulator.cost.memory.activations import (
     StageActivations,
     activations_in_flight,
     adapter_casts,
+    by_policy,
     gathers_adapters,
     in_flight,
     layer_input_bytes,
@@ -22,6 +24,7 @@ from simulator.cost.memory.activations import (
     recompute_plan,
     score_bytes,
     stage_activations,
+    widened_rest,
 )
 from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
@@ -329,27 +332,46 @@ def buffer_bytes(pricing: Pricing) -> Array:
     return buffers + np.where(block.expert_ranks > 1.0, hidden * extent(pricing, "pooled"), 0.0)
 
 
-@of_work
 def layer_gradient_bytes(pricing: Pricing) -> Array:
     """Return the gradients alive inside one layer's backward pass, shape (n,) (M12).
 
     Attention needs less than the network in every shipped model, except for saved scores.
     """
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    reads = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
+
+    def widest(network: Network) -> Array:
+        plain = _widest_gradients(pricing, network, copied=False)
+        return np.where(gathers_adapters(pricing), plain, _widest_gradients(pricing, network, copied=reads))
+
+    if not any(score_bytes(pricing, kind).any() for kind in scenario.model.layer_kinds):
+        return widest("held")
+    freed = widest("freed")
+    if scenario.widened_rest:
+        freed = np.where(widened_rest(pricing), widest("freed in fp32"), freed)
+    return by_policy(pricing, freed, lambda _mode, _modules: widest("held"))
+
+
+Network = Literal["held", "freed", "freed in fp32"]
+"""What is left of a layer's feed-forward part when attention's backward pass begins."""
+
+
+@of_work
+def _widest_gradients(pricing: Pricing, network: Network, *, copied: bool) -> Array:
+    """Return the widest gradients of a layer's backward pass, shape (n,), with adapters' casts where `copied`."""
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
-    # An adapter behind the product casts it to fp32 and back (peft 0.21, tuners/lora/layer.py, `_cast_input_dtype`).
-    profile = scenario.framework
-    reads = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
         operations = layer_operations(conditions, kind)
         made = [operation.temporary for operation in operations]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
-        copied = ~gathers_adapters(pricing) & (reads and not kind.routed)
-        inner = inner + (0.5 * inner + 3.0 * whole) * copied + merged_bytes(pricing, kind)[1]
+        # An adapter behind the product casts it to fp32 and back (peft 0.21, lora/layer.py, `_cast_input_dtype`).
+        inner = inner + (0.5 * inner + 3.0 * whole) * (copied and not kind.routed) + merged_bytes(pricing, kind)[1]
         core = next((each.temporary for each in operations if each.name == "core_attention"), ())
         scores = score_bytes(pricing, kind)
-        behind = total(pricing, summed(core)) + scores - network_bytes(pricing, kind)
+        gone = 0.0 if network == "held" else network_bytes(pricing, kind, wide=network == "freed in fp32")
+        behind = total(pricing, summed(core)) + scores - gone
         widest.append(np.where(scores > 0.0, np.maximum(inner, behind), inner))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
