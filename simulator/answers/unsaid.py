@@ -208,7 +208,7 @@ def _chances(
 ) -> Iterator[float | None]:
     """Yield the probability of each layout of a block to fit over what is open, by its memory alone.
 
-    None where nothing moves it, or no calibration tells.
+    None where nothing is open, or no calibration tells. Values that move time alone leave it less sure too.
     """
     values = [*_open_values(question, block, release)]
     moved = [np.log(sized_anew(block, each)[0].need_bytes / block.need_bytes) for _, each in values]
@@ -218,7 +218,7 @@ def _chances(
     for at, memory in enumerate(memories):
         each_moves = ((each, float(move[at])) for (each, _), move in zip(values, moved, strict=True))
         moves = [(each.switch, each.share, move) for each, move in each_moves if abs(math.expm1(move)) >= MIN_CHANGE]
-        if not moves or memory.interval_bytes is None or memory.fits_host is False:
+        if not values or memory.interval_bytes is None or memory.fits_host is False:
             yield None
             continue
         reach = (*(move for _, _, move in moves), *(float(end[at]) for end in ends))
