@@ -39,12 +39,11 @@ _LINEAR: Final = ("q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj"
 _QKV: Final = ("q_proj", "k_proj", "v_proj")
 _JOINT: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv"), _QKV),
-    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h"), ("gate_proj", "up_proj")),
-    "dense_4h_to_h": ("down_proj",),
+    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in"), ("gate_proj", "up_proj")),
     "w1": ("gate_proj",),
     "w3": ("up_proj",),
-    "w2": ("down_proj",),
-    **dict.fromkeys(("dense", "wo"), ("o_proj",)),
+    **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), ("down_proj",)),
+    **dict.fromkeys(("dense", "out_proj", "wo"), ("o_proj",)),
 }  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
 _TOGETHER: Final = re.compile(r"\(([\w|]{1,80})\)_proj")
 _PATH: Final = frozenset(
@@ -284,7 +283,9 @@ def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
     targets = targets_of_peft(family)
     if not targets:
         message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
-        arguments.not_modelled(message, fix="all linear layers: target_modules all-linear")
+        arguments.not_modelled(message, fix="target modules `all-linear`, for all linear layers")
+    elif targets == "all":
+        arguments.remark("not-modelled", "warning", f"layers with adapters: peft's of {family} are priced as all")
     return replace(run, options={"adapter_targets": targets or "all", **run.options})
 
 
