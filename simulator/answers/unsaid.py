@@ -155,8 +155,9 @@ def _open_values(question: Question, base: Sized, release: _Release) -> Iterator
 def _may_mask(pricing: Pricing) -> Mask:
     """Return in which layouts sequences may be padded, or samples in them have borders, shape (n,) (M41)."""
     lengths, several = pricing.scenario.lengths, pricing.block.micro_batch_size > 1.0
-    padded = lengths is None or not lengths.packs
-    return several if padded else np.full(len(pricing), lengths.batching != "packed_across")
+    if lengths is None or not lengths.packs:
+        return several
+    return np.full(len(pricing), lengths.batching != "packed_across")
 
 
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:
@@ -212,8 +213,8 @@ def _chances(
     """
     values = [*_open_values(question, block, release)]
     moved = [np.log(sized_anew(block, each)[0].need_bytes / block.need_bytes) for _, each in values]
-    for move, (each, _) in zip(moved, values, strict=True):
-        move[:] = np.where((each.switch != "dense_masks") | _may_mask(block.pricing), move, 0.0)
+    masked = _may_mask(block.pricing)
+    moved = [move * (masked | (each.switch != "dense_masks")) for (each, _), move in zip(values, moved, strict=True)]
     ends = [_furthest(block, values, [sign * move for move in moved]) for sign in (1.0, -1.0) if moved]
     for at, memory in enumerate(memories):
         each_moves = ((each, float(move[at])) for (each, _), move in zip(values, moved, strict=True))

@@ -246,18 +246,14 @@ def _ends_early(arguments: Arguments, *, own: bool) -> dict[str, str]:
     LLaMA-Factory ff6d4d1 (`use_reentrant_gc`), ms-swift 3602360 (trainers/mixin.py), axolotl 067b021 (utils/config).
     The Trainer's default turned with transformers 5, and TRL's at another time.
     """
-    name = next((name for name in _REENTRANT if arguments.has(name)), None)
-    if name is not None:
-        reentrant = arguments.switch("recompute_stops_early", name)
-    elif said := re.search(r"use_reentrant\W+(true|false)", (arguments.text("recompute", _KEYWORDS) or "").lower()):
-        reentrant = said[1] == "true"
-    elif own:
-        reentrant = True
-    else:
+    said = re.search(r"use_reentrant\W+(true|false)", (arguments.text("recompute", _KEYWORDS) or "").lower())
+    if said is None and not own and not arguments.has(*_REENTRANT):
         message = f"{_KEYWORDS}: without use_reentrant, checkpoints over a base of 8 bits keep the inputs of products"
         arguments.remark("activations-bound", "warning", message)
         return {}
-    return {"recompute_stops_early": str(not reentrant).lower()}
+    option = "recompute_stops_early"
+    reentrant = said[1] == "true" if said else arguments.switch(option, *_REENTRANT, default=own)
+    return {option: str(not reentrant).lower()}
 
 
 def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict[str, str]:
