@@ -143,8 +143,9 @@ def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     scenario, block, conditions = pricing.scenario, pricing.block, conditions_of(pricing.scenario)
     casts = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
     number = adapters_of(conditions, layer_operations(conditions, kind))
-    each = number.split / block.tensor_parallel + number.replicated
-    return np.where((block.zero_stage < 1) & casts, HALF * each, 0.0)
+    return np.where((block.zero_stage < 1) & casts, HALF, 0.0) * (
+        number.split / block.tensor_parallel + number.replicated
+    )
 
 
 @of_work
