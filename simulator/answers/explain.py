@@ -221,14 +221,14 @@ def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
 
 def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
     """Yield the candidates one change away, on the same devices."""
-    scenario = start.case.scenario
+    scenario, layout = start.case.scenario, start.case.layout
     has_them = scenario.framework.name in _TORCH_ALLOCATOR and scenario.hardware.vendor != "Iluvatar"
     if has_them and not scenario.framework.expandable_segments:
         switch = {"expandable_segments": "true"}
         yield from _with(start, "allocator", "--option expandable_segments=true", {}, switches=switch)
     yield from _recompute(start)
     yield from _offload(start, marks)
-    size, question, batch = start.case.layout.micro_batch_size, start.case.question, scenario.global_batch_size
+    size, question, batch = layout.micro_batch_size, start.case.question, scenario.global_batch_size
     for smaller in reversed(divisors(size, size - 1)):
         option, fields = f"--micro-batch-size {smaller}", {"micro_batch_size": smaller}
         yield from _with(start, "micro_batch", option, fields)
@@ -237,8 +237,8 @@ def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
             yield from _with(start, "micro_batch", more, fields, {"global_batch_size": batch})
     yield from _sizes(start)
     yield from _experts(start)
-    for stage in (1, 2, 3):
-        if stage != start.case.layout.zero_stage:
+    for stage in (1, 2, 3) if layout.data_parallel * layout.context_parallel > 1 else ():  # one device shards nothing
+        if stage != layout.zero_stage:
             yield from _with(start, "zero", f"--zero-stage {stage}", {"zero_stage": stage})
     yield from _chunks(start)
     if absent_sizes(scenario, start.case.question):
@@ -560,7 +560,7 @@ def _gradients(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
     elif layout.zero_stage < 2 or alone:
         trained = "all" if case.scenario.lora_rank is None else "adapters in all"
         every = f"gradients of {trained} {stage.layers} layers of the stage, in {profile.gradient_dtype}"
-        yield f"ZeRO {layout.zero_stage}{' over one device' if alone else ''} keeps {every}: {size}"
+        yield f"ZeRO {layout.zero_stage}{' over one device' if layout.zero_stage > 1 else ''} keeps {every}: {size}"
     several = case.scenario.global_batch_size > layout.micro_batch_size * layout.data_parallel > 1
     if layout.zero_stage >= 2 and profile.fully_shard and profile.plain_module > profile.sync_each_batch and several:
         yield f"gradients add up whole until the step, but with --option sync_each_batch=true: {size}"
@@ -598,9 +598,10 @@ def _activations(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 
 def _logits(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     words, profile = f"the logits of {case.scenario.model.vocab_size:,} words", case.scenario.framework
+    words += f", split by TP {case.layout.tensor_parallel}" if case.layout.tensor_parallel > 1 else ""
     at_once = f", {tokens} tokens at a time" if (tokens := profile.cross_entropy_chunk_tokens) else ""
     at_once = at_once or (f", in {profile.loss_chunks} chunks" if profile.loss_chunks else "")
-    yield f"the last stage holds {words}, split by TP {case.layout.tensor_parallel}{at_once}: {size}"
+    yield f"the last stage holds {words}{at_once}: {size}"
 
 
 def _longest_sequence(case: Case, gates: Gates) -> int | None:

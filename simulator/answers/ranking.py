@@ -94,10 +94,6 @@ def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     return replace(judged, question=case.question.with_layout(case.layout, FOLLOWS))
 
 
-def _alone(estimate: Estimate) -> Estimate:
-    return _with_idle(estimate, lambda: without_effect_on_all((estimate,)))
-
-
 def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:
     """Return the search of a question, in `space` or over the sets that its layout leaves.
 
@@ -246,7 +242,8 @@ def fastest(
     best = best_of(query)
     if (layout := best or nearest_of(query)) is None:
         return Fastest(None, None)
-    estimate = _alone(_judged(layout, *estimates_of([layout])))
+    judged = _judged(layout, *estimates_of([layout]))
+    estimate = _with_idle(judged, partial(without_effect_on_all, (judged,)))
     return Fastest(None, estimate) if best is None else Fastest(estimate, None)
 
 

@@ -144,7 +144,7 @@ def _open_values(question: Question, base: Sized, release: _Release) -> Iterator
         value, usual = values[each.switch], getattr(profile, each.switch)
         # A choice stays open beside a decided switch that has the value it brings.
         against = any(name in decided and values[name] != getattr(profile, name) for name in each.others)
-        against |= each.switch == "dense_masks" and not _may_mask(base.pricing)
+        against |= each.switch == "dense_masks" and not _may_mask(base.pricing).any()
         if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
             continue
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
@@ -152,10 +152,12 @@ def _open_values(question: Question, base: Sized, release: _Release) -> Iterator
             yield each, values
 
 
-def _may_mask(pricing: Pricing) -> bool:
-    """Return whether sequences of a micro batch may be padded, or samples in them have borders (M41)."""
-    lengths, several = pricing.scenario.lengths, float(pricing.block.micro_batch_size.max()) > 1.0
-    return several if lengths is None or not lengths.packs else lengths.batching != "packed_across"
+def _may_mask(pricing: Pricing) -> Mask:
+    """Return in which layouts sequences may be padded, or samples in them have borders, shape (n,) (M41)."""
+    lengths, several = pricing.scenario.lengths, pricing.block.micro_batch_size > 1.0
+    if lengths is None or not lengths.packs:
+        return several
+    return np.full(len(pricing), lengths.batching != "packed_across")
 
 
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:
@@ -195,14 +197,11 @@ def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     question = query.question.with_switches(query.chosen, SEARCH)
     if not is_open(question, query.scenario):
         return None
-    likely, several = np.zeros(len(index), dtype=np.bool_), sized.block.micro_batch_size[index] > 1.0
-    for part in filter(len, map(np.flatnonzero, (several, ~several))):  # dense masks are of several sequences
-        block = size(Pricing(query.scenario, sized.block.take(index[part])))
-        memories = [estimate.memory for estimate in estimates_of_block(block)]
-        chances = zip(_chances(question, block, memories, None), memories, strict=True)
-        every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
-        likely[part] = [chance is None or chance >= query.min_fit_probability for chance in every]
-    return likely
+    block = size(Pricing(query.scenario, sized.block.take(index)))
+    memories = [estimate.memory for estimate in estimates_of_block(block)]
+    chances = zip(_chances(question, block, memories, None), memories, strict=True)
+    every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
+    return np.array([chance is None or chance >= query.min_fit_probability for chance in every], dtype=np.bool_)
 
 
 def _chances(
@@ -210,15 +209,17 @@ def _chances(
 ) -> Iterator[float | None]:
     """Yield the probability of each layout of a block to fit over what is open, by its memory alone.
 
-    None where nothing moves it, or no calibration tells.
+    None where nothing is open, or no calibration tells. Values that move time alone leave it less sure too.
     """
     values = [*_open_values(question, block, release)]
     moved = [np.log(sized_anew(block, each)[0].need_bytes / block.need_bytes) for _, each in values]
+    masked = _may_mask(block.pricing)
+    moved = [move * (masked | (each.switch != "dense_masks")) for (each, _), move in zip(values, moved, strict=True)]
     ends = [_furthest(block, values, [sign * move for move in moved]) for sign in (1.0, -1.0) if moved]
     for at, memory in enumerate(memories):
         each_moves = ((each, float(move[at])) for (each, _), move in zip(values, moved, strict=True))
         moves = [(each.switch, each.share, move) for each, move in each_moves if abs(math.expm1(move)) >= MIN_CHANGE]
-        if not moves or memory.interval_bytes is None or memory.fits_host is False:
+        if not values or memory.interval_bytes is None or memory.fits_host is False:
             yield None
             continue
         reach = (*(move for _, _, move in moves), *(float(end[at]) for end in ends))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks.flags import ANY_TEXT, Flag, FlagTable, Meaning
 from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.stacks import framework, profile_of, usual_with_adapters
+from simulator.question.frameworks.stacks import framework, library_options, profile_of, usual_with_adapters
 from simulator.question.scenario.layout import FIELDS, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
@@ -72,10 +72,13 @@ class Writing(Record):
 
     def refuse_switches(self, named: Iterable[str], title: str) -> None:
         """Raise UnsupportedError for a non-default switch that has no row and is not among `named`."""
-        profile = self.scenario.framework
+        profile, model = self.scenario.framework, self.scenario.model
         common = usual_with_adapters(profile.name, profile.stack, narrow=profile.quantised_base)
-        usual = framework(profile.name, {} if self.scenario.lora_rank is None else common, profile.stack)
+        own = library_options(profile.stack, model.architecture, model.activation, self.scenario.hardware.family)
+        usual = framework(profile.name, {**own, **({} if self.scenario.lora_rank is None else common)}, profile.stack)
         known = {*named, *(target.removeprefix("option.") for target in self.table.meanings)}
+        if "foreach_optimizer" in known and not (profile.foreach_optimizer or profile.step_temporaries):
+            known.add("step_temporaries")  # the word of a fused kernel
         for switch in switches():
             value = getattr(profile, switch.name)
             if value != getattr(usual, switch.name) and switch.name not in known:

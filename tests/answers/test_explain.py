@@ -101,6 +101,16 @@ def test_more_devices_are_asked_for_in_the_unit_of_the_question() -> None:
 
 
 @pytest.mark.full_answer
+def test_one_device_is_not_asked_to_shard(tmp_path: Path) -> None:
+    text = "base_model: meta-llama/Llama-3.1-8B\nadapter: qlora\nload_in_4bit: true\nlora_target_linear: true\n"
+    sizes = "sequence_len: 4096\nmicro_batch_size: 2\ngradient_checkpointing: true\nbf16: true\n"
+    (tmp_path / "x.yml").write_text(f"{text}{sizes}datasets: []\nlora_r: 32\nsample_packing: true\n", encoding="utf-8")
+    said = run("check", str(tmp_path / "x.yml"), "--hardware", "rtx-4090", "--devices", "1").stdout
+    assert "--micro-batch-size 1" in said
+    assert "--zero-stage 1" not in said
+
+
+@pytest.mark.full_answer
 @pytest.mark.parametrize("least", [0.5, 0.95])
 def test_the_longest_sequence_is_the_longest(least: float) -> None:
     options = ("--model", "llama3.1-8b", "--hardware", "h20", "--nodes", "1", "--tp", "2", "--cp", "2")

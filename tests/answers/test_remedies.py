@@ -47,6 +47,13 @@ def test_remedies_are_words_of_a_trainer_and_hold(question: str) -> None:
         assert again["memory"]["device_mib"] == pytest.approx(change["estimate"]["memory"]["device_mib"], rel=1e-6)
 
 
+def test_what_a_ranking_proposes_fits_over_what_is_open_of_its_time_too() -> None:
+    ranking = simulator.rank(model="phi-2", method="full", hardware="t4", devices=1)
+    assert ranking.remedies
+    for remedy in ranking.remedies:
+        assert remedy.estimate.verdict == "fits", remedy.change
+
+
 def test_gradients_that_are_summed_whole_may_be_reduced_each_time() -> None:
     """accelerate's `sync_each_batch`; DeepSpeed and a single micro batch sum none."""
     asked = "--model llama3.1-8b --method full --hardware v100-sxm-32g --devices 8 --zero-stage 3 --recompute full"

@@ -100,6 +100,7 @@ def test_an_estimate_takes_one_value_that_makes_sense(args: tuple[str, ...], sai
     ("typed", "meant"),
     [
         ("--load-in-4bit", "--method qlora"),
+        ("--load-in-8bit", "--method qlora --option quantised_bits=8"),
         ("--load_in_4bit", "--method qlora"),
         ("--quantised-base", "--method qlora"),
         ("--lora", "--method lora"),
@@ -128,8 +129,8 @@ def test_every_other_name_of_an_option_means_one_and_its_value_is_allowed() -> N
     rows = list(csv.DictReader(Path(main.__file__).with_name("other_names.csv").read_text("utf-8").splitlines()))
     names = [name for row in rows for name in row["names"].split()]
     assert len(names) == len(set(names))
-    for row in rows:
-        option, _, value = row["option"].partition(" ")
+    for hint in (f"--{each}" for row in rows for each in row["option"].removeprefix("--").split(" --")):
+        option, _, value = hint.partition(" ")
         params = [
             *(*question_options(), *layout_options(many=False), *listed("ranking")),
             *(*listed("plan"), *answer_options("ranking")),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.errors import UnsupportedError
 from simulator.question.frameworks.stacks import DEFAULT, STACKS, framework_of
 
 RANKINGS = (
@@ -71,6 +72,23 @@ def test_adapters_and_remedies_of_fine_tuning_stacks_can_be_launched(stack: str 
     remedies = simulator.rank(model="llama3.1-8b", devices=1, **asked).remedies
     assert any("--method qlora" in remedy.change for remedy in remedies)
     assert all(simulator.emit(remedy.estimate, force=True) for remedy in remedies)
+
+
+@pytest.mark.parametrize("stack", ["transformers", "trl", "peft"])
+def test_what_a_library_does_on_a_device_needs_no_word(stack: str) -> None:
+    script = simulator.emit(model="qwen3-0.6b", lora_rank=8, hardware="t4", devices=2, stack=stack, force=True)
+    assert "--dtype float16" in script
+    assert "--dtype bfloat16" not in script
+
+
+@pytest.mark.parametrize(
+    ("stack", "word"), [(None, 'implementation = "fused"'), ("transformers", "--optim adamw_torch_fused")]
+)
+def test_a_fused_optimizer_is_written(stack: str | None, word: str) -> None:
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100", "devices": 8, "framework": "torch"}
+    assert word in simulator.emit(**asked, stack=stack, optimizer="adamw_torch_fused").replace("\\\n   ", "")
+    with pytest.raises(UnsupportedError, match="step_temporaries=2"):
+        simulator.emit(**asked, stack=stack, options={"step_temporaries": "2"})
 
 
 def test_layers_that_are_done_again_are_not_captured() -> None:

@@ -531,6 +531,8 @@ def test_a_list_of_modules_with_what_is_no_name_is_refused(name: str, value: str
         ("[q_proj, lm_head]", "all", True),
         ("[query_key_value]", "attention", True),
         ("[query_key_value, dense, dense_h_to_4h, dense_4h_to_h]", "all", False),
+        ("[q_proj, k_proj, v_proj, dense, fc1, fc2]", "all", False),
+        ("[q_proj, k_proj, v_proj, out_proj, fc_in, fc_out]", "all", False),
         ("'model.layers.[\\d]+.(mlp|self_attn).(up|down|gate|q|k|v|o)_proj'", "all", False),
         ("'model.layers.[\\d]+.self_attn.(q|k|v|o)_proj'", "attention", False),
         ("'.*.layers.(3|7).self_attn.(q|k|v|o)_proj'", "all", True),

@@ -84,7 +84,7 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     if _is_half(scenario.framework) and not scenario.framework.quantised_base:
         yield from (("dtype", "bfloat16"), ("bf16", "false"))
     elif scenario.lora_rank is not None and not (scenario.framework.quantised_base or scenario.frozen_in_fp32):
-        yield "dtype", "bfloat16"
+        yield "dtype", "float16" if scenario.precision == "fp16" else "bfloat16"
 
 
 def _adapters(scenario: Scenario) -> Iterator[WordPair]:

@@ -39,12 +39,11 @@ _LINEAR: Final = ("q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj"
 _QKV: Final = ("q_proj", "k_proj", "v_proj")
 _JOINT: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv"), _QKV),
-    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h"), ("gate_proj", "up_proj")),
-    "dense_4h_to_h": ("down_proj",),
+    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in"), ("gate_proj", "up_proj")),
     "w1": ("gate_proj",),
     "w3": ("up_proj",),
-    "w2": ("down_proj",),
-    **dict.fromkeys(("dense", "wo"), ("o_proj",)),
+    **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), ("down_proj",)),
+    **dict.fromkeys(("dense", "out_proj", "wo"), ("o_proj",)),
 }  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
 _TOGETHER: Final = re.compile(r"\(([\w|]{1,80})\)_proj")
 _PATH: Final = frozenset(
@@ -247,18 +246,14 @@ def _ends_early(arguments: Arguments, *, own: bool) -> dict[str, str]:
     LLaMA-Factory ff6d4d1 (`use_reentrant_gc`), ms-swift 3602360 (trainers/mixin.py), axolotl 067b021 (utils/config).
     The Trainer's default turned with transformers 5, and TRL's at another time.
     """
-    name = next((name for name in _REENTRANT if arguments.has(name)), None)
-    if name is not None:
-        reentrant = arguments.switch("recompute_stops_early", name)
-    elif said := re.search(r"use_reentrant\W+(true|false)", (arguments.text("recompute", _KEYWORDS) or "").lower()):
-        reentrant = said[1] == "true"
-    elif own:
-        reentrant = True
-    else:
+    said = re.search(r"use_reentrant\W+(true|false)", (arguments.text("recompute", _KEYWORDS) or "").lower())
+    if said is None and not own and not arguments.has(*_REENTRANT):
         message = f"{_KEYWORDS}: without use_reentrant, checkpoints over a base of 8 bits keep the inputs of products"
         arguments.remark("activations-bound", "warning", message)
         return {}
-    return {"recompute_stops_early": str(not reentrant).lower()}
+    option = "recompute_stops_early"
+    reentrant = said[1] == "true" if said else arguments.switch(option, *_REENTRANT, default=own)
+    return {option: str(not reentrant).lower()}
 
 
 def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict[str, str]:
@@ -284,7 +279,9 @@ def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
     targets = targets_of_peft(family)
     if not targets:
         message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
-        arguments.not_modelled(message, fix="all linear layers: target_modules all-linear")
+        arguments.not_modelled(message, fix="target modules `all-linear`, for all linear layers")
+    elif targets == "all":
+        arguments.remark("not-modelled", "warning", f"layers with adapters: peft's of {family} are priced as all")
     return replace(run, options={"adapter_targets": targets or "all", **run.options})
 
 
