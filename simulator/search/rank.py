@@ -203,13 +203,19 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
 
 
 def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
-    """Return which layouts fit with the requested probability; all without a calibration."""
+    """Return which layouts fit with the requested probability, as they stand and over what is open.
+
+    All without a calibration.
+    """
     scenario, probability = query.scenario, query.min_fit_probability
     if scenario.calibration is None or probability <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
-    if query.over_open is not None and (over_open := query.over_open.likely(query, sized, index)) is not None:
-        return over_open
     likely: Mask = scenario.calibration.likely_to_fit(scenario, sized, index, probability)
+    if query.over_open is None or not likely.any():  # of what is unlikely as it stands, what is open takes long to price
+        return likely
+    over_open = query.over_open.likely(query, sized, index[likely])
+    if over_open is not None:
+        likely[likely] = over_open
     return likely
 
 
