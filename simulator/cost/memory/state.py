@@ -22,7 +22,7 @@ from simulator.cost.dtypes import (
     parameter_dtype,
     quantised_bytes,
 )
-from simulator.cost.memory.activations import adapter_casts, recompute_plan, widened_rest
+from simulator.cost.memory.activations import adapter_casts, has_wide_stream, recompute_plan, widened_rest
 from simulator.cost.memory.loss import logits_per_micro_batch
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
@@ -571,9 +571,10 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
 
 
 def dequantised_bytes(pricing: Pricing) -> float | Array:
-    """Return the bytes of a 4-bit base's largest linear weight, widened for a product, shape (n,) (M38)."""
+    """Return the bytes of a quantised base's largest weight, 8 bits as wide as the input, shape (n,) (M38)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
-    widened = (scenario.lora_rank is not None) * profile.quantised_base * (1.0 + profile.quantised_head) * HALF
+    width = np.where(has_wide_stream(pricing) & (profile.quantised_bits == "8"), FP32, HALF)
+    widened = (scenario.lora_rank is not None) * profile.quantised_base * (1.0 + profile.quantised_head) * width
     layers = (layer_operations(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds)
     largest = max(each.inputs * each.outputs for layer in layers for each in weights_of(layer) if each.matmul)
     return widened * largest / pricing.block.tensor_parallel
