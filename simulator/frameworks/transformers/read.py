@@ -81,9 +81,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     layout = Layout(**usual | part(targets, "layout"))
     rank, workload = _lora_rank(arguments), part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
-    narrow = _quantised(arguments, rank)
-    eight = "quantised_bits" in narrow and layout.recompute == "full"
-    narrow |= _ends_early(arguments, reentrant=own or (deepspeed and arguments.has(*_TUNING))) if eight else {}
+    narrow = _quantised(arguments, rank, again=layout.recompute == "full", deepspeed=deepspeed)
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None, narrow=bool(narrow)) | narrow
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
@@ -212,7 +210,7 @@ def _lora_rank(arguments: Arguments) -> int | None:
     return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK
 
 
-def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
+def _quantised(arguments: Arguments, rank: int | None, *, again: bool, deepspeed: bool) -> dict[str, str]:
     """Return the switches of frozen weights of 4 or 8 bits under adapters, as bitsandbytes stores them; refuse others.
 
     bitsandbytes 0.46, functional.py: one fp32 scale per 64 weights, or (nested) 8 bits, and fp32 per 256 of them. Other
@@ -234,7 +232,9 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     own = arguments.has(*_TUNING)
     if "8" in texts:
         arguments.remark("not-modelled", "note", "products of 8 bits are timed as those of 4", *narrow)
-        return {"quantised_base": "true", "quantised_bits": "8", "widened_rest": str(not own).lower()}
+        eight = {"quantised_base": "true", "quantised_bits": "8", "widened_rest": str(not own).lower()}
+        reentrant = arguments.has("finetuning_type") or (own and deepspeed)
+        return eight | (_ends_early(arguments, reentrant=reentrant) if again else {})
     nested = arguments.switch("quantised_scale_bytes", *_NESTED, default=own)
     nested = nested or _STORED_IN_4_BITS.search(arguments.text("model", *MODEL) or "") is not None
     arguments.forget("quantised_scale_bytes")
