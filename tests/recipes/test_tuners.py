@@ -1,10 +1,12 @@
 """What decides a sequence or a vocabulary, and what trains nothing: ms-swift, LLaMA-Factory, GPT-NeoX, torchtitan."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulator.errors import InputError, NoRecipeError
+from simulator.question.frameworks.stacks import usual_profile
 from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
 
@@ -317,6 +319,30 @@ def test_a_base_of_8_bits_has_the_checkpoints_of_its_tuner(words: str, early: st
         "widened_rest": "false",
     }
     assert expected.items() <= options.items()
+
+
+@pytest.mark.parametrize(("engine", "early"), [("", None), ("--deepspeed ds.json", "false")])
+def test_checkpoints_of_swift_follow_its_engine(engine: str, early: str | None, tmp_path: Path) -> None:
+    """ms-swift 3602360, trainers/mixin.py, `_fix_gradient_checkpointing`: plain ranks have no reentrant ones."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 0}, "bf16": {"enabled": true}}', "utf-8")
+    words = "swift sft --model Qwen/Qwen2.5-7B --tuner_type lora --quant_method bnb --quant_bits 8"
+    run = read(tmp_path, "run.sh", f"{words} --gradient_checkpointing true {engine}\n")
+    assert run.options.get("recompute_stops_early") == early
+
+
+@pytest.mark.parametrize(("hardware", "kernel"), [("t4", "math"), ("v100-sxm-32g", "math"), ("rtx-4090", "sdpa")])
+def test_a_file_has_the_attention_of_its_device(hardware: str, kernel: str, tmp_path: Path) -> None:
+    """A trainer's layers are the library's, whose kernels depend on the device as where `--stack` names it."""
+    words = "stage: sft\nfinetuning_type: lora\nlora_target: all\ndisable_gradient_checkpointing: true\nfp16: true\n"
+    text = f"model_name_or_path: meta-llama/Llama-3.2-1B\ncutoff_len: 2048\nper_device_train_batch_size: 1\n{words}"
+    run = read(tmp_path, "x.yaml", text)
+    case: Any = ("llama3.2-1b", hardware, "fp16", "llama", "silu")
+    family = {"t4": "turing", "v100-sxm-32g": "volta", "rtx-4090": "ada"}[hardware]
+    profiles = (
+        usual_profile("torch", options, stack, (), case, ("nvidia", family), adapters=True)
+        for options, stack in ((run.options, None), ({}, "transformers"))
+    )
+    assert [profile.attention_kernel for profile in profiles] == [kernel, kernel]
 
 
 @pytest.mark.parametrize(

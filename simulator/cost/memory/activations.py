@@ -16,8 +16,8 @@ import numpy as np
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
-from simulator.cost.operations.blocks import inputs, norm_copies
-from simulator.cost.operations.layer import NETWORKS, keeps_inputs, kept_inputs, layer_operations, whole_operations
+from simulator.cost.operations.blocks import inputs, keeps_inputs, norm_copies
+from simulator.cost.operations.layer import NETWORKS, kept_inputs, layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
     Amount,
@@ -31,7 +31,7 @@ from simulator.cost.operations.record import (
     sent,
     summed,
 )
-from simulator.cost.operations.sums import adapters_of, extent, micro_batches, saved_amounts, total
+from simulator.cost.operations.sums import adapters_of, extent, micro_batches, saved_amounts, total, weights_of
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
@@ -55,7 +55,7 @@ def layer_input_bytes(pricing: Pricing) -> Array:
     """
     scenario = pricing.scenario
     wide = scenario.widened_modules and scenario.trains("embedding")
-    width = np.where(wide | widened_rest(pricing) | autocasts(pricing), FP32, element_bytes(scenario))
+    width = np.where(wide | has_wide_stream(pricing) | autocasts(pricing), FP32, element_bytes(scenario))
     streams: Array = width * scenario.model.stream_width * extent(pricing, "sequence")
     return streams
 
@@ -63,6 +63,12 @@ def layer_input_bytes(pricing: Pricing) -> Array:
 def widened_rest(pricing: Pricing) -> Mask:
     """Return where a 4-bit base's tables and norms are stored in fp32: not where ZeRO 3 shards them (M2)."""
     return pricing.scenario.widened_rest & (pricing.block.zero_stage < 3)
+
+
+def has_wide_stream(pricing: Pricing) -> Mask:
+    """Return where norms over a quantised base put out fp32, as its products do then: stored so or autocast's (M36)."""
+    _, normed = _casts_listed(pricing.scenario)
+    return widened_rest(pricing) | (pricing.scenario.framework.quantised_base and normed)
 
 
 def autocasts(pricing: Pricing) -> Mask:
@@ -89,22 +95,20 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     every, more = [each for operation in operations for each in operation.saved], FP32 / element_bytes(conditions) - 1.0
     entered = [tensor for tensor in every if tensor.name.endswith("_norm_input") and copies < FP32]
     if conditions.lora_rank is not None and not framework.quantised_base:
-        weights = (weight for operation in operations for weight in operation.weights if weight.matmul)
-        narrow = HALF * sum(weight.parameters for weight in weights) / pricing.block.tensor_parallel
+        narrow = HALF * sum(w.parameters for w in weights_of(operations) if w.matmul) / pricing.block.tensor_parallel
         return narrow + more * total(pricing, summed(entered))
     if conditions.lora_rank is not None:
         networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
         entered += [tensor for each in networks for tensor in each.saved if not tensor.name.endswith("_product")]
         entered += [tensor for tensor in kept_inputs(conditions, kind) if tensor.name != "attention_output"]
-        # Values are cast, and no view of the joint projection is left.
+        # Values are cast, and no view of a joint projection that was rotated is left.
         joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
-        viewed = (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
+        viewed = model.rotary * (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
         return more * total(pricing, summed(entered)) - viewed * joint
     further = _read_again(conditions, operations)
     wide = FP32 if copies <= FP32 else 2.0 * FP32  # one kernel saves the stream alone
-    for operation in operations:
-        is_entered = operation.group == "norm" and any(each.name.endswith("_norm_input") for each in operation.saved)
-        further += max(wide - copies, 0.0) * is_entered
+    norms = [operation.saved for operation in operations if operation.group == "norm"]
+    further += max(wide - copies, 0.0) * sum(any(each.name.endswith("_norm_input") for each in norm) for norm in norms)
     return further * float(model.hidden_size) * extent(pricing, "sequence")
 
 
@@ -190,7 +194,7 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = result + adapter_casts(pricing, kind)
     model, narrow = pricing.scenario.model, gathers_adapters(pricing)
     listed, normed = _casts_listed(pricing.scenario)
-    wide = widened_rest(pricing) | (pricing.scenario.framework.quantised_base and normed)
+    wide = has_wide_stream(pricing)
     cast = autocasts(pricing) | wide
     result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result
     result = result + np.where(cast, 0.0, _listed_bytes(pricing, kind)) if normed else result
@@ -231,12 +235,7 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
-    amounts = [
-        Amount(float(weight.outputs), _OUTPUT_SPREADS[weight.split])
-        for operation in operations
-        for weight in operation.weights
-        if weight.matmul
-    ]
+    amounts = [Amount(float(w.outputs), _OUTPUT_SPREADS[w.split]) for w in weights_of(operations) if w.matmul]
     if any(operation.name == "dispatch" for operation in operations):
         amounts.append(Amount(2.0 * conditions.model.expert_width, "copies"))
     return element_bytes(conditions) * total(pricing, summed(amounts))
@@ -461,8 +460,7 @@ def _kept_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of the inputs that a layer's products keep, shape (n,), in fp32 behind norms in fp32 (M38)."""
     entered = [*kept_inputs(conditions_of(pricing.scenario), kind)]
     wide = total(pricing, summed(each for each in entered if each.name != "attention_output"))
-    _, normed = _casts_listed(pricing.scenario)
-    return total(pricing, summed(entered)) + np.where(widened_rest(pricing) | normed, wide, 0.0)
+    return total(pricing, summed(entered)) + np.where(has_wide_stream(pricing), wide, 0.0)
 
 
 def _returned(pricing: Pricing, index: int) -> KindArray | Array:

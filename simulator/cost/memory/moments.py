@@ -218,13 +218,12 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
         return saved + incoming + _experts(pricing, operations)
     feed_forward = _feed_forward(pricing, kind, keeps_gradients)
     widest = saved + incoming + feed_forward
-    mixing = {operation.name for operation in operations if operation.group == "core_attention"}
-    if not mixing:
+    core = [operation for operation in operations if operation.group == "core_attention"]
+    if not core:
         return widest
-    if "core_attention" not in mixing:
+    if all(operation.name != "core_attention" for operation in core):
         # No scores: the scan of a linear mixer, with the gradients of the gathered input and of its first projection.
-        scan = (operation for operation in operations if operation.group == "core_attention")
-        gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
+        gradients = total(pricing, summed(amount for operation in core for amount in operation.temporary))
         first = next(operation for operation in operations if operation.group == "attention_projection")
         inner = sum(weight.outputs for weight in first.weights if weight.matmul)
         gradients = gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)

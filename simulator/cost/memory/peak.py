@@ -16,6 +16,7 @@ from simulator.cost.memory.activations import (
     adapter_casts,
     by_policy,
     gathers_adapters,
+    has_wide_stream,
     in_flight,
     layer_input_bytes,
     merged_bytes,
@@ -24,7 +25,6 @@ from simulator.cost.memory.activations import (
     recompute_plan,
     score_bytes,
     stage_activations,
-    widened_rest,
 )
 from simulator.cost.memory.encoder import encoder_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
@@ -347,8 +347,8 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     if not any(score_bytes(pricing, kind).any() for kind in scenario.model.layer_kinds):
         return widest("held")
     freed = widest("freed")
-    if scenario.widened_rest:
-        freed = np.where(widened_rest(pricing), widest("freed in fp32"), freed)
+    if (wide := has_wide_stream(pricing)).any():
+        freed = np.where(wide, widest("freed in fp32"), freed)
     return by_policy(pricing, freed, lambda _mode, _modules: widest("held"))
 
 

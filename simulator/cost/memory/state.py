@@ -22,8 +22,8 @@ from simulator.cost.dtypes import (
     parameter_dtype,
     quantised_bytes,
 )
-from simulator.cost.memory.activations import adapter_casts, recompute_plan, widened_rest
-from simulator.cost.memory.loss import logits_per_micro_batch
+from simulator.cost.memory.activations import adapter_casts, has_wide_stream, recompute_plan, widened_rest
+from simulator.cost.memory.loss import logits_per_micro_batch, loss_bytes
 from simulator.cost.operations.blocks import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, Weight, conditions_of
@@ -571,9 +571,10 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
 
 
 def dequantised_bytes(pricing: Pricing) -> float | Array:
-    """Return the bytes of a 4-bit base's largest linear weight, widened for a product, shape (n,) (M38)."""
+    """Return the bytes of a quantised base's largest weight, 8 bits as wide as the input, shape (n,) (M38)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
-    widened = (scenario.lora_rank is not None) * profile.quantised_base * (1.0 + profile.quantised_head) * HALF
+    width = np.where(has_wide_stream(pricing) & (profile.quantised_bits == "8"), FP32, HALF)
+    widened = (scenario.lora_rank is not None) * profile.quantised_base * (1.0 + profile.quantised_head) * width
     layers = (layer_operations(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds)
     largest = max(each.inputs * each.outputs for layer in layers for each in weights_of(layer) if each.matmul)
     return widened * largest / pricing.block.tensor_parallel
@@ -665,8 +666,9 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     held: KindArray = weights + gradients + ends
     if outer and scenario.lora_rank is None and not at_loss:  # the output layer's waits for the table's
         held = held + end_table(pricing) * np.where(block.zero_stage >= 3, gradient, 0.0)
-    if prepared:  # as it was gathered, in the forward pass, which has an fp32 gradient less
-        held = held + np.maximum(ends - (FP32 - element) * logits_per_micro_batch(pricing), 0.0)
+    if prepared:  # as it was gathered, in the forward pass: an fp32 gradient less, or before logits beside a layer
+        less = np.minimum((FP32 - element) * logits_per_micro_batch(pricing), loss_bytes(pricing) - of_layer)
+        held = held + (ends > 0.0) * np.maximum(ends - less, 0.0)
     if profile.live_parameters:
         held = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, held)
     elif not profile.step_parameters:
@@ -681,8 +683,7 @@ def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
 
 def _bucket_bytes(scenario: Scenario) -> float:
     """Return the bytes of one flat buffer that DeepSpeed reduces gradients from; adapters fill a part of it (M24)."""
-    profile = scenario.framework
-    return element_bytes(scenario) * (float(profile.reduction_parameters) or float(scenario.model.hidden_size) ** 2)
+    return element_bytes(scenario) * (scenario.framework.reduction_parameters or float(scenario.model.hidden_size) ** 2)
 
 
 def lasting_buckets(pricing: Pricing) -> KindArray:

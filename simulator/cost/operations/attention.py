@@ -9,6 +9,7 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import (
     cast,
     columns,
+    keeps_inputs,
     norm_bytes,
     norm_copies,
     separate_products,
@@ -112,14 +113,15 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     fused = profile.flash_attention and not math
     # Behind other products it is what an adapter copies, or a trained product reads.
     unread = conditions.lora_rank is not None and (profile.adapter_copies or profile.adapter_targets == "query_value")
-    output = (Saved("attention_output", element * heads.output_width, "tensor"),) if fused or not unread else ()
+    saves = fused or keeps_inputs(conditions) or not unread
+    output = (Saved("attention_output", element * heads.output_width, "tensor"),) if saves else ()
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer in _SLIDING)
     return Operation(
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        saved=(*output, *_scores(conditions, mixer, queries, scores)),
+        saved=(*output, *_scores(conditions, mixer, queries, scores, fused=fused)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
         # Around a flash kernel's backward pass output and gradient are read for every row's sum, the queries' gradient
@@ -154,11 +156,10 @@ def softmax_gradient_bytes(conditions: Conditions, mixer: Mixer) -> float:
     return (2.0 * FP32 - HALF) * queries * (wide and element_bytes(conditions) == HALF)
 
 
-def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float) -> tuple[Saved, ...]:
+def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float, *, fused: bool) -> tuple[Saved, ...]:
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout (M3, M4)."""
     profile, element = conditions.framework, element_bytes(conditions)
-    math = composed(conditions, mixer)
-    if profile.flash_attention and not math:
+    if fused:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
         bias = (Saved("position_bias", HALF * queries, "scores"),) if profile.position_bias_tables else ()
         mask = (Saved("attention_mask", element, "scores"),) if masked(conditions, mixer) else ()
@@ -166,7 +167,7 @@ def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float)
     if profile.attention_dropout:
         dropped = Saved("attention_dropout", (1.0 + element) * queries, "scores")
         return (Saved("attention_scores", scores, "scores"), dropped)
-    cast = HALF * queries if element == HALF < profile.attention_matrix_bytes and not math else 0.0
+    cast = HALF * queries if element == HALF < profile.attention_matrix_bytes and not profile.flash_attention else 0.0
     return (Saved("attention_scores", scores + cast, "scores"),)
 
 

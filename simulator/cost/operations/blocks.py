@@ -187,6 +187,12 @@ def network(
     )
 
 
+def keeps_inputs(conditions: Conditions) -> bool:
+    """Return whether products keep their inputs apart from autograd's saved tensors, as an 8-bit base does (M38)."""
+    framework = conditions.framework
+    return conditions.lora_rank is not None and framework.quantised_base and framework.quantised_bits == "8"
+
+
 def into_products(conditions: Conditions) -> tuple[str, ...]:
     """Return the names of the products that read the input of a feed-forward network."""
     return ("gate", "up") if conditions.model.gated else ("up",)
@@ -207,7 +213,7 @@ def plain_activation(
     holds the input's gradient.
     """
     element = element_bytes(conditions)
-    copied = conditions.lora_rank is not None and conditions.framework.adapter_copies
+    copied = conditions.lora_rank is not None and conditions.framework.adapter_copies and not keeps_inputs(conditions)
     number = activation_input_bytes(conditions) * (copied or conditions.model.activation != "relu")
     entered = (Saved(f"{name}_up", (number + _composed_bytes(conditions)) * width, spread),) if number else ()
     return Operation(

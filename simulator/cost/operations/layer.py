@@ -13,6 +13,7 @@ from simulator.cost.operations.blocks import (
     aggregated,
     collapsed,
     expanded,
+    keeps_inputs,
     layer_embedding,
     linear_input,
     norm,
@@ -147,12 +148,6 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
 """Name endings of the tensors that only a feed-forward part's matrix products read."""
 _MIXER_INPUTS = ("attention_norm_output", "attention_input", "latent_norm_outputs", "attention_output")
-
-
-def keeps_inputs(conditions: Conditions) -> bool:
-    """Return whether products keep their inputs apart from autograd's saved tensors, as an 8-bit base does (M38)."""
-    framework = conditions.framework
-    return conditions.lora_rank is not None and framework.quantised_base and framework.quantised_bits == "8"
 
 
 def kept_inputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes, quantised_bytes
+from simulator.cost.operations.attention import composed
 from simulator.cost.operations.blocks import output_layer, prediction
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.record import conditions_of, merges_experts
@@ -44,8 +45,7 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
     """
     profile = scenario.framework
     own, stated = scenario.hardware.attention_kernel or "flash_2", profile.attention_kernel
-    shared = scenario.model.num_key_value_heads < scenario.model.num_attention_heads
-    if not profile.flash_attention or (stated == "math" and shared):
+    if not profile.flash_attention or composed(conditions_of(scenario), "grouped_query"):
         return "unfused"
     fits = own != "flash_3" or scenario.model.head_dim <= _WIDEST_HEAD
     if stated in ("device", "math"):
@@ -67,8 +67,9 @@ def attention_rate(scenario: Scenario) -> float:
         case "unfused":
             # Tensor cores load rows of multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide,
             # "Requirements to use Tensor Cores"); other products of single heads run at the rate of fp32 units, as
-            # PyTorch accumulates 16-bit products in fp32. Fused kernels pad a head.
-            if element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES:
+            # PyTorch accumulates 16-bit products in fp32, and products of fp32 (M41). Fused kernels pad a head.
+            wide = composed(conditions_of(scenario), "grouped_query")
+            if wide or element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES:
                 peaks = scenario.hardware.peak_flops_per_second
                 # A sixteenth where a data sheet omits it, as on A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
                 return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0) * values.attention_unaligned

@@ -80,7 +80,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     layout = Layout(**usual | part(targets, "layout"))
     rank, workload = _lora_rank(arguments), part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
-    narrow = _quantised(arguments, rank, again=layout.recompute == "full")
+    narrow = _quantised(arguments, rank, again=layout.recompute == "full", deepspeed=deepspeed)
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None, narrow=bool(narrow)) | narrow
     if "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower():
         options["sharding_degree"] = A_NODE  # torch 2.9, distributed/fsdp/api.py
@@ -209,7 +209,7 @@ def _lora_rank(arguments: Arguments) -> int | None:
     return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK
 
 
-def _quantised(arguments: Arguments, rank: int | None, *, again: bool) -> dict[str, str]:
+def _quantised(arguments: Arguments, rank: int | None, *, again: bool, deepspeed: bool) -> dict[str, str]:
     """Return the switches of frozen weights of 4 or 8 bits under adapters, as bitsandbytes stores them; refuse others.
 
     bitsandbytes 0.46, functional.py: one fp32 scale per 64 weights, or (nested) 8 bits, and fp32 per 256 of them. Other
@@ -232,7 +232,8 @@ def _quantised(arguments: Arguments, rank: int | None, *, again: bool) -> dict[s
     if "8" in texts:
         arguments.remark("not-modelled", "note", "products of 8 bits are timed as those of 4", *narrow)
         eight = {"quantised_base": "true", "quantised_bits": "8", "widened_rest": str(not own).lower()}
-        return eight | (_ends_early(arguments, own=own) if again else {})
+        reentrant = arguments.has("finetuning_type") or (own and deepspeed)
+        return eight | (_ends_early(arguments, reentrant=reentrant) if again else {})
     nested = arguments.switch("quantised_scale_bytes", *_NESTED, default=own)
     nested = nested or _STORED_IN_4_BITS.search(arguments.text("model", *MODEL) or "") is not None
     arguments.forget("quantised_scale_bytes")
@@ -240,19 +241,19 @@ def _quantised(arguments: Arguments, rank: int | None, *, again: bool) -> dict[s
     return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
 
 
-def _ends_early(arguments: Arguments, *, own: bool) -> dict[str, str]:
-    """Return the switch of the kind of checkpoint, reentrant by default in a tuner of its `own` words.
+def _ends_early(arguments: Arguments, *, reentrant: bool) -> dict[str, str]:
+    """Return the switch of the kind of checkpoint, of a tuner that has it `reentrant` by default.
 
-    LLaMA-Factory ff6d4d1 (`use_reentrant_gc`), ms-swift 3602360 (trainers/mixin.py), axolotl 067b021 (utils/config).
-    The Trainer's default turned with transformers 5, and TRL's at another time.
+    LLaMA-Factory ff6d4d1 (`use_reentrant_gc`), ms-swift 3602360 with an engine (trainers/mixin.py; without, several
+    ranks have the other). The Trainer's default turned with transformers 5, and TRL's at another time.
     """
     said = re.search(r"use_reentrant\W+(true|false)", (arguments.text("recompute", _KEYWORDS) or "").lower())
-    if said is None and not own and not arguments.has(*_REENTRANT):
+    if said is None and not reentrant and not arguments.has(*_REENTRANT):
         message = f"{_KEYWORDS}: without use_reentrant, checkpoints over a base of 8 bits keep the inputs of products"
         arguments.remark("activations-bound", "warning", message)
         return {}
     option = "recompute_stops_early"
-    reentrant = said[1] == "true" if said else arguments.switch(option, *_REENTRANT, default=own)
+    reentrant = said[1] == "true" if said else arguments.switch(option, *_REENTRANT, default=reentrant)
     return {option: str(not reentrant).lower()}
 
 

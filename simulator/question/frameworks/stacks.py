@@ -307,7 +307,8 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     """
     stack = stack_for(name, named, *usual)
     there = (each for each in practice_of(name) if devices[1] in each.families and (each.share or 0.0) > 1.0 / 2.0)
-    options = {**library_options(stack, *case[3:], devices[1]), **{each.switch: each.text for each in there}, **options}
+    own: StackName = "transformers" if "dense_masks" in options else stack
+    options = {**library_options(own, *case[3:], devices[1]), **{each.switch: each.text for each in there}, **options}
     if adapters:
         options = with_usual_adapters(name, stack, options)
     elif options.get("quantised_base") == "true":
