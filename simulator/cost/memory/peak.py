@@ -340,7 +340,7 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     scenario, profile = pricing.scenario, pricing.scenario.framework
     reads = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
 
-    def widest(network: Network) -> Array:
+    def widest(network: NetworkTensors) -> Array:
         plain = _widest_gradients(pricing, network, copied=False)
         return np.where(gathers_adapters(pricing), plain, _widest_gradients(pricing, network, copied=reads))
 
@@ -352,12 +352,12 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     return by_policy(pricing, freed, lambda _mode, _modules: widest("held"))
 
 
-Network = Literal["held", "freed", "freed in fp32"]
+NetworkTensors = Literal["held", "freed", "freed in fp32"]
 """What is left of a layer's feed-forward part when attention's backward pass begins."""
 
 
 @of_work
-def _widest_gradients(pricing: Pricing, network: Network, *, copied: bool) -> Array:
+def _widest_gradients(pricing: Pricing, network: NetworkTensors, *, copied: bool) -> Array:
     """Return the widest gradients of a layer's backward pass, shape (n,), with adapters' casts where `copied`."""
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
