@@ -95,7 +95,7 @@ def _asked(
     kinds: tuple[CoefficientKind, ...] = ("time", "memory")
     widths = {kind: judged[kind, row.key][1] or _USUAL_WIDTH[kind] for kind in kinds if (kind, row.key) in judged}
     estimate = _with_ranges(estimate_of_block(plain), _USUAL_WIDTH | widths)
-    answer = over_open(question_of({"model": row.model, "hardware": row.hardware}), estimate, plain)
+    answer = over_open(question_of({"model": row.model, "hardware": row.hardware}), estimate, plain.pricing)
     errors: dict[str, float] = {kind: judged[kind, row.key][0] for kind in widths}
     stacked, moved = (
         {str(kind): errors[kind] + _moved(kind, row, documented, priced) for kind in widths}

@@ -84,7 +84,7 @@ def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     priced = price(pricing_of(scenario, case.layout))
     options = case.question.options
     estimate = with_switches(estimate_of_block(priced), options, lambda: priced)
-    judged = over_open(case.question, estimate, priced, release, in_short=in_short)
+    judged = over_open(case.question, estimate, priced.pricing, release, in_short=in_short)
     judged = with_failing_length(judged, scenario, case.layout)
     if case.question.layout_is_searched:
         known, chance = judged.provenance, judged.memory.fit_probability
@@ -196,7 +196,7 @@ def _judged(layout: PricedLayout, estimate: Estimate) -> Estimate:
         question = query.question.with_switches(query.chosen, SEARCH)
         if not is_open(question, query.scenario):
             return estimate
-        return over_open(question, estimate, price(pricing_of(query.scenario, layout.layout)))
+        return over_open(question, estimate, pricing_of(query.scenario, layout.layout))
 
     def with_other(name: str) -> Estimate:
         scenario = with_memory(layout.query.scenario, name)

@@ -27,7 +27,7 @@ from simulator.cost.pricing.estimate import (
     Provenance,
     Verdict,
 )
-from simulator.cost.pricing.price import Priced, Sized, size
+from simulator.cost.pricing.price import Priced, Sized, price, size
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.late import deferred
 from simulator.question.arrays import Index, Mask
@@ -55,22 +55,23 @@ _FIELDS: Final = {field.name: field for field in switches()}
 
 
 def over_open(
-    question: Question, estimate: Estimate, base: Priced, release: _Release = None, *, in_short: str = ""
+    question: Question, estimate: Estimate, alone: Pricing, release: _Release = None, *, in_short: str = ""
 ) -> Estimate:
     """Return an estimate with ranges, probability and verdict over what is open; unchanged where nothing is.
 
     Open is a stack that leaves switches open, or none that was said or hardware has; a recipe says its switches.
-    `base` is its block of one layout; `release` what a search would assume, whose switches the run may have too.
+    `alone` is its block of one layout; `release` what a search would assume, whose switches the run may have too.
     `in_short`, what surely does not fit comes as `depends`, without ranges; `fits` leaves them out of what fits too.
     """
     if estimate.verdict == "refused" or not question.inputs or question.recipe is not None:
         return estimate
-    scenario = base.pricing.scenario
+    scenario = alone.scenario
     brought = question.origin("stack").kind == "nobody" and scenario.framework.stack == scenario.hardware.stack
     if brought and estimate.provenance.stack != "measured":
         return _with_time(estimate)
-    if not is_open(question, scenario):
+    if not is_open(question, scenario) or not any(True for _ in _open_values(question, alone, release)):
         return estimate
+    base = price(alone)
     short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
     open_switches = tuple(_open_switches(question, base, release)) if short is estimate else ()
     if not open_switches:
@@ -133,9 +134,9 @@ _ENDS: Final[tuple[_Figure, ...]] = (
 )  # least and most memory, fastest and slowest
 
 
-def _open_values(question: Question, base: Sized, release: _Release) -> Iterator[tuple[Practice, dict[str, Any]]]:
+def _open_values(question: Question, base: Pricing, release: _Release) -> Iterator[tuple[Practice, dict[str, Any]]]:
     """Yield the values beside the present ones that the layout's run may have, as practice and by name."""
-    scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
+    scenario, profile = base.scenario, base.scenario.framework
     decided = {*question.switches, *(decided_by(profile.stack) or ())}
     practice = practice_of(profile.name, adapters=scenario.lora_rank is not None)
     for each in (*practice, *_of_release(profile, release)):
@@ -144,7 +145,7 @@ def _open_values(question: Question, base: Sized, release: _Release) -> Iterator
         value, usual = values[each.switch], getattr(profile, each.switch)
         # A choice stays open beside a decided switch that has the value it brings.
         against = any(name in decided and values[name] != getattr(profile, name) for name in each.others)
-        against |= each.switch == "dense_masks" and not _may_mask(base.pricing).any()
+        against |= each.switch == "dense_masks" and not _may_mask(base).any()
         if each.switch in decided or against or value == usual or not concerns(scenario, each.switch):
             continue
         elsewhere = each.families and any(kind.family not in each.families for kind in scenario.kinds_of_device)
@@ -162,7 +163,7 @@ def _may_mask(pricing: Pricing) -> Mask:
 
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:
     """Yield the open values that move speed or memory of the layout."""
-    for each, values in _open_values(question, base, release):
+    for each, values in _open_values(question, base.pricing, release):
         changed = switched_anew(base, values)
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
         need = float(changed.need_bytes[0] - base.need_bytes[0])
@@ -197,7 +198,10 @@ def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     question = query.question.with_switches(query.chosen, SEARCH)
     if not is_open(question, query.scenario):
         return None
-    block = size(Pricing(query.scenario, sized.block.take(index)))
+    pricing = Pricing(query.scenario, sized.block.take(index))
+    if not any(True for _ in _open_values(question, pricing, None)):
+        return None
+    block = size(pricing)
     memories = [estimate.memory for estimate in estimates_of_block(block)]
     chances = zip(_chances(question, block, memories, None), memories, strict=True)
     every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
@@ -211,7 +215,7 @@ def _chances(
 
     None where nothing is open, or no calibration tells. Values that move time alone leave it less sure too.
     """
-    values = [*_open_values(question, block, release)]
+    values = [*_open_values(question, block.pricing, release)]
     moved = [np.log(sized_anew(block, each)[0].need_bytes / block.need_bytes) for _, each in values]
     masked = _may_mask(block.pricing)
     moved = [move * (masked | (each.switch != "dense_masks")) for (each, _), move in zip(values, moved, strict=True)]

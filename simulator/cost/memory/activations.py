@@ -313,14 +313,19 @@ def _offloaded(
     return total(pricing, summed(left))
 
 
+def scores_of(conditions: Conditions, kind: LayerKind) -> list[Saved]:
+    """Return what a layer saves for every score of its attention, but a mask."""
+    saved = (tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
+    return [tensor for tensor in saved if tensor.spread == "scores" and tensor.name != "attention_mask"]
+
+
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,).
 
     They are made on the device, wherever the scores were meanwhile.
     """
     conditions = conditions_of(pricing.scenario)
-    saved = [tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved]
-    of_each = [tensor for tensor in saved if tensor.spread == "scores" and tensor.name != "attention_mask"]
+    of_each = scores_of(conditions, kind)
     if of_each and (wide := softmax_gradient_bytes(conditions, kind.mixer)):
         of_each = [of_each[0]._replace(amount=wide)]
     return total(pricing, summed(of_each))

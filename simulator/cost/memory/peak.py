@@ -24,6 +24,7 @@ from simulator.cost.memory.activations import (
     overlapped_bytes,
     recompute_plan,
     score_bytes,
+    scores_of,
     stage_activations,
 )
 from simulator.cost.memory.encoder import encoder_bytes
@@ -208,19 +209,20 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
     inside = layer_gradient_bytes(pricing) + dequantised_bytes(pricing)
     # Casts of a forward pass are there at its loss, whatever is done again.
-    again = zip(recompute_plan(pricing).on_rank, pricing.contents.layer_kinds, strict=True)
+    adapted = pricing.contents.layer_kinds if pricing.scenario.lora_rank is not None else ()
+    again = zip(recompute_plan(pricing).on_rank, adapted, strict=False)
     at_end = other.at_loss + gathers + sum(count * adapter_casts(pricing, kind) for count, kind in again)
     backward = other.steady + activations.recompute_working_set + inside + gathers
     state_held, profile = (state.parameters, state.gradients, other.resident), pricing.scenario.framework
     # What a unit is gathered into is beside it, and its first layer.
     outer = (pricing.block.zero_stage >= 3) & (profile.fully_shard and profile.outer_unit)
-    twice = outer * (2.0 * gathered(pricing, at_loss=True) + buffer_bytes(pricing))
+    twice = 2.0 * gathered(pricing, at_loss=True) + buffer_bytes(pricing) if outer.any() else 0.0
     return (
         Moment("backward", *state_held, overlapped, 0.0, 0.0, backward, in_backward),
         Moment("loss", *state_held, held, 0.0, other.losses, at_end, at_loss),
         Moment("embedding gradient", *state_held, held, ending, 0.0, other.at_table + gathers, at_table),
         Moment("optimizer step", *state_held[:2], other.in_step, 0.0, 0.0, 0.0, other.at_step),
-        *([Moment("gather", *state_held, 0.0, 0.0, 0.0, twice, at_loss)] if twice.any() else ()),
+        *([Moment("gather", *state_held, 0.0, 0.0, 0.0, np.where(outer, twice, 0.0), at_loss)] if outer.any() else ()),
     )
 
 
@@ -342,9 +344,10 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
 
     def widest(network: NetworkTensors) -> Array:
         plain = _widest_gradients(pricing, network, copied=False)
-        return np.where(gathers_adapters(pricing), plain, _widest_gradients(pricing, network, copied=reads))
+        copied = _widest_gradients(pricing, network, copied=True) if reads else plain
+        return np.where(gathers_adapters(pricing), plain, copied) if reads else plain
 
-    if not any(score_bytes(pricing, kind).any() for kind in scenario.model.layer_kinds):
+    if not any(scores_of(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds):
         return widest("held")
     freed = widest("freed")
     if (wide := has_wide_stream(pricing)).any():
