@@ -69,7 +69,7 @@ def over_open(
     brought = question.origin("stack").kind == "nobody" and scenario.framework.stack == scenario.hardware.stack
     if brought and estimate.provenance.stack != "measured":
         return _with_time(estimate)
-    if not is_open(question, scenario) or not any(True for _ in _open_values(question, alone, release)):
+    if not is_open(question, scenario) or next(_open_values(question, alone, release), None) is None:
         return estimate
     base = price(alone)
     short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
@@ -199,7 +199,7 @@ def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     if not is_open(question, query.scenario):
         return None
     pricing = Pricing(query.scenario, sized.block.take(index))
-    if not any(True for _ in _open_values(question, pricing, None)):
+    if next(_open_values(question, pricing, None), None) is None:
         return None
     block = size(pricing)
     memories = [estimate.memory for estimate in estimates_of_block(block)]

@@ -17,7 +17,7 @@ from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_wor
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
 from simulator.cost.operations.blocks import inputs, keeps_inputs, norm_copies
-from simulator.cost.operations.layer import NETWORKS, kept_inputs, layer_operations, whole_operations
+from simulator.cost.operations.layer import NETWORKS, layer_operations, product_inputs, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
     Amount,
@@ -100,7 +100,7 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     if conditions.lora_rank is not None:
         networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
         entered += [tensor for each in networks for tensor in each.saved if not tensor.name.endswith("_product")]
-        entered += [tensor for tensor in kept_inputs(conditions, kind) if tensor.name != "attention_output"]
+        entered += [tensor for tensor in product_inputs(conditions, kind) if tensor.name != "attention_output"]
         # Values are cast, and no view of a joint projection that was rotated is left.
         joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
         viewed = model.rotary * (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
@@ -313,7 +313,7 @@ def _offloaded(
     return total(pricing, summed(left))
 
 
-def scores_of(conditions: Conditions, kind: LayerKind) -> list[Saved]:
+def score_tensors(conditions: Conditions, kind: LayerKind) -> list[Saved]:
     """Return what a layer saves for every score of its attention, but a mask."""
     saved = (tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
     return [tensor for tensor in saved if tensor.spread == "scores" and tensor.name != "attention_mask"]
@@ -325,7 +325,7 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     They are made on the device, wherever the scores were meanwhile.
     """
     conditions = conditions_of(pricing.scenario)
-    of_each = scores_of(conditions, kind)
+    of_each = score_tensors(conditions, kind)
     if of_each and (wide := softmax_gradient_bytes(conditions, kind.mixer)):
         of_each = [of_each[0]._replace(amount=wide)]
     return total(pricing, summed(of_each))
@@ -438,7 +438,7 @@ def stage_activations(pricing: Pricing) -> StageActivations:
                 continue
             saved = saved + (chunk[kind] - full[kind]) * size
             if apart:
-                saved = saved + full[kind] * _kept_bytes(pricing, contents.layer_kinds[kind])
+                saved = saved + full[kind] * _product_input_bytes(pricing, contents.layer_kinds[kind])
             if unlisted:
                 saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
         # Prediction modules follow the last layers.
@@ -461,9 +461,9 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     )
 
 
-def _kept_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+def _product_input_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of the inputs that a layer's products keep, shape (n,), in fp32 behind norms in fp32 (M38)."""
-    entered = [*kept_inputs(conditions_of(pricing.scenario), kind)]
+    entered = [*product_inputs(conditions_of(pricing.scenario), kind)]
     wide = total(pricing, summed(each for each in entered if each.name != "attention_output"))
     return total(pricing, summed(entered)) + np.where(has_wide_stream(pricing), wide, 0.0)
 

@@ -24,7 +24,7 @@ from simulator.cost.memory.activations import (
     overlapped_bytes,
     recompute_plan,
     score_bytes,
-    scores_of,
+    score_tensors,
     stage_activations,
 )
 from simulator.cost.memory.encoder import encoder_bytes
@@ -209,9 +209,10 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
     inside = layer_gradient_bytes(pricing) + dequantised_bytes(pricing)
     # Casts of a forward pass are there at its loss, whatever is done again.
-    adapted = pricing.contents.layer_kinds if pricing.scenario.lora_rank is not None else ()
-    again = zip(recompute_plan(pricing).on_rank, adapted, strict=False)
-    at_end = other.at_loss + gathers + sum(count * adapter_casts(pricing, kind) for count, kind in again)
+    at_end = other.at_loss + gathers
+    if pricing.scenario.lora_rank is not None:
+        again = zip(recompute_plan(pricing).on_rank, pricing.contents.layer_kinds, strict=True)
+        at_end = at_end + sum(count * adapter_casts(pricing, kind) for count, kind in again)
     backward = other.steady + activations.recompute_working_set + inside + gathers
     state_held, profile = (state.parameters, state.gradients, other.resident), pricing.scenario.framework
     # What a unit is gathered into is beside it, and its first layer.
@@ -344,10 +345,11 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
 
     def widest(network: NetworkTensors) -> Array:
         plain = _widest_gradients(pricing, network, copied=False)
-        copied = _widest_gradients(pricing, network, copied=True) if reads else plain
-        return np.where(gathers_adapters(pricing), plain, copied) if reads else plain
+        if not reads:
+            return plain
+        return np.where(gathers_adapters(pricing), plain, _widest_gradients(pricing, network, copied=True))
 
-    if not any(scores_of(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds):
+    if not any(score_tensors(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds):
         return widest("held")
     freed = widest("freed")
     if (wide := has_wide_stream(pricing)).any():

@@ -150,7 +150,7 @@ _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_token
 _MIXER_INPUTS = ("attention_norm_output", "attention_input", "latent_norm_outputs", "attention_output")
 
 
-def kept_inputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
+def product_inputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
     """Yield the inputs that a layer's products keep apart from autograd's saved tensors (M38)."""
     for operation in whole_operations(conditions, kind) if keeps_inputs(conditions) else ():
         if operation.group not in _EXPERTS or conditions.framework.quantised_experts:
