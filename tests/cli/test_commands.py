@@ -24,6 +24,13 @@ def test_the_default_command_ranks() -> None:
     assert "Defaults used: --seq-length 8192, --precision bf16, --framework megatron." in result.stdout
 
 
+@pytest.mark.parametrize("words", [("--stack", "unsloth"), ("--method", "lora")])
+def test_what_follows_from_a_stack_or_method_is_no_default(words: tuple[str, ...]) -> None:
+    """The framework follows from both, and the layout is a search's."""
+    shown = run("estimate", *TINY, *words, "-v", env={"COLUMNS": "400"}).stdout
+    assert "Defaults used: --seq-length 8192, --precision bf16.\n" in shown
+
+
 def test_rank_is_the_default_command() -> None:
     table, named = run(*TINY, "-q").stdout, run("rank", *TINY, "-q").stdout
     assert table == named != ""

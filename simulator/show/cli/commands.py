@@ -53,12 +53,14 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price one layout."""
-    case = priceable(case_of(with_best_layout(_question(ctx, values))))
+    question = _question(ctx, values)
+    case = priceable(case_of(with_best_layout(question)))
     priced, scenario, chosen = estimate_of(case), case.scenario, case.layout
-    defaults = {name: values[name] for name in _QUESTION if left_to_default(ctx, name)}
+    defaults = {name: values[name] for name in _QUESTION if name not in question.inputs}
     if values["nodes"] is None and values["devices"] is None:
         defaults["devices"] = scenario.devices
-    for name in ("micro_batch_size", "zero_stage", "sequence_parallel", "recompute", "offload"):
+    of_layout = ("micro_batch_size", "zero_stage", "sequence_parallel", "recompute", "offload")
+    for name in of_layout if question.layout else ():  # without one, a search chose them
         if values[name] is None and (name != "recompute" or chosen.recompute == "none"):
             defaults[name] = getattr(chosen, name)
     shown = replace(_presentation(ctx, values), defaults=defaults)

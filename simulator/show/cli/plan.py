@@ -65,7 +65,7 @@ def _plan(ctx: click.Context, values: Mapping[str, Any]) -> None:
             space=ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"]),
             progress=progress,
         )
-    defaults = {name: values[name] for name in _WITH_DEFAULT if options.left_to_default(ctx, name)}
+    defaults = {name: values[name] for name in _WITH_DEFAULT if name not in question.inputs}
     streams.write_answer(ctx, "plan", planned, streams.presentation(ctx, defaults=defaults))
 
 
