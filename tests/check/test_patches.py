@@ -233,6 +233,22 @@ def test_it_is_said_in_table_and_json(tmp_path: Path) -> None:
     assert found["largest"]["micro_batch_size"] == 1
 
 
+def test_the_step_of_a_stated_accumulation_grows_with_its_micro_batch(tmp_path: Path) -> None:
+    """Trainer has no global batch: of 2 sequences on each of 8 devices, a larger micro batch makes a larger step."""
+    file, recipe = tmp_path / "train.sh", "torchrun --nproc_per_node 8 run_clm.py --do_train --bf16 --output_dir out"
+    words = "--model_name_or_path meta-llama/Llama-2-7b-hf --block_size 2048 --deepspeed ds.json"
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}', "utf-8")
+
+    def largest(size: int) -> int:
+        file.write_text(f"{recipe} {words} --per_device_train_batch_size {size}\n", encoding="utf-8")
+        (found,) = checked(str(file), *H100)
+        return int(found["largest"]["micro_batch_size"])
+
+    most = largest(1)
+    assert most > 2
+    assert largest(most) == largest(2) == most
+
+
 def test_what_fits_no_likelier_is_no_remedy(tmp_path: Path) -> None:
     """Near the capacity a run decides; on one device ZeRO shards nothing, and the loss of 2,048 tokens is one chunk."""
     text = "--precision bf16-true --quantize bnb.nf4 --train.micro_batch_size 1 --train.max_seq_length 2048 --devices 1"

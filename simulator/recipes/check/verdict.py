@@ -34,7 +34,7 @@ from simulator.records import Record, field, replace
 from simulator.tabular import Tabular
 
 _TOKENS = 128  # sequence lengths are tried in multiples of this, and of the parts that the layout splits them into
-_LONGEST = 2**21
+_LONGEST, _MOST_SEQUENCES = 2**21, 512
 
 
 class Room(Record, kw_only=True):
@@ -43,7 +43,8 @@ class Room(Record, kw_only=True):
     seq_length: int | None
     """Tokens per sequence, a multiple of 128."""
     micro_batch_size: int | None
-    """Sequences per micro batch, a divisor of a replica's sequences per step."""
+    """Sequences per micro batch: a divisor of a replica's sequences per step, or any number of a recipe that says its
+    accumulation, whose step grows with it."""
 
 
 def room_of(case: Case, estimate: Estimate) -> Room:
@@ -61,19 +62,22 @@ def _longest(case: Case, likely: float) -> int | None:
     pieces = 2 * layout.context_parallel * layout.tensor_parallel if layout.context_parallel > 1 else 1
     unit = math.lcm(_TOKENS, pieces)
 
-    full = min(case.scenario.coefficients.memory.starved_from, 1.0 / likely)
-
     def share(count: int) -> float:
-        """Return the memory needed over that which fits; infinite where the sequence is refused or the host full."""
-        try:
-            sized = size(pricing_of(case.scenario.of_length(count * unit), layout))
-        except SimulateError:
-            return math.inf
-        needed = float(_shares(case.scenario, sized)[0] / full)
-        return needed if needed > 1.0 or sized.verdict[0] == FITS else math.inf
+        return _share(case.scenario.of_length(count * unit), layout, likely)
 
     longest = _last(share, max(case.scenario.seq_length // unit, 1), _LONGEST // unit)
     return longest * unit if longest else None
+
+
+def _share(scenario: Scenario, layout: Layout, likely: float) -> float:
+    """Return the memory needed over that which fits; infinite where the layout is refused or the host full."""
+    try:
+        sized = size(pricing_of(scenario, layout))
+    except SimulateError:
+        return math.inf
+    full = min(scenario.coefficients.memory.starved_from, 1.0 / likely)
+    needed = float(_shares(scenario, sized)[0] / full)
+    return needed if needed > 1.0 or sized.verdict[0] == FITS else math.inf
 
 
 def _shares(scenario: Scenario, sized: Sized) -> Array:
@@ -100,12 +104,20 @@ def _last(share: Callable[[int], float], start: int, most: int) -> int:
 
 
 def _largest(case: Case, likely: float) -> int | None:
-    layout, scenario = case.layout, case.scenario
+    layout, scenario, question = case.layout, case.scenario, case.question
     sequences = scenario.global_batch_size // layout.data_parallel
+    recipe = question.recipe
+    if recipe is not None and recipe.gradient_accumulation_steps and question.stated("global_batch_size") is None:
+
+        def share(number: int) -> float:
+            batch = scenario.global_batch_size // layout.micro_batch_size * number
+            return _share(replace(scenario, global_batch_size=batch), replace(layout, micro_batch_size=number), likely)
+
+        return _last(share, layout.micro_batch_size, _MOST_SEQUENCES) or None
     stages = layout.pipeline_parallel if layout.virtual_stages > 1 else 1
     sizes = [
         size
-        for size in range(1, min(sequences, 512) + 1)
+        for size in range(1, min(sequences, _MOST_SEQUENCES) + 1)
         if scenario.global_batch_size % (size * layout.data_parallel) == 0 and sequences // size % stages == 0
     ]
     if not sizes:
