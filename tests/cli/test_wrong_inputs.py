@@ -24,7 +24,7 @@ _TEXTS = {
     "list.json": "[1]",
     "cut.json": '{"a": ',
     "nan.json": '{"model_type":"llama","hidden_size":NaN}',
-    "deep.json": "[" * 3000,
+    "deep.json": "[" * 100_000,
     "t.csv": "foo,bar\n1,2\n",
     "x.jsonl": '{"a":1}\n',
     "q.yaml": "model: llama3.2-1b\nhardware: h20\nnodes: 1\n",
