@@ -90,7 +90,7 @@ def test_a_page_is_shown_whole(
     assert shown.run("document.documentElement.scrollWidth") <= width
     assert shown.run(OUTSIDE) == []
     assert shown.run(WIDER) == []
-    assert shown.run("document.querySelectorAll('.figure .main-svg').length") >= 1
+    assert (shown.run("document.querySelectorAll('.figure .main-svg').length") >= 1) == (name != "accuracy")
     if width == max(WIDTHS):
         assert_all_have_names(shown)
     elif name != "accuracy":
@@ -261,19 +261,17 @@ def test_a_label_is_the_file_before_it_is_cut() -> None:
     assert labels[2].startswith("...")
 
 
-def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
+def test_the_page_of_shipped_rows_lists_every_row() -> None:
     judged = [row for row in judged_runs() if row.source == "korthikanti-a100"]
     text = accuracy_page(judged, Presentation(command="simulate accuracy"))
-    page = tmp_path / "page.html"
-    page.write_text(text, encoding="utf-8")
-    points = embedded(page)["figures"]["time"]["data"]
-    assert sum(len(trace["x"]) for trace in points) == len(judged)
     assert "Speed, every row" in text
+    assert all(f">{row.row.key}<" in text for row in judged)
+    assert "rows korthikanti-a100, source " in text
 
 
 def test_own_rows_before_and_after(written_pages: dict[str, Path]) -> None:
-    found = embedded(written_pages["accuracy"])["figures"]
-    assert {trace["name"] for trace in found["time"]["data"]} == {"before", "after", "left out"}
+    text = written_pages["accuracy"].read_text(encoding="utf-8")
+    assert all(header in text for header in ("before %", "after %", "left out %"))
 
 
 def test_without_prices_a_plan_is_drawn_by_devices() -> None:

@@ -25,7 +25,6 @@ from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError, one_line
 from simulator.evidence.calibration.own import JudgedRun, OwnError
-from simulator.question.coefficients import CoefficientKind
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question
 from simulator.question.scenario.inputs import MOST_DEVICES, MOST_TOKENS
@@ -38,13 +37,13 @@ from simulator.records import Record, replace
 from simulator.search.rank import fitting
 from simulator.search.space import MIN_FIT_PROBABILITY, Ranking, Space
 from simulator.show.pages import figures as draw
-from simulator.show.pages.figures import Dot, Measured, PlotlyFigure
+from simulator.show.pages.figures import Dot, PlotlyFigure
 from simulator.show.pages.page import PageSection, Table, columns_table, figure_box, page_html
 from simulator.show.report import compare
 from simulator.show.report import estimate as single
 from simulator.show.report import ranking as ranks
 from simulator.show.report import text as say
-from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
+from simulator.show.report.calibration import class_sections, own_sections, row_sections
 from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_row, tally, verdict_line
 from simulator.show.report.listing import SpecListing, listing_columns
 from simulator.show.report.plan import availability_lines, foundation_lines, left_out_lines, plan_answer, plan_columns
@@ -521,9 +520,6 @@ def _recipe(result: Checked, figure: str) -> PageSection:
     )
 
 
-_ERROR_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
-
-
 def listing_page(listing: SpecListing, shown: Presentation) -> str:
     """Return the page of records."""
     lead, *notes = listing.notes or [f"{len(listing.records)} records."]
@@ -533,25 +529,13 @@ def listing_page(listing: SpecListing, shown: Presentation) -> str:
 
 def accuracy_page(judged: Sequence[JudgedRun], shown: Presentation) -> str:
     """Return the page of shipped rows."""
-    figures: dict[str, PlotlyFigure] = {}
-    sections: list[PageSection] = []
-    text = "Predicted over measured, less one; each row predicted with its source left out of the fit."
-    about = "Scatter of rows: measured figure against error in per cent, by class of device."
-    for kind, rows in by_kind(judged):
-        if rows:
-            unit = GIB if kind == "memory" else 1.0
-            measured = [
-                Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
-            ]
-            figures[kind] = draw.error_figure(measured, _ERROR_UNITS[kind])
-            sections.append(PageSection(f"{TITLES[kind]}: error of every row", text=[text], figure=kind, about=about))
-    sections += map(_section, chain(class_sections(judged), row_sections(judged)))
+    sections = map(_section, chain(class_sections(judged), row_sections(judged)))
     by_source: dict[str, list[str]] = {}
     for row in judged:
         by_source.setdefault(row.source, []).append(row.row.source)
     notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in by_source.items()]
     lead = f"{len(judged)} figures of measured runs."
-    return page_html(shown, "Predictions against measured runs", lead, sections, figures, notes=notes)
+    return page_html(shown, "Predictions against measured runs", lead, [*sections], {}, notes=notes)
 
 
 def _beginning(texts: Sequence[str]) -> str:
@@ -563,23 +547,8 @@ def _beginning(texts: Sequence[str]) -> str:
 
 def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
     """Return the page of own rows before and after their calibration."""
-    figures: dict[str, PlotlyFigure] = {}
-    sections = []
-    for kind in TITLES:
-        of_kind = [error for error in errors if error.kind == kind]
-        rows = [
-            Measured(group=when, key=error.key, measured=float(number), error=relative)
-            for when in ("before", "after", "left out")
-            for number, error in enumerate(of_kind, 1)
-            if (relative := getattr(error, when.replace(" ", "_"))) is not None
-        ]
-        if rows:
-            figures[kind] = draw.error_figure(rows, "row", linear=True)
-            about = "Scatter: error of each row in per cent."
-            sections.append(PageSection(f"{TITLES[kind]}: error of every row", figure=kind, about=about))
-    sections += map(_section, own_sections(errors))
     lead = f"{len({error.key for error in errors})} rows of your own."
-    return page_html(shown, "Own rows against predictions", lead, sections, figures)
+    return page_html(shown, "Own rows against predictions", lead, [*map(_section, own_sections(errors))], {})
 
 
 def _section(part: Section) -> PageSection:

@@ -235,33 +235,6 @@ def _tail(name: str) -> str:
     return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
 
 
-class Measured(Record):
-    """A measured figure and how far off it was predicted."""
-
-    group: str
-    key: str
-    measured: float
-    error: float
-    """Predicted over measured, less one."""
-
-
-def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -> PlotlyFigure:
-    """Return errors in per cent against what was measured, by group."""
-    data = []
-    for position, group in enumerate(dict.fromkeys(row.group for row in rows)):
-        mine = [row for row in rows if row.group == group]
-        at = [round(row.measured, 3) for row in mine], [round(100.0 * row.error, 2) for row in mine]
-        marker = {**_colour(position), "size": 7, "opacity": 0.8, "symbol": _SYMBOLS[position % len(_SYMBOLS)]}
-        hover = f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>"
-        keys = [row.key for row in mine]
-        data.append(_trace("scatter", *at, hover, mode="markers", name=group, marker=marker, hovertext=keys))
-    xaxis = _axis(axis)
-    if not linear:
-        xaxis = _axis(f"measured, {axis}", type="log", **_log_ticks([row.measured for row in rows]))
-    shapes = [{**_level(0.0), "line": {"dash": "solid", "width": 1}}]
-    return _drawn(data, hovermode="closest", xaxis=xaxis, yaxis=_axis("error, %"), shapes=shapes)
-
-
 def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
     """Return ticks of a logarithmic axis at 1, 2 and 5 of each power of ten around the values."""
     low, high = min(values), max(values)
