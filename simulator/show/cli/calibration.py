@@ -10,7 +10,6 @@ import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.show.cli import options
-from simulator.show.cli.options import Sectioned
 from simulator.show.cli.question import values_by_name
 from simulator.show.cli.streams import note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
@@ -23,32 +22,6 @@ if TYPE_CHECKING:
 else:
     cluster, own, store = (Lazy(f"evidence.calibration.{name}") for name in ("cluster", "own", "store"))
     measured, catalogue, logs = map(Lazy, ("evidence.measurements.rows", "question.specs.catalogue", "recipes.logs"))
-
-_FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
-
-
-def calibrate_command() -> click.Command:
-    """Return the command that fits coefficients."""
-    return Sectioned(
-        "calibrate",
-        calibrate,
-        params=[
-            _FILES,
-            *options.listed("logs"),
-            options.output_format("calibration"),
-            *options.listed("probe"),
-        ],
-    )
-
-
-def accuracy_command() -> click.Command:
-    """Return the command that compares predictions with measured runs."""
-    return Sectioned(
-        "accuracy",
-        accuracy,
-        params=[_FILES, *options.listed("accuracy"), *options.answer_options("accuracy")],
-    )
-
 
 _ONLY_PROBE = ("devices", "precision", "launches", "backend", "time_limit", "resume", "dry_run")
 

@@ -21,7 +21,6 @@ from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.records import replace
 from simulator.show.cli import options
-from simulator.show.cli.options import Sectioned
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
@@ -43,37 +42,6 @@ else:
     probing, tracing, report = map(Lazy, ("lab.probe.run", "lab.trace.tracing", "show.report.lab"))
     names = Lazy("question.specs.names")
 
-_GONE = ("--launcher", "--slurm-partition", "--slurm-account", "--slurm-option", "--queue-limit")
-"""Options of a launcher of Slurm jobs; named until 0.7, so that old scripts are told what to do."""
-
-
-def validate_command() -> click.Command:
-    """Return the command that launches layouts and compares them with their predictions."""
-    helps = {
-        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
-        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
-    }
-    params = [param for param in options.question_options() if param.name not in _NOT_VALIDATED]
-    for param in params:
-        if isinstance(param, click.Option) and param.name in helps:
-            param.default, param.show_default, param.help = None, False, helps[param.name]
-    return Sectioned(
-        "validate",
-        validate,
-        params=[
-            *params,
-            *options.layout_options(many=True),
-            *options.listed("launch"),
-            options.output_format("validation"),
-            *options.listed("launch_files"),
-            *(click.Option([option], hidden=True, help="Gone.", multiple=True) for option in _GONE),
-        ],
-    )
-
-
-_OF_LENGTHS = ("lengths", "batching", "cutoff", "survive", "images")
-_NOT_VALIDATED = (*_OF_LENGTHS, "framework", "lora_rank", "method")
-"""Options of a question that a validation does not take: its engine is a framework, and trains all weights."""
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
 _LARGE = {name: DEFAULTS[name] for name in _SMALL}
@@ -82,7 +50,10 @@ _MOST_RANKED = 256  # most layouts of the ranking from which launches are chosen
 
 
 def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
+    """Plan, launch, compare, and leave with the exit code; the engine is the framework, and trains all weights.
+
+    Raises UnsupportedError where there is no POSIX.
+    """
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
     quiet = verbosity_of(ctx) < 0
@@ -235,7 +206,8 @@ def _warn(
 def _check_options(values: Mapping[str, Any]) -> None:
     """Raise for options that would be ignored, or that separately started nodes cannot share."""
     output, endpoint = values["output"], values["rdzv_endpoint"]
-    gone = next((option for option in _GONE if set(values[option.strip("-").replace("-", "_")]) - {"local"}), "")
+    hidden = options.listed("gone_validate")
+    gone = next((option.opts[0] for option in hidden if set(values[option.name or ""]) - {"local"}), "")
     for is_wrong, why in (
         (gone, f"{gone} is gone: examples/validate/slurm.sbatch launches as one Slurm job"),
         (
@@ -254,26 +226,8 @@ def _check_options(values: Mapping[str, Any]) -> None:
             raise click.UsageError(why)
 
 
-_NOT_TRACED = (*_OF_LENGTHS, "lora_rank", "method", "framework", "option", "stack", "calibration")
-"""Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
-
-
-def trace_command() -> click.Command:
-    """Return the command that counts a stage's bytes."""
-    return Sectioned(
-        "trace",
-        trace,
-        params=[
-            *(param for param in options.question_options() if param.name not in _NOT_TRACED),
-            *options.layout_options(many=False),
-            *options.listed("stage"),
-            *options.answer_options("trace"),
-        ],
-    )
-
-
 def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Count the bytes of a stage and show them beside the predicted ones."""
+    """Count the bytes of a stage, of tensors of PyTorch with all weights, and show them beside the predicted ones."""
     require_model(values)
     question = question_on_line(ctx).changed(OPTION, framework="torch", calibration="none")
     case = cases.priceable(cases.case_of(question))

@@ -3,7 +3,7 @@
     $ simulate rank --modle llama3.1-8b
     simulate: error: no such option '--modle', did you mean '--model'?        # exit code 2
 
-A command is built when it is named, by the module of `show.cli` that holds its options and acts on them.
+A command is built when it is named, of its row in `commands.csv`; the module of `show.cli` that acts is imported then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import warnings
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -28,7 +27,7 @@ from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.late import late_pattern
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli import options
-from simulator.show.cli.options import Option, Sectioned, SpecName, Word
+from simulator.show.cli.options import Handler, Option, Sectioned, SpecName, Word
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
 from simulator.show.forms import Lazy
 
@@ -55,14 +54,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
 
 _COMPLETION = "_SIMULATE_COMPLETE"  # environment variable that asks click for a shell's completions
 
-_LISTS = (
-    "LIST is a number (4), several (1,2,4) or a range that includes both ends (1:8); "
-    "a ranking searches all of them. Words are listed the same way (none,full)."
-)
 _ENVIRONMENT = "Every option can be set in the environment: SIMULATE_HARDWARE=h20 stands for --hardware h20."
-
-
-Builder = Callable[[], click.Command]
 
 
 class Commands(UserDict[str, Any]):
@@ -70,11 +62,27 @@ class Commands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> click.Command:
         """Return the command."""
-        item: Callable[[], Builder] | click.Command = super().__getitem__(name)
-        if isinstance(item, click.Command):
-            return item
-        self.data[name] = command = item()()
-        return command
+        item: Callable[[], Handler] | click.Command = super().__getitem__(name)
+        if not isinstance(item, click.Command):
+            self.data[name] = item = _built(name, item)
+        return item
+
+
+def _built(name: str, load: Callable[[], Handler]) -> click.Command:
+    if name in _LISTINGS:
+        of_name, _ = _LISTINGS[name]
+        argument = click.Argument(["name"], required=False, type=of_name, metavar="[NAME]")
+        return Sectioned(name, load(), params=[argument, *options.answer_options(_form(of_name))])
+    kind = Quoted if name in ("compare", "explain") else Sectioned
+    return kind(name, lambda ctx, values: load()(ctx, values))  # noqa: PLW0108  imported when it runs
+
+
+class Quoted(Sectioned):
+    """A command whose arguments may be options in quotes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; one that begins with a dash and has a blank inside is options in quotes."""
+        return super().parse_args(ctx, [f" {word}" if word.startswith("-") and " " in word else word for word in args])
 
 
 class MainCommand(Sectioned, click.Group):
@@ -270,15 +278,6 @@ def _meant(word: str) -> str:
     return f"; `simulate check {word}` judges a recipe, `simulate explain {word}` says why" if is_file else ""
 
 
-def _ranking_options() -> list[click.Parameter]:
-    return [
-        *options.question_options(many=True),
-        *options.layout_options(many=True),
-        *options.answer_options("ranking"),
-        *options.listed("ranking"),
-    ]
-
-
 def _main(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Rank, unless a command follows."""
     params = [param for param in ctx.command.params if getattr(param, "section", options.GENERAL) != options.GENERAL]
@@ -301,20 +300,18 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _listing(name: str) -> click.Command:
-    """Return a command that lists what ships, or shows one."""
+def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """List what ships, or show one."""
+    name = ctx.command.name or ""
     kind, load = _LISTINGS[name]
-    form = "spec listing" if isinstance(kind, SpecName) else "listing"
+    if name == "schema" and values["format"] == "json":
+        write(text.dumps(keys.schema(*filter(None, [values["name"]]))) + "\n", values["output"])
+    else:
+        write_answer(ctx, _form(kind), load()(values["name"]), presentation(ctx))
 
-    def handle(ctx: click.Context, values: Mapping[str, Any]) -> None:
-        if name == "schema" and values["format"] == "json":
-            write(text.dumps(keys.schema(*filter(None, [values["name"]]))) + "\n", values["output"])
-        else:
-            write_answer(ctx, form, load()(values["name"]), presentation(ctx))
 
-    argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
-    params = [argument, *options.answer_options(form)]
-    return Sectioned(name, handle, params=params)
+def _form(kind: click.ParamType[Any]) -> str:
+    return "spec listing" if isinstance(kind, SpecName) else "listing"
 
 
 _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str | None], SpecListing]]]] = {
@@ -326,49 +323,26 @@ _LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str |
 }  # type of the name that a command takes, and what lists
 
 
-def _rank() -> click.Command:
-    return Sectioned(
-        "rank",
-        lambda ctx, values: commands.rank(ctx, values),  # noqa: PLW0108  imported when it runs
-        params=_ranking_options(),
-        epilog=_LISTS,
-    )
-
-
-def _estimate() -> click.Command:
-    return Sectioned(
-        "estimate",
-        lambda ctx, values: commands.estimate(ctx, values),  # noqa: PLW0108  imported when it runs
-        params=[
-            *options.question_options(),
-            *options.layout_options(many=False),
-            *options.answer_options("estimate"),
-            *options.listed("timeline"),
-            *options.listed("whole_run"),
-        ],
-    )
-
-
-_COMMANDS: Mapping[str, Callable[[], Builder]] = {
-    "rank": lambda: _rank,
-    "estimate": lambda: _estimate,
-    "plan": lambda: plan.plan_command,
-    "compare": lambda: recipes.compare_command,
-    "explain": lambda: recipes.explain_command,
-    "sweep": lambda: plan.sweep_command,
-    "lengths": lambda: plan.lengths_command,
-    "models": lambda: partial(_listing, "models"),
-    "hardware": lambda: partial(_listing, "hardware"),
-    "frameworks": lambda: partial(_listing, "frameworks"),
-    "flags": lambda: partial(_listing, "flags"),
-    "calibrate": lambda: calibration.calibrate_command,
-    "accuracy": lambda: calibration.accuracy_command,
-    "check": lambda: recipes.check_command,
-    "emit": lambda: recipes.emit_command,
-    "schema": lambda: partial(_listing, "schema"),
-    "trace": lambda: lab.trace_command,
-    "validate": lambda: lab.validate_command,
-}  # what builds each command; only what is named is imported
+_HANDLERS: Mapping[str, Callable[[], Handler]] = {
+    "rank": lambda: commands.rank,
+    "estimate": lambda: commands.estimate,
+    "plan": lambda: plan.compare_offers,
+    "compare": lambda: recipes.compare_two,
+    "explain": lambda: recipes.explain_one,
+    "sweep": lambda: plan.price_product,
+    "lengths": lambda: plan.count_lengths,
+    "models": lambda: _list,
+    "hardware": lambda: _list,
+    "frameworks": lambda: _list,
+    "flags": lambda: _list,
+    "calibrate": lambda: calibration.calibrate,
+    "accuracy": lambda: calibration.accuracy,
+    "check": lambda: recipes.check_files,
+    "emit": lambda: recipes.emit,
+    "schema": lambda: _list,
+    "trace": lambda: lab.trace,
+    "validate": lambda: lab.validate,
+}  # what runs each command; only what is named is imported
 
 cli = MainCommand(
     "simulate",
@@ -376,7 +350,7 @@ cli = MainCommand(
     invoke_without_command=True,
     no_args_is_help=False,
     params=[
-        *_ranking_options(),
+        *options.parameters("rank"),
         *options.listed("general"),
         Option(
             "--version",
@@ -392,7 +366,7 @@ cli = MainCommand(
         "Memory and speed of training a language model, before the hardware is booked.\n\n"
         "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
     ),
-    epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
-    commands=Commands(_COMMANDS),
+    epilog="\n\n".join((options.command_texts()["rank"]["epilog"], _ENVIRONMENT)),
+    commands=Commands(_HANDLERS),
     subcommand_metavar="[COMMAND [ARGS]...]",
 )

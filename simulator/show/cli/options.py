@@ -2,7 +2,7 @@
 
 Options of a question's inputs follow from `scenario.inputs` and `scenario.layout`; a ranking takes sets of values
 (`--tp 1,2,4`) where an estimate takes one. `options.csv` lists the others by the groups that commands take of it,
-`commands.csv` the texts of commands.
+`commands.csv` the commands with their texts and parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.files import read_rows, read_table
 from simulator.late import late_pattern
 from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
-from simulator.question.vocabulary import PRECISIONS, framework_hint
+from simulator.question.vocabulary import PRECISIONS, RECIPE_FORMATS, framework_hint
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.forms import ANSWERS, Lazy
 
@@ -348,6 +348,7 @@ _NAMED_TYPES: Mapping[str, Callable[..., ParamType]] = {
     "model": lambda: SpecName("model"),
     "hardware": lambda: SpecName("hardware"),
     "precisions": lambda: WordSet(PRECISIONS),
+    "recipe": lambda: Word((*RECIPE_FORMATS, *OTHER_TARGETS)),
     "switch": Setting,
     "column": lambda: Setting("the names are a table's columns"),
     "field": lambda: Setting("such as num_hidden_layers=32"),
@@ -383,21 +384,83 @@ def _listed_option(cells: Sequence[str]) -> Option:
     section, names, kind, metavar, default, repeat, text = cells
     more: dict[str, Any] = {name: cell for name, cell in (("metavar", metavar), ("default", default)) if cell}
     more |= {"": {}, "yes": {"multiple": True}, "count": {"count": True}}[repeat]
-    return Option(names, text, _listed_type(kind), section=section, **more)
+    return Option(names, text, _listed_type(kind), section=section, hidden=not section, **more)
 
 
 @cache
 def command_texts() -> Mapping[str, Mapping[str, str]]:
-    """Return the texts of every command by its name: its short help, its help where that is longer, its epilog."""
+    """Return the texts of every command by its name: short help, help where that is longer, epilog, parameters."""
     return {row["command"]: row for row in read_table(__file__, "commands")}
+
+
+def parameters(command: str) -> list[click.Parameter]:
+    """Return the parameters of a command, in order, with the helps that it has of its own."""
+    params = [param for word in command_texts()[command]["parameters"].split() for param in _parameters(word)]
+    for param in params:
+        if isinstance(param, click.Option) and (text := _HELPS.get(command, {}).get(param.name or "")):
+            param.help = text
+            _open(param)
+    return params
+
+
+def _parameters(word: str) -> Sequence[click.Parameter]:
+    """Return an argument (`files=[FILES]...`, `file!=FILE` where it must be given), or options but those behind `-`."""
+    argument, equals, metavar = word.partition("=")
+    if equals:
+        count, must = -1 if metavar.endswith("...") else 1, argument.endswith("!")
+        return [click.Argument([argument.rstrip("!")], required=must, nargs=count, type=str, metavar=metavar)]
+    (kind, _, answer), *without = (part.partition(":") for part in word.split("-"))
+    made: Mapping[str, Callable[[], Sequence[click.Parameter]]] = {
+        "question": question_options,
+        "questions": partial(question_options, many=True),
+        "layout": partial(layout_options, many=False),
+        "layouts": partial(layout_options, many=True),
+        "open": open_options,
+        "answer": partial(answer_options, answer),
+        "format": lambda: [output_format(answer)],
+    }
+    options = made[kind]() if kind in made else listed(kind)
+    return [option for option in options if option.name not in {name for name, *_ in without}]
+
+
+def open_options() -> list[click.Parameter]:
+    """Return the options of an estimate without their defaults, and those that replace a number of the model."""
+    return [
+        *map(_open, question_options()),
+        *listed("model_field"),
+        *map(_open, layout_options(many=False)),
+    ]
+
+
+def _open(param: click.Parameter) -> click.Parameter:
+    """Return an option without its default, for which a recipe's value or that of the hardware stands."""
+    if isinstance(param, click.Option) and not param.multiple and param.name != "hardware":
+        param.default, param.show_default = None, False
+    return param
+
+
+OTHER_TARGETS: Mapping[str, str] = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
+"""Other names of the frameworks of a recipe to write; `deepspeed` selects its own stack too."""
+_HELPS: Mapping[str, Mapping[str, str]] = {
+    "check": {
+        "hardware": "Devices to price on, in place of those that the recipe names: shipped hardware or own YAML.",
+        "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
+        "devices": "Devices, instead of nodes.",
+    },
+    "validate": {
+        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
+        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
+    },
+}  # by command and option of a question
+
+
+Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
 
 class Sectioned(click.Command):
     """A command whose help lists options by section; ``handler`` gets its context and the values of its parameters."""
 
-    def __init__(
-        self, name: str, handler: Callable[[click.Context, Mapping[str, Any]], None], **attributes: Any
-    ) -> None:
+    def __init__(self, name: str, handler: Handler, **attributes: Any) -> None:
         def callback(**values: Any) -> None:
             handler(click.get_current_context(), values)
 
@@ -405,6 +468,8 @@ class Sectioned(click.Command):
             texts = command_texts()[name]
             usual = {"help": texts["help"] or texts["short"], "short_help": texts["short"], "epilog": texts["epilog"]}
             attributes = usual | attributes
+        if "params" not in attributes:
+            attributes["params"] = parameters(name)
         super().__init__(name, callback=callback, context_settings=CONTEXT_SETTINGS, **attributes)
 
     def make_parser(self, ctx: click.Context) -> Any:

@@ -10,7 +10,6 @@ import click
 from simulator.question.origin import OPTION
 from simulator.records import replace
 from simulator.show.cli import options, streams
-from simulator.show.cli.options import Sectioned
 from simulator.show.cli.question import question_on_line
 from simulator.show.forms import ANSWERS, Lazy
 
@@ -23,28 +22,12 @@ else:
     lengths, sweep = map(Lazy, ("answers.lengths", "answers.sweep"))
     listing, report = map(Lazy, ("show.report.listing", "show.report.plan"))
 
-_OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")
 _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
 
 
-def plan_command() -> click.Command:
-    """Return the command that compares offers."""
-    return Sectioned(
-        "plan",
-        _plan,
-        params=[
-            *options.listed("booking"),
-            *(param for param in options.question_options() if param.name not in _OF_OFFERS),
-            *options.layout_options(many=True),
-            *options.listed("availability"),
-            *options.listed("sure"),
-            *options.answer_options("plan"),
-        ],
-    )
-
-
-def _plan(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def compare_offers(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Compare offers, or name the fewest devices of every kind."""
     if values["model"] and not values["offer"] and not values["train_tokens"]:
         _enough(ctx, values)
         return
@@ -90,31 +73,15 @@ def _enough(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 _PASSED_ON = ("output", "workers", "scheduler", "force", "min_fit_probability")
-_GONE = ("--shard", "--merge")
-"""Options of sweeps that were shared out by hand; named until 0.7, so that old scripts are told what to do."""
 
 
-def sweep_command() -> click.Command:
-    """Return the command that prices the product of lists."""
-    return Sectioned(
-        "sweep",
-        _sweep,
-        params=[
-            click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
-            *options.listed("sweep"),
-            *options.listed("sure"),
-            options.output_format("sweep"),
-            *(click.Option([name], hidden=True, help="Gone.", is_flag=name == "--merge") for name in _GONE),
-        ],
-    )
-
-
-def _sweep(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    for option in _GONE:
-        if values[option.strip("-")]:
+def price_product(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Price the product of lists."""
+    for option in options.listed("gone_sweep"):
+        if values[option.name or ""]:
             raise click.UsageError(
-                f"{option} is gone: one command with --scheduler uses all machines (examples/sweep/dask.sbatch does so "
-                "as one Slurm job)"
+                f"{option.opts[0]} is gone: one command with --scheduler uses all machines "
+                "(examples/sweep/dask.sbatch does so as one Slurm job)"
             )
     if not values["questions"]:
         raise click.UsageError("missing argument 'QUESTIONS.yaml': the lists to multiply (docs/sweep.md)")
@@ -132,19 +99,7 @@ def _sweep(ctx: click.Context, values: Mapping[str, Any]) -> None:
     streams.write(ANSWERS["sweep"].write(swept, values["format"], streams.presentation(ctx)), None)
 
 
-def lengths_command() -> click.Command:
-    """Return the command that counts the lengths of a data set."""
-    return Sectioned(
-        "lengths",
-        _lengths,
-        params=[
-            click.Argument(["file"], type=str, metavar="DATA.jsonl"),
-            *options.listed("lengths"),
-        ],
-    )
-
-
-def _lengths(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def count_lengths(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Count the samples by length, and say how far the characters may be from tokens."""
     histogram, remarks = lengths.measured_lengths(
         values["file"], values["field"] or "text", float(values["chars_per_token"])

@@ -13,9 +13,7 @@ import click
 
 from simulator.errors import InputError
 from simulator.question.origin import OPTION
-from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli import options, streams
-from simulator.show.cli.options import Option, Sectioned, Word
 from simulator.show.cli.question import question_on_line, require_model, values_by_name
 from simulator.show.forms import Lazy
 
@@ -38,43 +36,8 @@ else:
     names, units, texts = map(Lazy, ("question.specs.names", "question.units", "show.report.text"))
 
 
-class Quoted(Sectioned):
-    """A command whose arguments may be options in quotes."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; one that begins with a dash and has a blank inside is options in quotes."""
-        return super().parse_args(ctx, [f" {word}" if word.startswith("-") and " " in word else word for word in args])
-
-
-def compare_command() -> click.Command:
-    """Return the command that compares two questions."""
-    return Quoted(
-        "compare",
-        _compare,
-        params=[
-            click.Argument(["a"], required=False, type=str, metavar="A"),
-            click.Argument(["b"], required=False, type=str, metavar="B"),
-            *open_options(),
-            *options.answer_options("comparison"),
-        ],
-    )
-
-
-def explain_command() -> click.Command:
-    """Return the command that explains a layout."""
-    return Quoted(
-        "explain",
-        _explain,
-        params=[
-            click.Argument(["subject"], required=False, type=str, metavar="[WHAT]"),
-            *open_options(),
-            *options.listed("sure"),
-            *options.answer_options("explanation"),
-        ],
-    )
-
-
-def _compare(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def compare_two(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Compare two questions."""
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
     question = question_on_line(ctx)
@@ -85,7 +48,8 @@ def _compare(ctx: click.Context, values: Mapping[str, Any]) -> None:
     )
 
 
-def _explain(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def explain_one(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Explain a layout."""
     question = question_on_line(ctx)
     case = _case_of_options(question) if values["subject"] is None else case_of_text(values["subject"], question)
     explained = explain.explain(case, values["min_fit_probability"])
@@ -116,36 +80,19 @@ def _quoted_question(text: str) -> Question:
         words = shlex.split(text)
     except ValueError as error:
         raise click.UsageError(f"options {options.shown(text.strip())}: {error}") from error
-    command = click.Command("options", params=[*open_options()], add_help_option=False)
+    command = click.Command("options", params=options.open_options(), add_help_option=False)
     with command.make_context("options", words) as ctx:
         options.batch_in_sequences(ctx)
         return question_on_line(ctx)
 
 
-_ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
-"""Other names of targets; `deepspeed` selects its own stack too."""
 DOES_NOT_FIT = 1
 """Exit code if nothing is written because the layout would not run."""
 
 
-def emit_command() -> click.Command:
-    """Return the command that writes a recipe."""
-    framework = "Whose recipe to write; by default the one that the layout was priced for, else megatron."
-    return Sectioned(
-        "emit",
-        _emit,
-        params=[
-            click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-            Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO)), section="Recipe"),
-            *options.listed("emit"),
-            *open_options(without="framework"),
-            *options.listed("emit_output"),
-        ],
-    )
-
-
-def _emit(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    target = _ALSO.get(values["framework"], values["framework"])
+def emit(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Write a recipe."""
+    target = options.OTHER_TARGETS.get(values["framework"], values["framework"])
     file = values["layout"]
     question = question_on_line(ctx, without=("framework",))
     if file is None:
@@ -189,52 +136,7 @@ def _stdin() -> str:
     return text
 
 
-def _open(params: list[click.Parameter]) -> list[click.Parameter]:
-    """Return the options without their defaults, for which a recipe's values stand."""
-    for param in params:
-        if isinstance(param, click.Option) and not param.multiple and param.name != "hardware":
-            param.default = None
-            param.show_default = False
-    return params
-
-
-def open_options(*, without: str = "") -> list[click.Parameter]:
-    """Return the options of an estimate without their defaults, and those that replace a number of the model."""
-    return [
-        *_open([param for param in options.question_options() if param.name != without]),
-        *options.listed("model_field"),
-        *_open(options.layout_options(many=False)),
-    ]
-
-
-_OVER_A_RECIPE = {
-    "hardware": "Devices to price on, in place of those that the recipe names: shipped hardware or own YAML.",
-    "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
-    "devices": "Devices, instead of nodes.",
-}  # help of an estimate's options where they apply to a recipe
-
-
-def check_command() -> click.Command:
-    """Return the command that judges recipes."""
-    replaced = open_options()
-    for param in replaced:
-        if isinstance(param, click.Option):
-            param.help = _OVER_A_RECIPE.get(param.name or "", param.help)
-    return Sectioned(
-        "check",
-        _check,
-        params=[
-            click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
-            *options.listed("reading"),
-            *replaced,
-            *options.listed("gates"),
-            *options.answer_options("verdicts"),
-            *options.listed("check"),
-        ],
-    )
-
-
-def _check(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def check_files(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
     if not values["files"]:
         raise click.UsageError("missing argument 'FILE...': name the recipes to judge, or a folder of them")
