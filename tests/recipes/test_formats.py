@@ -388,7 +388,6 @@ def test_the_program_of_llamafactory(start: str, stage: int, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("family", "end", "name"),
     [
-        ("llamafactory", "v1/train_full/train_full_deepspeed.yaml", "LLaMA-Factory's v1 format"),
         ("llamafactory", "megatron/qwen3_moe_full.yaml", "mcore_adapter"),
     ],
 )

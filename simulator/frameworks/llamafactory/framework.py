@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import UnsupportedError
@@ -23,8 +24,10 @@ from simulator.frameworks.transformers.read import note_unsharded, trainer_run
 from simulator.question.recipe import Recipe
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
-_SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
+_SECOND: Final = frozenset("dist_config peft_config kernel_config model_class quant_config train_dataset".split())
 _DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
+_OF_SECOND: Final = ("cutoff_len=2048", "per_device_train_batch_size=1", "bf16=true")
+_OTHER_LOSS: Final = re.compile(r"(?<![a-z])(?:dpo|rm|reward)(?![a-z])")  # in a file's name
 _PROGRAMS: Final = re.compile(r"(?:.*/)?src/(?:train|train_bash|llamafactory/launcher)\.py")
 
 
@@ -39,8 +42,8 @@ def _is_second(names: Collection[str]) -> bool:
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch is `llamafactory-cli train`."""
-    return launch.program == "llamafactory-cli" and launch.script.text == "train"
+    """Whether a launch is `llamafactory-cli train`, or `sft` for the second format."""
+    return launch.program == "llamafactory-cli" and launch.script.text in ("train", "sft")
 
 
 def starts_program(launch: LaunchCommand) -> bool:
@@ -68,8 +71,6 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
 
 
 def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
-    if _is_second({key.path[0] for key in keys}):
-        raise UnsupportedError(f"{file}: LLaMA-Factory's v1 format is not read; read are the files of its first format")
     mixed = next((key for key in keys if key.name in ("tensor_model_parallel_size", "use_mca")), None)
     if mixed is not None:
         where = f"{file}:{mixed.line}"
@@ -83,6 +84,8 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
 
 def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     """Return the run of a launch, or of a file's keys without one."""
+    if arguments.has("model"):
+        return _read_second(arguments, launch)
     take_accelerate(arguments, launch)
     require_training_switches(arguments)
     arguments.add_defaults(_DEFAULTS, 1)
@@ -105,6 +108,40 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     arguments.forget("fp8_recipe")
     # ff6d4d1, src/llamafactory/train/fp8_utils.py: torchao; that weights shall travel in 8 bits is only logged.
     return replace(run, precision="fp8")
+
+
+def _read_second(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+    """Return the run of the second format's own loop (ff6d4d1, `src/llamafactory/v1/core/base_trainer.py`).
+
+    All weights are fp32 (`core/model_engine.py`) in units of FSDP 2 that compute in bf16 and reduce in fp32, without
+    autocast. At the loss stand 16-bit logits, two fp32 copies (of one sequence, the shifted is the whole one's) and
+    logarithms of probabilities, or three fp32 tensors in the backward pass.
+    """
+    if launch is None and _OTHER_LOSS.search(PurePath(arguments.file).name.lower()):
+        arguments.not_modelled("the command says which loss a file of this format trains with; sft is read")
+    tuned, engine = arguments.text("lora_rank", "peft_config.name"), arguments.text("zero_stage", "dist_config.name")
+    if engine not in ("fsdp2", "deepspeed"):
+        message = f"dist_config {engine}: without fsdp2 or deepspeed the type of the products is not priced"
+        arguments.not_modelled(message, "dist_config.name")
+    shards = ("fsdp=full_shard", "fsdp_config.version=2") if engine == "fsdp2" else ()
+    arguments.add_defaults((*_OF_SECOND, f"finetuning_type={tuned or 'full'}", *shards), 1)
+    for name, usual in _USUAL.items():
+        text = (arguments.text("model", name) or usual).lower()
+        if text != usual:
+            arguments.not_modelled(f"{name} {text[:40]} is not priced", name)
+    note_samples(arguments, "cutoff_len")
+    run = trainer_run(arguments, deepspeed=add_deepspeed(arguments, launch))
+    run = of_parts(arguments, run, run.lora_rank or 0, projector=True)
+    own = {} if engine == "deepspeed" else {"autocast": "false", "plain_module": "false"}
+    alone = run.layout is not None and run.layout.micro_batch_size == 1
+    own |= {"loss_bytes_per_logit": "12" if alone else "14", "adapter_copies": "false"}
+    return replace(run, options=run.options | own)
+
+
+_USUAL: Final = {
+    **{"batching_strategy": "normal", "kernel_config.name": "auto", "model_class": "llm", "quant_config.name": "none"},
+    **{"optim_config.name": "none"},
+}  # keys of the second format, and the one value that is priced
 
 
 _form = partial(LaunchForm, "llamafactory-shell", read=read, take_words=taking_files(_add_keys))
