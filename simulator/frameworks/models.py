@@ -194,11 +194,6 @@ def _scores_bytes(run: Recipe) -> float:
     return 6.0 * run.layout.micro_batch_size * images.number * spec.encoder.sizes["a"] * float(patches) ** 2
 
 
-def seeing(model: str) -> str:
-    """Return the known model with an encoder of images that a shipped decoder of text is part of; else the model."""
-    return next((name for name in spec_names.variants() if name.replace("-vl-", "-") == model), model)
-
-
 def of_bridged_parts(arguments: Arguments, run: Recipe) -> Recipe:
     """Return the run of a model that Megatron-Bridge builds: what no flag freezes is trained, or has adapters."""
     encoder = None if arguments.switch("encoder", "freeze_vision_model") else run.lora_rank or 0

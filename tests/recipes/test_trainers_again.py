@@ -69,7 +69,8 @@ def test_the_second_format_of_llamafactory_has_a_loop_of_its_own(tmp_path: Path)
     plain = read(SECOND + "enable_activation_checkpointing: false\nglobal_batch_size: 32\n", tmp_path, "x.yaml")
     assert plain.layout is not None
     assert (plain.layout.recompute, plain.global_batch_size) == ("none", 32)
-    lora = read(SECOND + "peft_config:\n  name: lora\n  r: 16\n  target_modules: [q_proj, v_proj]\n", tmp_path, "x.yaml")
+    adapters = "peft_config:\n  name: lora\n  r: 16\n  target_modules: [q_proj, v_proj]\n"
+    lora = read(SECOND + adapters, tmp_path, "x.yaml")
     assert (lora.lora_rank, lora.options["adapter_targets"]) == (16, "query_value")
     assert lora.options["adapter_copies"] == "false"
     shell = read("USE_V1=1 llamafactory-cli sft x.yaml\n", tmp_path, "x.sh")
@@ -81,12 +82,22 @@ def test_the_second_format_of_llamafactory_has_a_loop_of_its_own(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "more", "message"),
     [
-        ("x.yaml", "batching_strategy: padding_free\n", "batching_strategy padding_free is not priced"),
+        (
+            "x.yaml",
+            "batching_strategy: padding_free\n",
+            "batching_strategy: samples that are joined or packed are not priced",
+        ),
+        ("x.yaml", "kernel_config.name: liger_kernel\n", "kernel_config.name: kernels by name are not priced"),
         ("x.yaml", "cp_size: 2\n", "cp_size: attention over several devices is not priced"),
-        ("x.yaml", "optim_config:\n  name: muon\n", "optim_config.name muon is not priced"),
-        ("x.yaml", "quant_config:\n  name: bnb\n  quantization_bit: 4\n", "quant_config.name bnb is not priced"),
-        ("x.yaml", "dist_config:\n  name: fsdpturbo\n", "dist_config fsdpturbo: without fsdp2 or deepspeed"),
+        ("x.yaml", "optim_config:\n  name: muon\n", "optim_config.name: an optimizer by name is not priced"),
+        (
+            "x.yaml",
+            "quant_config:\n  name: bnb\n  quantization_bit: 4\n",
+            "quant_config.name: quantised weights are not priced",
+        ),
+        ("x.yaml", "dist_config:\n  name: fsdpturbo\n", "dist_config fsdpturbo: only fsdp2 and deepspeed are priced"),
         ("x.yaml", "peft_config:\n  name: freeze\n", "finetuning_type freeze is not modelled"),
+        ("x.yaml", "dist_config: {}\n", "dist_config None: only fsdp2 and deepspeed are priced"),
         ("train_dpo.yaml", "", "the command says which loss a file of this format trains with"),
     ],
 )

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from itertools import product, starmap
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple, cast
@@ -23,7 +23,7 @@ Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 _SUFFIX: Final = ".yaml"
-_VARIANTS: Final = ("variants.yaml", "vision_models.yaml")
+_VARIANTS: Final = "variants.yaml"
 CONFIG_FILE: Final = "config.json"
 """File name Hugging Face gives a model's configuration."""
 
@@ -67,14 +67,8 @@ def spec_names(kind: SpecKind) -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in spec_folder(kind).glob(f"*{_SUFFIX}")))
 
 
-def model_names() -> tuple[str, ...]:
-    """Return the names of the shipped models, in order."""
-    return spec_names("model")
-
-
-def hardware_names() -> tuple[str, ...]:
-    """Return the names of the shipped hardware, in order."""
-    return spec_names("hardware")
+model_names, hardware_names = partial(spec_names, "model"), partial(spec_names, "hardware")
+"""Functions that return the names of the shipped models, and of the shipped hardware, in order."""
 
 
 _ALIASES: Final = late_pattern(r"^aliases: \[(.*)\]$", re.MULTILINE)
@@ -146,8 +140,7 @@ def variants() -> Mapping[str, Mapping[str, Any]]:
     """Return the known models that are a shipped decoder with other fields, those with an encoder of images behind."""
     from simulator.question.specs.documents import read_yaml  # noqa: PLC0415  start-up time
 
-    tables = (read_yaml(Path(__file__).with_name("families") / name) for name in _VARIANTS)
-    return {name: row for table in tables for name, row in cast("Mapping[str, Any]", table).items()}
+    return cast("Mapping[str, Mapping[str, Any]]", read_yaml(Path(__file__).with_name("families") / _VARIANTS))
 
 
 @lru_cache(maxsize=1)
