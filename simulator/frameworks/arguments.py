@@ -436,6 +436,20 @@ class Arguments:
         self.remarks.append(Remark(rule, severity, f"{entry.spelled}: {flag.about}", entry.value_place, bound=bound))
 
 
+def counted_by(arguments: Arguments, launch: LaunchCommand, *, processes: int | None) -> tuple[int | None, int | None]:
+    """Return nodes and processes per node: `NNODES`, else one, and `NPROC_PER_NODE`, else `processes`; None unknown."""
+
+    def count(name: str, option: str, default: int | None) -> int | None:
+        value = launch.environment.get(name)
+        if value is None:
+            return default
+        if not value.known:
+            arguments.need(value.causes, option)
+        return int(value.text) if value.known and re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
+
+    return count("NNODES", "nodes", 1), count("NPROC_PER_NODE", "devices_per_node", processes)
+
+
 def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | None:
     """Return the 16-bit type that two switches choose; None, with a remark unless unknown, where they choose none."""
     if bf16 and fp16:

@@ -124,8 +124,8 @@ class Interpolation:
         filled, name = self._text(text, key.path, 0)
         if filled is not None:
             return known_value(filled, key.line)
-        name = name or text[:80]
-        return self._asked(name, key.line) or joined([unknown_value(text[:200], key.line, [Cause(key.line, name)])])
+        name, shown = name or text[:80], text[:_MAXIMUM_CHARACTERS]
+        return self._asked(name, key.line) or unknown_value(shown, key.line, [Cause(key.line, name)])
 
     def _asked(self, name: str, line: int) -> PlainValue | None:
         text = self._settings.get(name, set_by_user(name))

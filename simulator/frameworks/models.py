@@ -52,10 +52,10 @@ def by_name(name: str) -> tuple[str | None, bool]:
         return shipped, False
     if _OWNER.match(plain):
         return by_name(_OWNER.sub("", plain))
-    seeing, rest = spec_names.vision_name(plain)
-    if seeing is not None:
-        return (None, False) if _OTHER.search(rest) else (seeing, bool(rest))
-    known = spec_names.known_names("model")
+    variant, rest = spec_names.variant_name(plain)
+    if variant is not None:
+        return (None, False) if _OTHER.search(rest) or _SIZE.search(rest) else (variant, bool(rest))
+    known, plain = spec_names.known_names("model"), spec_names.LLAMA.sub("llama-", plain)
     whole = (word for word in known if _SIZE.search(word) or not _SIZE.search(known[word]))
     starts = [
         word
@@ -108,7 +108,7 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
 
 def seeing_by_shape(kinds: Collection[str], fields: Mapping[str, object]) -> str | None:
     """Return the known model with an encoder of one of these kinds and the stated layers and widths; None without."""
-    names = (name for name, row in spec_names.vision_models().items() if row["type"] in kinds)
+    names = (name for name, row in spec_names.variants().items() if row.get("type") in kinds)
     specs = {name: load_model(name) for name in names} if {"num_hidden_layers", "hidden_size"} <= fields.keys() else {}
     keys = [key for key in ("num_hidden_layers", "hidden_size", "num_experts") if key in fields]
     alike = [name for name, spec in specs.items() if all(getattr(spec, key) == fields[key] for key in keys)]
@@ -192,11 +192,6 @@ def _scores_bytes(run: Recipe) -> float:
     images = Images.filling(spec.encoder, tokens, "frozen")
     patches = images.each(spec.encoder).patches
     return 6.0 * run.layout.micro_batch_size * images.number * spec.encoder.sizes["a"] * float(patches) ** 2
-
-
-def seeing(model: str) -> str:
-    """Return the known model with an encoder of images that a shipped decoder of text is part of; else the model."""
-    return next((name for name in spec_names.vision_models() if name.replace("-vl-", "-") == model), model)
 
 
 def of_bridged_parts(arguments: Arguments, run: Recipe) -> Recipe:

@@ -29,7 +29,7 @@ _FIRM: Final = ("fits", "starved", "does_not_fit", "refused")
 _NONE: Final = re.compile(
     r"starts no training|before it starts any training|no such file beside|no recipe of a framework|is no recipe"
     r"|flags of no framework|(?:keeps (?:what it sets|its values)|recipes) in Python"
-    r"|(?:v1 format|mcore_adapter) is not read|a part of a training; give the script"
+    r"|mcore_adapter is not read|a part of a training; give the script"
     r"|a file of [^,]{1,40}, which is not read"
     r"|is to be judged by itself"
     r"|must hold a mapping|tuner chooses the layout|names no model; give the script|nothing is trained"

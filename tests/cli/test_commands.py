@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from simulator.question.specs.catalogue import spec_text
-from simulator.question.specs.names import hardware_names, model_names, vision_models
+from simulator.question.specs.names import hardware_names, model_names, variants
 from simulator.show.forms import ANSWERS
 from simulator.show.report.schema import schema
 from tests.cli.running import TINY, refusal, run
@@ -87,7 +87,7 @@ def test_every_list_has_every_format(command: str, format_name: str) -> None:
 
 
 def test_lists_hold_the_shipped_names() -> None:
-    for command, names in (("models", [*model_names(), *vision_models()]), ("hardware", hardware_names())):
+    for command, names in (("models", [*model_names(), *variants()]), ("hardware", hardware_names())):
         rows = csv.reader(io.StringIO(run(command, "--format", "csv").stdout))
         assert [row[0] for row in rows][1:] == list(names)
 

@@ -386,18 +386,32 @@ def test_the_program_of_llamafactory(start: str, stage: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("family", "end", "name"),
+    ("model", "outcome"),
     [
-        ("llamafactory", "v1/train_full/train_full_deepspeed.yaml", "LLaMA-Factory's v1 format"),
-        ("llamafactory", "megatron/qwen3_moe_full.yaml", "mcore_adapter"),
+        *(
+            (name, "not_modelled")
+            for name in ("tiiuae/Falcon-H1-1.5B-Base", "LiquidAI/LFM2-350M", "google/gemma-3n-E2B-it")
+        ),
+        *((name, "not_modelled") for name in ("swiss-ai/Apertus-8B-Instruct-2509", "tiiuae/Falcon-E-3B-Base")),
+        ("tiiuae/Falcon3-1B-Base", "fits"),
     ],
 )
-def test_formats_that_are_refused_by_name(family: str, end: str, name: str) -> None:
-    files = [row.file for row in corpus(family) if row.path.endswith(end)]
-    with pytest.raises(UnsupportedError, match=name) as caught:
-        read_recipe(files[0])
-    assert "read are" in str(caught.value) or "give" in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_networks_without_a_spec_are_refused_by_name(model: str, outcome: str, tmp_path: Path) -> None:
+    text = f"base_model: {model}\nadapter: lora\nlora_r: 8\nlora_target_linear: true\nload_in_8bit: false\nbf16: true\n"
+    more = "sequence_len: 1024\nsample_packing: true\nmicro_batch_size: 1\ndatasets:\n  - path: x\n"
+    (tmp_path / "x.yaml").write_text(text + more, encoding="utf-8")
+    (found,) = check_files(
+        [str(tmp_path / "x.yaml")], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path
+    )
+    assert found.outcome == outcome
+    assert (outcome == "fits") != any(f"'{model}' names a network that is not priced" in why for why in found.reasons)
+
+
+def test_llamafactory_on_megatron_is_refused_by_name() -> None:
+    [file] = [row.file for row in corpus("llamafactory") if row.path.endswith("megatron/qwen3_moe_full.yaml")]
+    (recipe,) = read_recipe(file)
+    refused = [remark.message for remark in recipe.remarks if remark.rule == "not-modelled"]
+    assert "tensor_model_parallel_size: mcore_adapter is not read: give the flags of its Megatron run" in refused
 
 
 @pytest.mark.parametrize(

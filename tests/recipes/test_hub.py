@@ -353,6 +353,8 @@ def test_a_job_of_oumi_is_its_configuration_on_its_machines(tmp_path: Path) -> N
     assert (recipe.dialect, recipe.model, recipe.layout.data_parallel) == ("oumi-job-yaml", "llama3.1-8b", 8)
     with pytest.raises(UndecidedError, match=r"other.yaml: no such file"):
         read(tmp_path, JOB.replace("train.yaml", "other.yaml"), "configs/jobs/other_job.yaml")
+    long = JOB.replace("  oumi dist", "  set -e  # " + "a remark of this length, " * 12 + "${X}\n  oumi dist")
+    assert read(tmp_path, long, "configs/jobs/job.yaml").model == "llama3.1-8b"
     (tmp_path / "job.yaml").write_text(JOB.replace("oumi train", "lm_eval"), encoding="utf-8")
     with pytest.raises(UnsupportedError, match="a command within a configuration file"):
         read_recipe(tmp_path / "job.yaml", root=tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.answers.gates import Gates
+from simulator.errors import UnsupportedError
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
@@ -43,6 +44,69 @@ def test_llamafactory(stage: str, more: str, switches: set[str], tmp_path: Path)
     text = FACTORY.replace("finetuning_type: full\n", "") if "finetuning_type" in more else FACTORY
     recipe = read(text.replace("STAGE", stage) + more, tmp_path, "x.yaml")
     assert {name for name in PREFERENCES if name in recipe.options} == switches
+
+
+SECOND = (
+    "model: Qwen/Qwen3-4B\ntrain_dataset: d.yaml\ndist_config:\n  name: fsdp2\nkernel_config:\n  name: auto\n"
+    "micro_batch_size: 2\ncutoff_len: 4096\n"
+)
+
+
+def test_the_second_format_of_llamafactory_has_a_loop_of_its_own(tmp_path: Path) -> None:
+    """ff6d4d1, v1/core: fp32 weights in units of FSDP 2, checkpoints unless switched off, two fp32 copies of logits."""
+    full = read(SECOND, tmp_path, "x.yaml")
+    assert full.layout is not None
+    assert (full.dialect, full.model, full.seq_length) == ("llamafactory-yaml", "qwen3-4b", 4096)
+    layout = full.layout
+    assert (layout.micro_batch_size, layout.zero_stage, layout.recompute) == (2, 3, "full")
+    assert (full.precision, full.lora_rank, full.gradient_accumulation_steps) == ("bf16", None, 1)
+    own = {"loss_bytes_per_logit": "14", "autocast": "false", "plain_module": "false", "flat_parameters": "false"}
+    assert own.items() <= full.options.items()
+    assert "frozen_dtype" not in full.options
+    # One sequence without its last token is no copy: traced, 11.99 bytes of a logit, in the backward pass.
+    alone = read(SECOND.replace("micro_batch_size: 2", "micro_batch_size: 1"), tmp_path, "x.yaml")
+    assert alone.options["loss_bytes_per_logit"] == "12"
+    plain = read(SECOND + "enable_activation_checkpointing: false\nglobal_batch_size: 32\n", tmp_path, "x.yaml")
+    assert plain.layout is not None
+    assert (plain.layout.recompute, plain.global_batch_size) == ("none", 32)
+    adapters = "peft_config:\n  name: lora\n  r: 16\n  target_modules: [q_proj, v_proj]\n"
+    lora = read(SECOND + adapters, tmp_path, "x.yaml")
+    assert (lora.lora_rank, lora.options["adapter_targets"]) == (16, "query_value")
+    assert lora.options["adapter_copies"] == "false"
+    shell = read("USE_V1=1 llamafactory-cli sft x.yaml\n", tmp_path, "x.sh")
+    assert (shell.dialect, shell.model, shell.lora_rank) == ("llamafactory-shell", "qwen3-4b", 16)
+    with pytest.raises(UnsupportedError, match="llamafactory-cli"):
+        read("USE_V1=1 llamafactory-cli dpo x.yaml\n", tmp_path, "x.sh")
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        (
+            "x.yaml",
+            "batching_strategy: padding_free\n",
+            "batching_strategy: samples that are joined or packed are not priced",
+        ),
+        ("x.yaml", "kernel_config.name: liger_kernel\n", "kernel_config.name: kernels by name are not priced"),
+        ("x.yaml", "cp_size: 2\n", "cp_size: attention over several devices is not priced"),
+        ("x.yaml", "optim_config:\n  name: muon\n", "optim_config.name: an optimizer by name is not priced"),
+        (
+            "x.yaml",
+            "quant_config:\n  name: bnb\n  quantization_bit: 4\n",
+            "quant_config.name: quantised weights are not priced",
+        ),
+        ("x.yaml", "dist_config:\n  name: fsdpturbo\n", "dist_config fsdpturbo: only fsdp2 and deepspeed are priced"),
+        ("x.yaml", "peft_config:\n  name: freeze\n", "finetuning_type freeze is not modelled"),
+        ("x.yaml", "dist_config: {}\n", "dist_config None: only fsdp2 and deepspeed are priced"),
+        ("train_dpo.yaml", "", "the command says which loss a file of this format trains with"),
+    ],
+)
+def test_what_the_second_format_may_say_is_refused_by_name(name: str, more: str, message: str, tmp_path: Path) -> None:
+    text = SECOND.replace("dist_config:\n  name: fsdp2\n", "") if "dist_config" in more else SECOND
+    (tmp_path / name).write_text(text + more, encoding="utf-8")
+    (found,) = check_files([str(tmp_path / name)], question_of({"hardware": "h100-sxm-80g"}), Gates(), root=tmp_path)
+    assert found.outcome == "not_modelled"
+    assert any(message in reason for reason in found.reasons), found.reasons
 
 
 def test_a_frozen_copy_is_held_sharded_like_the_trained_weights(

@@ -9,7 +9,7 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.question.question import question_of
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.names import vision_models, vision_name
+from simulator.question.specs.names import variant_name, variants
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
@@ -147,7 +147,7 @@ def test_unknown_images_are_priced_at_both_ends(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_models_that_read_images(text: str, name: str | None, rest: str) -> None:
-    assert vision_name(text) == (name, rest)
+    assert variant_name(text) == (name, rest)
 
 
 # As Hugging Face counts the parameters of their safetensors, in billions.
@@ -158,7 +158,7 @@ COUNTED |= {"gemma-3-4b": 4.30, "gemma-3-12b": 12.19, "gemma-3-27b": 27.43, "qwe
 
 
 def test_named_models_have_their_published_parameters() -> None:
-    for name in vision_models():
+    for name in (name for name, row in variants().items() if "type" in row):
         model = load_model(name)
         assert model.encoder
         count = total_parameters(model) + model.encoder.parameters + model.encoder.projector_parameters

@@ -10,7 +10,7 @@ import pytest
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.names import hardware_names, model_names, vision_models
+from simulator.question.specs.names import hardware_names, model_names, variants
 from simulator.show.forms import ANSWERS
 from simulator.show.report import listing
 from simulator.show.report.listing import (
@@ -25,7 +25,7 @@ from simulator.show.report.presentation import Presentation
 
 def test_one_record_for_each_model() -> None:
     records = models_listing().records
-    assert [record["model"] for record in records] == [*model_names(), *vision_models()]
+    assert [record["model"] for record in records] == [*model_names(), *variants()]
     tokens = {record["model"]: record["image_tokens"] for record in records}
     assert (tokens["llama3.1-8b"], tokens["qwen2.5-vl-7b"], tokens["internvl3-8b"]) == (None, 1369, 2560)
     assert all(isinstance(record["parameters_billions"], float) for record in records)

@@ -92,6 +92,15 @@ _KIMI: dict[str, Any] = {key: value for key, value in _LATENT.items() if key != 
         "short_conv_kernel_size": 4,
     },
 }
+_ROPE: dict[str, Any] = {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}
+_GRANITE: dict[str, Any] = _SIZES | {
+    "num_key_value_heads": 2,
+    "shared_intermediate_size": 40,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_d_state": 16,
+    "layer_types": ["mamba", "mamba", "attention"] * 2,
+}
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", _SHARED),
@@ -183,6 +192,25 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         | {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 100}
         | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
     ),
+    "arcee": ("arcee", _SHARED),
+    "helium": ("helium", _SIZES | {"num_key_value_heads": 2, "head_dim": 16}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", _SHARED | {"rope_parameters": _ROPE}),
+    "exaone": ("exaone", _SIZES | {"num_key_value_heads": 2}),
+    "exaone4": ("exaone4", _SIZES | {"num_key_value_heads": 2}),
+    "exaone4 without windows": (
+        "exaone4",
+        _SIZES | {"num_key_value_heads": 2, "sliding_window": None, "layer_types": ["full_attention"] * 6},
+    ),
+    "seed_oss": ("seed_oss", _SHARED | {"attention_out_bias": True}),
+    "vaultgemma": ("vaultgemma", _SHARED),
+    "flex_olmo": ("flex_olmo", _SIZES | {"num_key_value_heads": 2, "num_experts": 8, "pad_token_id": 0}),
+    "granitemoe": ("granitemoe", _SIZES | {"num_key_value_heads": 2}),
+    "phimoe": ("phimoe", _SIZES | {"num_key_value_heads": 2, "num_local_experts": 4, "lm_head_bias": True}),
+    "minicpm3": ("minicpm3", _SIZES | {"num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16}),
+    "youtu": ("youtu", {key: value for key, value in _LATENT.items() if key in _SIZES or "_head_dim" in key}),
+    "granitemoehybrid": ("granitemoehybrid", _GRANITE | {"num_local_experts": 4}),
+    "granitemoehybrid without experts": ("granitemoehybrid", _GRANITE | {"num_local_experts": 0}),
+    "afmoe": ("afmoe", _SHARED | {"num_experts": 8, "num_experts_per_tok": 2, "num_dense_layers": 2}),
     "kimi_linear": ("kimi_linear", _KIMI),
     "kimi_linear without ranks of queries": ("kimi_linear", _KIMI | {"q_lora_rank": None}),
 }

@@ -26,6 +26,7 @@ from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout, rank_layers
 from simulator.question.specs.documents import of_fields
 from simulator.question.specs.families.reading import model_of_config
+from simulator.question.specs.names import variants
 
 _NODES: Final = ("slurm.nodes", "benchmark.num_nodes")
 """Nodes of the job, else those that a benchmark's rates are told for."""
@@ -87,7 +88,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     name = next((text for key in _NAMES if (text := arguments.text("model", key))), "")
     model = models.named_model(arguments, name, *_NAMES)
     if model is not None and "ImageTextToText" in (arguments.text("model", "model._target_") or ""):
-        model = models.seeing(model)
+        model = next((each for each in variants() if each.replace("-vl-", "-") == model), model)
         if models.load_model(model).encoder is None:
             arguments.not_modelled(f"{name[-80:]}: what reads its images is not known", "model._target_")
     rank = arguments.integer("lora_rank", "peft.dim") or 8 if arguments.has("peft._target_", "peft.dim") else None

@@ -1,7 +1,7 @@
 """Reader of InternVL's and LLaVA's training programs, by translation into the words of Hugging Face's Trainer.
 
 Read at OpenGVLab/InternVL 2410d1d (`internvl_chat/internvl/train/internvl_chat_{finetune,pretrain,mpo}.py`,
-`internvl_chat_llava/llava/train/train.py`); models and their parts stand in `vision_models.yaml`.
+`internvl_chat_llava/llava/train/train.py`); models and their parts stand in `variants.yaml`.
 """
 
 from __future__ import annotations

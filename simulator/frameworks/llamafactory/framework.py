@@ -6,12 +6,12 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Final
 
-from simulator.errors import UnsupportedError
 from simulator.frameworks.accelerate.words import cluster as accelerated
 from simulator.frameworks.accelerate.words import take_accelerate
-from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.arguments import Arguments, LaunchCommand, counted_by
 from simulator.frameworks.configuration import SUFFIXES, taking_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
@@ -23,42 +23,28 @@ from simulator.frameworks.transformers.read import note_unsharded, trainer_run
 from simulator.question.recipe import Recipe
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
-_SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
+_SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "train_dataset"])
 _DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
+_OF_SECOND: Final = ("cutoff_len=2048", "per_device_train_batch_size=1", "bf16=true")
+_OTHER_LOSS: Final = re.compile(r"(?<![a-z])(?:dpo|rm|reward)(?![a-z])")  # in a file's name
 _PROGRAMS: Final = re.compile(r"(?:.*/)?src/(?:train|train_bash|llamafactory/launcher)\.py")
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys belong to LLaMA-Factory."""
-    return ("model_name_or_path" in names and not _OWN.isdisjoint(names)) or _is_second(names)
-
-
-def _is_second(names: Collection[str]) -> bool:
-    """Whether keys belong to LLaMA-Factory's second format."""
-    return "model" in names and len(_SECOND.intersection(names)) >= 2
+    """Whether keys belong to LLaMA-Factory, in its first format or in its second."""
+    second = "model" in names and len(_SECOND.intersection(names)) >= 2
+    return second or ("model_name_or_path" in names and not _OWN.isdisjoint(names))
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch is `llamafactory-cli train`."""
-    return launch.program == "llamafactory-cli" and launch.script.text == "train"
+    """Whether a launch is `llamafactory-cli train`, or `sft` for the second format."""
+    return launch.program == "llamafactory-cli" and launch.script.text in ("train", "sft")
 
 
 def starts_program(launch: LaunchCommand) -> bool:
     """Whether a launch starts the program itself, by a file or with flags of its own."""
     by_file = any(value.text.endswith(SUFFIXES) for value in launch.arguments[:1])
     return _PROGRAMS.fullmatch(launch.script.text) is not None and (by_file or not _OWN.isdisjoint(launch.flags))
-
-
-def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """Return nodes and processes per node: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
-
-    def count(name: str, default: int | None) -> int | None:
-        value = launch.environment.get(name)
-        if value is None:
-            return default
-        return int(value.text) if value.known and re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
-
-    return count("NNODES", 1), count("NPROC_PER_NODE", None)
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
@@ -68,12 +54,6 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
 
 
 def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
-    if _is_second({key.path[0] for key in keys}):
-        raise UnsupportedError(f"{file}: LLaMA-Factory's v1 format is not read; read are the files of its first format")
-    mixed = next((key for key in keys if key.name in ("tensor_model_parallel_size", "use_mca")), None)
-    if mixed is not None:
-        where = f"{file}:{mixed.line}"
-        raise UnsupportedError(f"{where}: LLaMA-Factory on mcore_adapter is not read; give the run's Megatron flags")
     for key in keys:
         # A DeepSpeed configuration may stand in the file itself.
         name = ".".join(key.path[1:]) if key.path[0] == "deepspeed" and len(key.path) > 1 else key.dotted
@@ -83,6 +63,8 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
 
 def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     """Return the run of a launch, or of a file's keys without one."""
+    if arguments.has("model"):
+        return _read_second(arguments, launch)
     take_accelerate(arguments, launch)
     require_training_switches(arguments)
     arguments.add_defaults(_DEFAULTS, 1)
@@ -107,13 +89,36 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     return replace(run, precision="fp8")
 
 
+def _read_second(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
+    """Return the run of the second format's own loop (ff6d4d1, `src/llamafactory/v1/core/base_trainer.py`).
+
+    All weights are fp32 (`core/model_engine.py`) in units of FSDP 2 that compute in bf16 and reduce in fp32, without
+    autocast. At the loss stand 16-bit logits, two fp32 copies (of one sequence, the shifted is the whole one's) and
+    logarithms of probabilities, or three fp32 tensors in the backward pass.
+    """
+    if launch is None and _OTHER_LOSS.search(PurePath(arguments.file).name.lower()):
+        arguments.not_modelled("the command says which loss a file of this format trains with; sft is read")
+    tuned, engine = arguments.text("lora_rank", "peft_config.name"), arguments.text("zero_stage", "dist_config.name")
+    if engine not in ("fsdp2", "deepspeed"):
+        arguments.not_modelled(f"dist_config {engine}: only fsdp2 and deepspeed are priced", "dist_config.name")
+    shards = ("fsdp=full_shard", "fsdp_config.version=2") if engine == "fsdp2" else ()
+    arguments.add_defaults((*_OF_SECOND, f"finetuning_type={tuned or 'full'}", *shards), 1)
+    note_samples(arguments, "cutoff_len")
+    run = trainer_run(arguments, deepspeed=add_deepspeed(arguments, launch))
+    run = of_parts(arguments, run, run.lora_rank or 0, projector=True)
+    own = {} if engine == "deepspeed" else {"autocast": "false", "plain_module": "false"}
+    alone = run.layout is not None and run.layout.micro_batch_size == 1
+    own |= {"loss_bytes_per_logit": "12" if alone else "14", "adapter_copies": "false"}
+    return replace(run, options={**run.options, **own})
+
+
 _form = partial(LaunchForm, "llamafactory-shell", read=read, take_words=taking_files(_add_keys))
 FRAMEWORK: Final = Framework(
     title="LLaMA-Factory",
     profile="torch",
     tables=("llamafactory", "transformers", "deepspeed"),
     launches=(
-        _form(10, is_launch, cluster=cluster, is_named_by_program=True),
+        _form(10, is_launch, cluster=partial(counted_by, processes=None), is_named_by_program=True),
         _form(10, lambda launch: launch.launcher == "accelerate" and starts_program(launch), cluster=accelerated),
         _form(11, starts_program),
     ),

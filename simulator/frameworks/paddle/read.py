@@ -21,7 +21,7 @@ from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.names import model_names, vision_models
+from simulator.question.specs.names import model_names, variants
 
 _LORA_RANK: Final = 8
 _OWN_FLAGS: Final = frozenset(
@@ -100,7 +100,7 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe
     targets = take(arguments)
     name = arguments.text("model", "model_name_or_path")
     model = known_model(arguments, name, "model_name_or_path") if name else None
-    spec = models.load_model(model) if model in (*model_names(), *vision_models()) else None
+    spec = models.load_model(model) if model in (*model_names(), *variants()) else None
     layout = layout_of(arguments, targets, spec)
     # Return the rank of the trained adapters; None where all weights are trained.
     kind = (arguments.text("lora_rank", "fine_tuning") or "").lower()

@@ -15,7 +15,7 @@ from simulator.errors import UnsupportedError
 from simulator.frameworks import models
 from simulator.frameworks.accelerate.words import cluster as accelerated
 from simulator.frameworks.accelerate.words import take_accelerate
-from simulator.frameworks.arguments import Arguments, LaunchCommand
+from simulator.frameworks.arguments import Arguments, LaunchCommand, counted_by
 from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.framework import Framework, LaunchForm
@@ -56,21 +56,8 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """Return nodes and processes per node, from the environment."""
-    nodes = _count(arguments, launch, "NNODES", "nodes")
-    return nodes, _count(arguments, launch, "NPROC_PER_NODE", "devices_per_node")
-
-
-def _count(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> int | None:
-    """Return nodes or processes from the environment, 1 by default; None where unknown."""
-    value = launch.environment.get(name)
-    if value is None:
-        # Several nodes without a number of processes: a platform sets both.
-        return None if name == "NPROC_PER_NODE" and "NNODES" in launch.environment else 1
-    if not value.known:
-        arguments.need(value.causes, option)
-        return None
-    return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
+    """Return nodes and processes per node; of several nodes without a number of processes a platform sets both."""
+    return counted_by(arguments, launch, processes=None if "NNODES" in launch.environment else 1)
 
 
 def _pack(arguments: Arguments, length: str) -> None:

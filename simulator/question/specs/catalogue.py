@@ -27,8 +27,8 @@ from simulator.question.specs.names import (
     shipped_name,
     spec_file,
     suggestion,
-    vision_models,
-    vision_name,
+    variant_name,
+    variants,
 )
 from simulator.question.specs.vision import encoder_of
 from simulator.records import replace
@@ -58,9 +58,9 @@ def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
     file, cached = _own_file("model", name_or_path), None
     if file is None:
         file = cached = hub_file(name_or_path)
-    seeing, rest = vision_name(name_or_path) if file is None else (None, "")
-    if seeing is not None and not rest:
-        return _vision_model(seeing)
+    variant, rest = variant_name(name_or_path) if file is None else (None, "")
+    if variant is not None and not rest:
+        return _variant(variant)
     if file is None:
         raise InputError(_unknown("model", name_or_path))
     if file.suffix.lower() == _JSON:
@@ -71,14 +71,17 @@ def load_model(name_or_path: str | PathLike[str]) -> ModelSpec:
 
 
 @lru_cache(maxsize=64)
-def _vision_model(name: str) -> ModelSpec:
-    """Return a known model with an encoder of images: its decoder with other fields, and the encoder."""
-    row = vision_models()[name]
-    decoder = replace(load_model(row["decoder"]), **row.get("fields", {}))
+def _variant(name: str) -> ModelSpec:
+    """Return a shipped decoder with other fields, and the encoder of images where the variant names one."""
+    row = variants()[name]
+    decoder = replace(load_model(row["decoder"]), name=name, aliases=(), published=None, **row.get("fields", {}))
+    if "type" not in row:
+        note = f"the layers of {row['decoder']}; sizes: config.json of the model"
+        return replace(decoder, note=note, sources={}, provenance=None)
     text = {"hidden_size": decoder.hidden_size}
     encoder = encoder_of({"model_type": row["type"], "vision_config": row.get("vision", {}), "text_config": text}, {})
     note = f"the text part of {name}: what reads images is priced with --images, sound and video are not."
-    return replace(decoder, name=name, aliases=(), note=note, encoder=encoder, published=None)
+    return replace(decoder, note=note, encoder=encoder)
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from itertools import product, starmap
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple, cast
@@ -23,7 +23,7 @@ Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 _SUFFIX: Final = ".yaml"
-_VISION: Final = "vision_models.yaml"
+_VARIANTS: Final = "variants.yaml"
 CONFIG_FILE: Final = "config.json"
 """File name Hugging Face gives a model's configuration."""
 
@@ -67,14 +67,8 @@ def spec_names(kind: SpecKind) -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in spec_folder(kind).glob(f"*{_SUFFIX}")))
 
 
-def model_names() -> tuple[str, ...]:
-    """Return the names of the shipped models, in order."""
-    return spec_names("model")
-
-
-def hardware_names() -> tuple[str, ...]:
-    """Return the names of the shipped hardware, in order."""
-    return spec_names("hardware")
+model_names, hardware_names = partial(spec_names, "model"), partial(spec_names, "hardware")
+"""Functions that return the names of the shipped models, and of the shipped hardware, in order."""
 
 
 _ALIASES: Final = late_pattern(r"^aliases: \[(.*)\]$", re.MULTILINE)
@@ -84,7 +78,7 @@ _ENDINGS: Final = late_pattern(
 )
 """Endings of a model's name that leave its shape: what it was tuned for, its format, the year and month of a release
 (2507), or its month and day (0905)."""
-_LLAMA: Final = late_pattern(r"^(?:meta-)?llama-?(?=\d)")  # beginning of a name of the Llama family
+LLAMA: Final = late_pattern(r"^(?:meta-)?llama-?(?=\d)")  # beginning of a name of the Llama family
 _POINT: Final = late_pattern(r"(?<=\d)p(?=\d)")  # letter in place of a decimal point in a name: `4p5`
 _GIGABYTES: Final = late_pattern(r"-?\b(\d+)-?gi?b?$")
 """Memory at the end of a device's name, with or without its unit's last letters: `80GB`."""
@@ -142,30 +136,30 @@ def _shorter(kind: SpecKind, plain: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def vision_models() -> Mapping[str, Mapping[str, Any]]:
-    """Return the known models with an encoder of images, by name: decoder and encoder (`vision_models.yaml`)."""
+def variants() -> Mapping[str, Mapping[str, Any]]:
+    """Return the known models that are a shipped decoder with other fields, those with an encoder of images behind."""
     from simulator.question.specs.documents import read_yaml  # noqa: PLC0415  start-up time
 
-    return cast("Mapping[str, Mapping[str, Any]]", read_yaml(Path(__file__).with_name("families") / _VISION))
+    return cast("Mapping[str, Mapping[str, Any]]", read_yaml(Path(__file__).with_name("families") / _VARIANTS))
 
 
 @lru_cache(maxsize=1)
-def _vision_words() -> Mapping[str, str]:
-    return {_dashed(word): name for name, row in vision_models().items() for word in (name, *row.get("aliases", ()))}
+def _variant_words() -> Mapping[str, str]:
+    return {_dashed(word): name for name, row in variants().items() for word in (name, *row.get("aliases", ()))}
 
 
 @lru_cache(maxsize=1024)
-def vision_name(text: str) -> tuple[str | None, str]:
-    """Return the known model with an encoder of images whose name a text is or begins with, and what follows it.
+def variant_name(text: str) -> tuple[str | None, str]:
+    """Return the variant of a shipped decoder whose name a text is or begins with, and what follows it.
 
     None, and nothing, where it is no such model's; endings that leave a model's shape count as none.
     """
     plain = _dashed(text.strip().rstrip("/").rpartition("/")[2].lower())[:100]
-    start = max((word for word in _vision_words() if f"{plain}-".startswith(f"{word}-")), key=len, default="")
+    start = max((word for word in _variant_words() if f"{plain}-".startswith(f"{word}-")), key=len, default="")
     rest = plain[len(start) :]
     while start and (shorter := _ENDINGS.sub("", rest)) != rest:
         rest = shorter
-    return _vision_words().get(start), rest if start else ""
+    return _variant_words().get(start), rest if start else ""
 
 
 def _dashed(name: str) -> str:
@@ -268,7 +262,7 @@ def suggestion(kind: SpecKind, text: str) -> str:
     plain = _plain(kind, named).rpartition("/")[2]
     while plain not in known_names(kind) and (shorter := _shorter(kind, plain)) != plain:
         plain = shorter
-    known = {**known_names(kind), **({name: name for name in vision_models()} if kind == "model" else {})}
+    known = {**known_names(kind), **({name: name for name in variants()} if kind == "model" else {})}
     maker = _maker(plain)
     same = {
         word: name for word, name in known.items() if SequenceMatcher(None, maker, _maker(word)).ratio() >= _SAME_MAKER
@@ -285,7 +279,7 @@ def _plain(kind: SpecKind, text: str) -> str:
     if kind == "hardware":
         return _GIGABYTES.sub(r"-\1g", _SOCKET.sub("-sxm", plain))
     owner, slash, name = plain.rpartition("/")
-    return owner + slash + _POINT.sub(".", _LLAMA.sub("llama-", name))
+    return owner + slash + _POINT.sub(".", LLAMA.sub("llama-", name))
 
 
 def _maker(name: str) -> str:

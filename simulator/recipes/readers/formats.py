@@ -27,7 +27,7 @@ from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.model import architectures
-from simulator.question.specs.names import model_names, vision_name
+from simulator.question.specs.names import model_names, variant_name, variants
 from simulator.question.vocabulary import framework_hint
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.shell.launch import DocumentedStart, TrainingCommand, find_launch, start_of
@@ -219,7 +219,7 @@ _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
 
 def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
     """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
-    if "encoder" in recipe.model_fields or (recipe.model is not None and vision_name(recipe.model)[0] is not None):
+    if "encoder" in recipe.model_fields or "type" in variants().get(variant_name(recipe.model or "")[0] or "", {}):
         return recipe
     named = ((name, key) for key in keys if key.values and _names_network((name := key.dotted)[-_LONGEST:]))
     texts = [(name, key.values[0].text, Place(key.file or recipe.file, key.line)) for name, key in named]

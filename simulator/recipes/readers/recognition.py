@@ -52,7 +52,7 @@ _PROGRAM: Final = (
     r"torchrun[ \t\\]|accelerate[ \t]+launch|torch\.distributed\.(?:run|launch)\b|paddle\.distributed\.launch\b"
     r"|deepspeed[ \t]+(?:--?[a-z]|[\w./${}-]{1,200}\.py)|composer[ \t]+(?!eval)[\w./${}-]{1,200}\.py"
     r"|(?:llamafactory-cli|axolotl|xtuner|oumi)[ \t]+train\b|(?:swift|megatron)[ \t]+(?:pt|sft|rlhf)\b"
-    r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|(?:tune|colossalai)[ \t]+run\b|msrun[ \t]+--"
+    r"|(?:trl|llamafactory-cli)[ \t]+(?:sft|dpo|kto|grpo|reward|rm)\b|(?:tune|colossalai)[ \t]+run\b|msrun[ \t]+--"
     r"|(?:litgpt|nemo[ \t]+llm)[ \t]+(?:pretrain|finetune)"
     r"|[a-z]+(?:-[a-z]+)?-(?:pretrain|finetune|train)[ \t]+(?!eval)[\w./\"${}-]"
     r"|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"

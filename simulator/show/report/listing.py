@@ -25,7 +25,7 @@ from simulator.question.specs.catalogue import load_hardware, load_model, spec_t
 from simulator.question.specs.documents import of_fields, sourced_parts
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.names import hardware_names, model_names, vision_models
+from simulator.question.specs.names import hardware_names, model_names, variants
 from simulator.question.units import GIGA, TERA, to_days, to_gib
 from simulator.question.vocabulary import TuningMethod
 from simulator.records import Record
@@ -71,7 +71,7 @@ def models_listing(name: str | None = None) -> SpecListing:
     `image_tokens` are those of an image of 1024 x 1024 pixels.
     """
     if name is None:
-        return SpecListing(records=[_model(load_model(each)) for each in (*model_names(), *vision_models())])
+        return SpecListing(records=[_model(load_model(each)) for each in (*model_names(), *variants())])
     spec = load_model(name)
     notes = _notes(spec.sources, spec.note)
     records = list(_model_facts(spec))

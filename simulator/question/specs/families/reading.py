@@ -178,7 +178,8 @@ def _layer_types(config: Config, fields: Fields, how: How) -> Fields:
         listed = config.integers(how["listed"])
         default = ["full_attention" if is_full else usual for is_full in listed] or default
     known: dict[str, Mixer] = {"full_attention": "grouped_query", "attention": "grouped_query"}
-    known |= {"linear_attention": how["linear"]} if "linear" in how else {"sliding_attention": "sliding"}
+    linear = how.get("linear")
+    known |= {"linear_attention": linear, "mamba": linear} if linear else {"sliding_attention": "sliding"}
     return {"mixers": translated(config, "layer_types", _words(config, "layer_types", layers, default), known)}
 
 
