@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.api import scenario_of
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import conditions_of
+from simulator.cost.operations.sums import adapters_of
 from simulator.question.frameworks.stacks import library_options
 
 MIB, GIB = 2.0**20, 2.0**30
@@ -280,6 +284,30 @@ def test_casts_of_adapters_last_a_pass(rank: int, tokens: int, recompute: Any, t
     run |= {"micro_batch_size": 1, "global_batch_size": 1, "options": {"adapter_targets": "all"}}
     found = simulator.estimate(model=model, seq_length=tokens, recompute=recompute, **run).memory
     assert found.allocated_bytes / MIB == pytest.approx(traced, rel=0.017)
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "counted"),
+    [
+        ("gpt2-124m", "query_value", 294_912),
+        ("gpt2-124m", "all", 1_179_648),
+        ("bloomz-7b1", "query_value", 3_932_160),
+        ("falcon-7b", "query_value", 2_359_296),
+        ("falcon-7b", "all", 16_318_464),
+        ("pythia-2.8b", "query_value", 2_621_440),
+        ("phi-3-mini", "all", 12_582_912),
+        ("phi-4", "all", 27_852_800),
+        ("glm-4-32b", "all", 57_966_592),
+        ("llama3.1-8b", "query_value", 3_407_872),
+    ],
+)
+def test_a_joint_product_has_one_adapter(model: str, targets: str, counted: int) -> None:
+    """Trainable parameters of rank 8 as peft 0.21 counts them; its usual layers of families with one are that one."""
+    run: Any = {"model": model, "hardware": "h200", "devices": 1, "seq_length": 1024, "method": "lora", "lora_rank": 8}
+    scenario = scenario_of(**run, stack="peft", options={"adapter_targets": targets})
+    conditions, kinds = conditions_of(scenario), scenario.model.layer_kinds
+    each = [adapters_of(conditions, layer_operations(conditions, kind)).all for kind in kinds]
+    assert each == [counted / scenario.model.num_hidden_layers]
 
 
 def test_adapters_over_4_bits_are_narrow_where_the_trainer_makes_them_so() -> None:
