@@ -117,7 +117,7 @@ TRACED = [
     (PHI_2, PURE, 260.3),  # 38.4 %: `gelu_new` is made up, and q, k and v are no views
     (PHI_2, LISTED, 420.3),
     (PHI_2, LORA, 431.2),  # 58.2 %
-    (PHI_2, QLORA, 471.2),
+    (PHI_2, QLORA, 461.2),
     (GPT_J, PURE, 417.1),
     (GPT_J, LISTED, 673.2),
     (GPT_J, LORA, 690.5),
@@ -130,25 +130,28 @@ TRACED = [
     (NEMOTRON, LORA, 418.1),
     (NEMOTRON, LISTED, 344.4),
     (MPT, LISTED, 1056.1),
-    (PYTHIA, QLORA | {"options": {"widened_rest": "false"}}, 337.5),
-    (GPT_2, QLORA, 294.5),  # 4.4 %: nothing turns q and k, whose casts are all three
+    (PYTHIA, QLORA | {"options": {"widened_rest": "false"}}, 321.5),
+    (GPT_2, QLORA, 288.2),  # 4.4 %: nothing turns q and k, whose casts are all three
     (BLOOM, QLORA, 1121.2),  # 2.9 %
-    (PYTHIA, EIGHT, 529.4),
-    (FALCON_7B, EIGHT, 524.9),
-    (OPT, EIGHT, 465.6),  # -21.5 %: what ReLU saves is what the product keeps
-    (GPT_J, EIGHT, 915.5),
-    (LLAMA, EIGHT, 769.7),
-    (LLAMA, QLORA, 593.7),  # 27.4 %
-    (FALCON_7B, QLORA, 347.4),
-    (COMMAND_R7B, QLORA, 593.7),
-    (GLM_4, QLORA, 619.1),
-    (GRANITE, QLORA, 551.7),
-    (STARCODER_2, QLORA, 419.6),  # 8.9 %: an fp32 stream is what a LayerNorm saves
-    (STABLELM, QLORA, 330.2),
-    (PHI_3, QLORA, 357.1),  # -6.5 %: values are cast, and q, k, v are no views of what is kept
-    (SMOLLM_3, QLORA, 402.2),
-    (QWEN_2, QLORA, 320.0),
-    (LLAMA_1B, QLORA, 325.2),
+    (PYTHIA, EIGHT, 513.4),
+    (FALCON_7B, EIGHT, 507.2),
+    (OPT, EIGHT, 449.6),  # -21.5 %: what ReLU saves is what the product keeps
+    (GPT_J, EIGHT, 899.5),
+    (LLAMA, EIGHT, 753.7),
+    (LLAMA, QLORA | {"options": {"quantised_bits": "8", "widened_rest": "false"}}, 361.7),  # 42.0 %
+    (LLAMA, QLORA | {"options": {"widened_rest": "false"}}, 361.7),  # 17.7 %: adapters read what the products do
+    (LLAMA, QLORA | {"options": {"adapter_dropout": "before"}}, 669.7),
+    (LLAMA, QLORA, 577.7),  # 27.4 %
+    (FALCON_7B, QLORA, 329.7),
+    (COMMAND_R7B, QLORA, 577.7),
+    (GLM_4, QLORA, 603.1),
+    (GRANITE, QLORA, 535.7),
+    (STARCODER_2, QLORA, 401.6),  # 8.9 %: an fp32 stream is what a LayerNorm saves
+    (STABLELM, QLORA, 320.2),
+    (PHI_3, QLORA, 345.1),  # -6.5 %: values are cast, and q, k, v are no views of what is kept
+    (SMOLLM_3, QLORA, 394.2),
+    (QWEN_2, QLORA, 314.0),
+    (LLAMA_1B, QLORA, 317.2),
     (LLAMA, LORA | {"options": {"frozen_dtype": "fp32"}}, 841.7),  # 48.2 %
 ]
 
@@ -287,6 +290,27 @@ def test_casts_of_adapters_last_a_pass(rank: int, tokens: int, recompute: Any, t
 
 
 @pytest.mark.parametrize(
+    ("model", "method", "recompute", "traced"),
+    [
+        (PYTHIA, "lora", "full", 1972.1),  # 4.9 % less
+        (STARCODER_2, "lora", "full", 2061.6),  # 5.5 %
+        (STARCODER_2, "lora", "none", 2703.0),  # 2.4 %
+        (STARCODER_2, "qlora", "full", 1403.8),
+        (STARCODER_2, "qlora", "none", 2081.5),
+        (OPT, "lora", "full", 1846.3),
+        (LLAMA, "qlora", "full", 1593.1),  # -6.4 %
+    ],
+)
+def test_what_adapters_cast_is_there_twice(model: Any, method: Any, recompute: Any, traced: float) -> None:
+    """MiB traced of three layers: what a network of one branch puts out is there in fp32 beside what is kept."""
+    run: Any = {"hardware": "h200", "devices": 1, "stack": "transformers", "micro_batch_size": 1}
+    run |= {"global_batch_size": 1, "seq_length": 2048, "method": method, "lora_rank": 8, "recompute": recompute}
+    model = model | {"tie_word_embeddings": model["model_type"] in ("opt", "starcoder2")}
+    found = simulator.estimate(model=model, options={"adapter_targets": "all"}, **run).memory
+    assert found.allocated_bytes / MIB == pytest.approx(traced, rel=0.02)
+
+
+@pytest.mark.parametrize(
     ("model", "targets", "counted"),
     [
         ("gpt2-124m", "query_value", 294_912),
@@ -330,15 +354,15 @@ def test_adapters_over_4_bits_are_narrow_where_the_trainer_makes_them_so() -> No
         ("full", {}, 15.91 - 9.81),
         ("full", {"widened_rest": "true"}, 22.10 - 13.25),
         ("full", {"recompute_stops_early": "false"}, 12.66 - 9.81),
-        ("none", {}, 29.16 - 23.58),
-        ("none", {"widened_rest": "true"}, 40.08 - 31.77),
-        ("none", {"adapter_targets": "query_value"}, 25.18 - 19.59),
+        ("none", {}, 23.43 - 20.58),
+        ("none", {"widened_rest": "true"}, 38.58 - 30.27),
+        ("none", {"adapter_targets": "query_value"}, 23.19 - 18.09),
     ],
 )
 def test_a_base_of_8_bits_keeps_the_inputs_of_its_products(recompute: Any, options: Any, traced: float) -> None:
     """The same trace, over what 4 bits need (bitsandbytes 0.50, autograd/_functions.py, `MatMul8bitLt`: `ctx.tensors`).
 
-    An early end is of checkpoints that are not reentrant; behind norms in fp32 inputs are fp32.
+    An early end is of checkpoints that are not reentrant; behind norms in fp32 inputs are fp32, others adapters read.
     """
     sizes: Any = {"seq_length": 2048, "micro_batch_size": 1, "global_batch_size": 1, "recompute": recompute}
     sizes |= {"model": "llama3.1-8b", "method": "qlora", "stack": "peft", "hardware": "a100-sxm-80g", "devices": 1}

@@ -51,6 +51,7 @@ from simulator.cost.memory.state import (
     resident_optimizer,
     training_state,
 )
+from simulator.cost.operations.blocks import input_casts
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
@@ -341,7 +342,7 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     Attention needs less than the network in every shipped model, except for saved scores.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
-    reads = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
+    reads = input_casts(conditions_of(scenario)) == "each" and profile.adapter_targets == "all"
 
     def widest(network: NetworkTensors) -> Array:
         plain = _widest_gradients(pricing, network, copied=False)
@@ -367,12 +368,13 @@ def _widest_gradients(pricing: Pricing, network: NetworkTensors, *, copied: bool
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     widest: list[Array] = []
+    more = 0.5 if scenario.model.gated else 1.0 if scenario.model.activation == "relu" else 2.0
     for kind in scenario.model.layer_kinds:
         operations = layer_operations(conditions, kind)
         made = [operation.temporary for operation in operations]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
         # An adapter behind the product casts it to fp32 and back (peft 0.21, lora/layer.py, `_cast_input_dtype`).
-        inner = inner + (0.5 * inner + 3.0 * whole) * (copied and not kind.routed) + merged_bytes(pricing, kind)[1]
+        inner = inner + (more * inner + 3.0 * whole) * (copied and not kind.routed) + merged_bytes(pricing, kind)[1]
         core = next((each.temporary for each in operations if each.name == "core_attention"), ())
         scores = score_bytes(pricing, kind)
         gone = 0.0 if network == "held" else network_bytes(pricing, kind, wide=network == "freed in fp32")

@@ -193,6 +193,23 @@ def keeps_inputs(conditions: Conditions) -> bool:
     return conditions.lora_rank is not None and framework.quantised_base and framework.quantised_bits == "8"
 
 
+def casts_listed(conditions: Conditions) -> tuple[bool, bool]:
+    """Return whether autocast runs the operations of its list in fp32, and whether norms are among them (M36)."""
+    framework = conditions.framework
+    listed = framework.autocast and not framework.compiled and element_bytes(conditions) < FP32
+    return listed, listed and conditions.model.norm != "rms_norm" and not framework.composed_layer_norm_bytes
+
+
+def input_casts(conditions: Conditions) -> Literal["none", "each", "wide"]:
+    """Return which inputs adapters cast: each; over bitsandbytes' under autocast those behind norms in fp32 (M36)."""
+    framework = conditions.framework
+    if conditions.lora_rank is None or not framework.adapter_copies:
+        return "none"
+    if not (framework.quantised_base and framework.autocast):
+        return "each"
+    return "wide" if framework.widened_rest or casts_listed(conditions)[1] else "none"
+
+
 def into_products(conditions: Conditions) -> tuple[str, ...]:
     """Return the names of the products that read the input of a feed-forward network."""
     return ("gate", "up") if conditions.model.gated else ("up",)
@@ -210,17 +227,18 @@ def plain_activation(
     """Return GELU or (squared) ReLU: saves its input, `2 T f`, and its output for the next product (fp8: half).
 
     ReLU saves its output only, beside an adapter's copy of it. It reads one tensor and writes one; its backward pass
-    holds the input's gradient.
+    holds the input's gradient, or behind norms in fp32 an uncast product.
     """
     element = element_bytes(conditions)
-    copied = conditions.lora_rank is not None and conditions.framework.adapter_copies and not keeps_inputs(conditions)
+    casts = input_casts(conditions)
+    copied = casts == "each" and not keeps_inputs(conditions)
     number = activation_input_bytes(conditions) * (copied or conditions.model.activation != "relu")
     entered = (Saved(f"{name}_up", (number + _composed_bytes(conditions)) * width, spread),) if number else ()
     return Operation(
         name=f"{name}_activation",
         group=group,
         saved=(*entered, Saved(f"{name}_product", _saved_product(conditions, width), spread)),
-        temporary=(Amount(element * width, spread),),
+        temporary=(Amount((FP32 if casts == "wide" else element) * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
 

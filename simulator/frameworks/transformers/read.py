@@ -40,7 +40,9 @@ _QKV: Final = ("q_proj", "k_proj", "v_proj")
 _JOINT: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"), _QKV),
     **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in", "c_fc"), ("gate_proj", "up_proj")),
-    **{"w1": ("gate_proj",), "w3": ("up_proj",), "c_proj": ("o_proj", "down_proj")},
+    "w1": ("gate_proj",),
+    "w3": ("up_proj",),
+    "c_proj": ("o_proj", "down_proj"),
     **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), ("down_proj",)),
     **dict.fromkeys(("dense", "out_proj", "wo"), ("o_proj",)),
 }  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
