@@ -208,7 +208,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     # At the embedding's gradient the first rank has freed the micro batch (the chunk of it) whose backward pass ends.
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
-    inside = layer_gradient_bytes(pricing) + dequantised_bytes(pricing)
+    inside = np.maximum(layer_gradient_bytes(pricing), dequantised_bytes(pricing) + _product_bytes(pricing))
     # Casts of a forward pass are there at its loss, whatever is done again.
     at_end = other.at_loss + gathers
     if pricing.scenario.lora_rank is not None:
@@ -368,7 +368,8 @@ def _widest_gradients(pricing: Pricing, network: NetworkTensors, *, copied: bool
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     widest: list[Array] = []
-    more = 0.5 if scenario.model.gated else 1.0 if scenario.model.activation == "relu" else 2.0
+    gated, dropped = scenario.model.gated, scenario.framework.adapter_dropout == "before"
+    more = (1.5 if dropped else 0.5) if gated else 2.0 * (1 + dropped) - (scenario.model.activation == "relu")
     for kind in scenario.model.layer_kinds:
         operations = layer_operations(conditions, kind)
         made = [operation.temporary for operation in operations]
@@ -381,6 +382,14 @@ def _widest_gradients(pricing: Pricing, network: NetworkTensors, *, copied: bool
         behind = total(pricing, summed(core)) + scores - gone
         widest.append(np.where(scores > 0.0, np.maximum(inner, behind), inner))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
+
+
+def _product_bytes(pricing: Pricing) -> Array:
+    """Return the widest gradients of a layer beside a weight that is widened for them, shape (n,)."""
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    operations = (each for kind in scenario.model.layer_kinds for each in layer_operations(conditions, kind))
+    made = largest(total(pricing, summed(each.temporary[:1])) for each in operations)
+    return np.asarray(layer_input_bytes(pricing) + made)
 
 
 @of_work

@@ -227,20 +227,29 @@ def plain_activation(
     """Return GELU or (squared) ReLU: saves its input, `2 T f`, and its output for the next product (fp8: half).
 
     ReLU saves its output only, beside an adapter's copy of it. It reads one tensor and writes one; its backward pass
-    holds the input's gradient, or behind norms in fp32 an uncast product.
+    holds the input's gradient.
     """
     element = element_bytes(conditions)
-    casts = input_casts(conditions)
-    copied = casts == "each" and not keeps_inputs(conditions)
+    copied = input_casts(conditions) == "each" and not keeps_inputs(conditions)
     number = activation_input_bytes(conditions) * (copied or conditions.model.activation != "relu")
     entered = (Saved(f"{name}_up", (number + _composed_bytes(conditions)) * width, spread),) if number else ()
     return Operation(
         name=f"{name}_activation",
         group=group,
         saved=(*entered, Saved(f"{name}_product", _saved_product(conditions, width), spread)),
-        temporary=(Amount((FP32 if casts == "wide" else element) * width, spread),),
+        temporary=_inner_gradients(conditions, width, spread),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
+
+
+def _inner_gradients(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
+    """Return the gradient of an activation's product, and what is there beside it, in fp32 behind norms in fp32 (M12).
+
+    The product is there until its own gradient is, but as adapters cast it.
+    """
+    wide = spread == "tensor" and input_casts(conditions) == "wide"
+    product = (FP32 if wide else element_bytes(conditions)) * width
+    return (Amount(product, spread), Amount((conditions.model.gated + 0.5 * wide) * product, spread))
 
 
 def _composed_bytes(conditions: Conditions) -> float:
@@ -270,7 +279,7 @@ def gated_activation(
             *silu,
             Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),
-        temporary=(Amount(0.0 if conditions.framework.gradients_in_place else 2.0 * element * width, spread),),
+        temporary=_inner_gradients(conditions, 0.0 if conditions.framework.gradients_in_place else width, spread),
         moved=(
             Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread),
             *cast(conditions, width, spread),
