@@ -261,7 +261,9 @@ _OUTSIDE: Final = ("context", "communicators", "user_buffers", "ring_buffers", "
 def _throughput(priced: Priced, layouts: Sequence[Layout]) -> Iterator[ThroughputEstimate]:
     """Yield the speed of each layout of a block; its parts and ranks are put together when they are read."""
     scenario, step = priced.pricing.scenario, priced.step
-    flops, peak, masked = model_flops_per_token(scenario), _mean_peak(scenario), masked_flops_per_token(scenario)
+    flops, masked = model_flops_per_token(scenario), masked_flops_per_token(scenario)
+    machines = [(each.devices, each.hardware) for each in scenario.groups] or [(scenario.devices, scenario.hardware)]
+    peak = sum(devices * hardware.peak(scenario.precision) for devices, hardware in machines) / scenario.devices
     again = _recomputed_flops(priced, layouts).tolist()
     fill = step.pipeline.fill.tolist()
     pace = (step.pipeline.micro_batches * step.pipeline.pace_seconds).tolist()
@@ -299,14 +301,6 @@ def _stage_times(priced: Priced) -> Iterator[tuple[StageTime, ...]]:
             )
             for stage, kind in enumerate(kinds)
         )
-
-
-def _mean_peak(scenario: Scenario) -> float:
-    """Return the dense peak at the training precision, averaged over the devices of a mixed cluster."""
-    if not scenario.groups:
-        return scenario.hardware.peak(scenario.precision)
-    total = sum(group.devices * group.hardware.peak(scenario.precision) for group in scenario.groups)
-    return total / scenario.devices
 
 
 def _recomputed_flops(priced: Priced, layouts: Sequence[Layout]) -> Array:

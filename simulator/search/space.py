@@ -220,8 +220,11 @@ _OF_SHAPE = frozenset({"tensor_parallel", "context_parallel", "data_parallel", "
 
 def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
     """Return the axes of the space for a scenario; a layout is one row of each."""
+    experts, has_experts = scenario.model.num_experts, scenario.model.is_moe
+    parallel = space.expert_parallel or (divisors(experts, scenario.devices) if has_experts else (1,))
+    tensor: tuple[int, ...] = space.expert_tensor_parallel or ((1, 0) if has_experts else (1,))
     joint = {
-        ("expert_parallel", "expert_tensor_parallel"): _expert_pairs(scenario, space),
+        ("expert_parallel", "expert_tensor_parallel"): [(ep, etp) for ep in parallel for etp in tensor],
         ("recompute", "recompute_modules", "recompute_method", "recompute_layers"): _recompute_choices(scenario, space),
     }
     together = {name: names for names in joint for name in names}
@@ -242,13 +245,6 @@ def _values(scenario: Scenario, space: Space, field: InputSetting) -> list[float
     usual = scenario.framework.zero_stage_on(scenario.devices)
     default = usual if field.name == "zero_stage" else field.default
     return [field.encoded(value) for value in allowed or field.searched or (default,)]
-
-
-def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
-    experts, has_experts = scenario.model.num_experts, scenario.model.is_moe
-    parallel = space.expert_parallel or (divisors(experts, scenario.devices) if has_experts else (1,))
-    tensor: tuple[int, ...] = space.expert_tensor_parallel or ((1, 0) if has_experts else (1,))
-    return [(ep, etp) for ep in parallel for etp in tensor]
 
 
 def searched_modules(scenario: Scenario) -> tuple[tuple[RecomputeModule, ...], ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
-from simulator.cost.operations.blocks import inputs, keeps_inputs, norm_copies
+from simulator.cost.operations.blocks import casts_listed, inputs, keeps_inputs, norm_copies
 from simulator.cost.operations.layer import NETWORKS, layer_operations, product_inputs, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
@@ -38,7 +38,6 @@ from simulator.cost.stages import over_layers
 from simulator.question.arrays import NDArray, equal_columns, largest
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
-from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 from simulator.records import Bare
@@ -67,7 +66,7 @@ def widened_rest(pricing: Pricing) -> Mask:
 
 def has_wide_stream(pricing: Pricing) -> Mask:
     """Return where norms over a quantised base put out fp32, as its products do then: stored so or autocast's (M36)."""
-    _, normed = _casts_listed(pricing.scenario)
+    _, normed = casts_listed(conditions_of(pricing.scenario))
     return widened_rest(pricing) | (pricing.scenario.framework.quantised_base and normed)
 
 
@@ -134,13 +133,6 @@ def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     return number * float(conditions.model.hidden_size) * extent(pricing, "sequence")
 
 
-def _casts_listed(scenario: Scenario) -> tuple[bool, bool]:
-    """Return whether autocast runs the operations of its list in fp32, and whether norms are among them (M36)."""
-    framework = scenario.framework
-    listed = framework.autocast and not framework.compiled and element_bytes(scenario) < FP32
-    return listed, listed and scenario.model.norm != "rms_norm" and not framework.composed_layer_norm_bytes
-
-
 def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
@@ -193,7 +185,7 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     result = by_policy(pricing, saved_bytes(pricing, kind), partial(_bytes_left, pricing, kind))
     result = result + adapter_casts(pricing, kind)
     model, narrow = pricing.scenario.model, gathers_adapters(pricing)
-    listed, normed = _casts_listed(pricing.scenario)
+    listed, normed = casts_listed(conditions_of(pricing.scenario))
     wide = has_wide_stream(pricing)
     cast = autocasts(pricing) | wide
     result = result + np.where(cast, _cast_bytes(pricing, kind), 0.0) if cast.any() else result

@@ -51,6 +51,7 @@ from simulator.cost.memory.state import (
     resident_optimizer,
     training_state,
 )
+from simulator.cost.operations.blocks import input_casts
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
@@ -207,7 +208,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     # At the embedding's gradient the first rank has freed the micro batch (the chunk of it) whose backward pass ends.
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
-    inside = layer_gradient_bytes(pricing) + dequantised_bytes(pricing)
+    inside = np.maximum(layer_gradient_bytes(pricing), dequantised_bytes(pricing) + _product_bytes(pricing))
     # Casts of a forward pass are there at its loss, whatever is done again.
     at_end = other.at_loss + gathers
     if pricing.scenario.lora_rank is not None:
@@ -341,7 +342,7 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     Attention needs less than the network in every shipped model, except for saved scores.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
-    reads = scenario.lora_rank is not None and profile.adapter_copies and profile.adapter_targets == "all"
+    reads = input_casts(conditions_of(scenario)) == "each" and profile.adapter_targets == "all"
 
     def widest(network: NetworkTensors) -> Array:
         plain = _widest_gradients(pricing, network, copied=False)
@@ -367,18 +368,28 @@ def _widest_gradients(pricing: Pricing, network: NetworkTensors, *, copied: bool
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     widest: list[Array] = []
+    gated, dropped = scenario.model.gated, scenario.framework.adapter_dropout == "before"
+    more = (1.5 if dropped else 0.5) if gated else 2.0 * (1 + dropped) - (scenario.model.activation == "relu")
     for kind in scenario.model.layer_kinds:
         operations = layer_operations(conditions, kind)
         made = [operation.temporary for operation in operations]
         inner = largest(total(pricing, summed(amounts)) for amounts in made if amounts)
         # An adapter behind the product casts it to fp32 and back (peft 0.21, lora/layer.py, `_cast_input_dtype`).
-        inner = inner + (0.5 * inner + 3.0 * whole) * (copied and not kind.routed) + merged_bytes(pricing, kind)[1]
+        inner = inner + (more * inner + 3.0 * whole) * (copied and not kind.routed) + merged_bytes(pricing, kind)[1]
         core = next((each.temporary for each in operations if each.name == "core_attention"), ())
         scores = score_bytes(pricing, kind)
         gone = 0.0 if network == "held" else network_bytes(pricing, kind, wide=network == "freed in fp32")
         behind = total(pricing, summed(core)) + scores - gone
         widest.append(np.where(scores > 0.0, np.maximum(inner, behind), inner))
     return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
+
+
+def _product_bytes(pricing: Pricing) -> Array:
+    """Return the widest gradients of a layer beside a weight that is widened for them, shape (n,)."""
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    operations = (each for kind in scenario.model.layer_kinds for each in layer_operations(conditions, kind))
+    made = largest(total(pricing, summed(each.temporary[:1])) for each in operations)
+    return np.asarray(layer_input_bytes(pricing) + made)
 
 
 @of_work

@@ -9,6 +9,7 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import (
     cast,
     columns,
+    input_casts,
     keeps_inputs,
     norm_bytes,
     norm_copies,
@@ -112,8 +113,8 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     scores = (FP32 if math else profile.attention_matrix_bytes * (element / HALF)) * queries
     fused = profile.flash_attention and not math
     # Behind other products it is what an adapter copies, or a trained product reads.
-    unread = conditions.lora_rank is not None and (profile.adapter_copies or profile.adapter_targets == "query_value")
-    saves = fused or keeps_inputs(conditions) or not unread
+    narrow = conditions.lora_rank is not None and profile.adapter_targets == "query_value"
+    saves = fused or keeps_inputs(conditions) or not (narrow or input_casts(conditions) == "each")
     output = (Saved("attention_output", element * heads.output_width, "tensor"),) if saves else ()
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer in _SLIDING)

@@ -193,6 +193,23 @@ def keeps_inputs(conditions: Conditions) -> bool:
     return conditions.lora_rank is not None and framework.quantised_base and framework.quantised_bits == "8"
 
 
+def casts_listed(conditions: Conditions) -> tuple[bool, bool]:
+    """Return whether autocast runs the operations of its list in fp32, and whether norms are among them (M36)."""
+    framework = conditions.framework
+    listed = framework.autocast and not framework.compiled and element_bytes(conditions) < FP32
+    return listed, listed and conditions.model.norm != "rms_norm" and not framework.composed_layer_norm_bytes
+
+
+def input_casts(conditions: Conditions) -> Literal["none", "each", "wide"]:
+    """Return which inputs adapters cast: each; over bitsandbytes' under autocast those behind norms in fp32 (M36)."""
+    framework = conditions.framework
+    if conditions.lora_rank is None or not framework.adapter_copies:
+        return "none"
+    if not (framework.quantised_base and framework.autocast):
+        return "each"
+    return "wide" if framework.widened_rest or casts_listed(conditions)[1] else "none"
+
+
 def into_products(conditions: Conditions) -> tuple[str, ...]:
     """Return the names of the products that read the input of a feed-forward network."""
     return ("gate", "up") if conditions.model.gated else ("up",)
@@ -213,16 +230,26 @@ def plain_activation(
     holds the input's gradient.
     """
     element = element_bytes(conditions)
-    copied = conditions.lora_rank is not None and conditions.framework.adapter_copies and not keeps_inputs(conditions)
+    copied = input_casts(conditions) == "each" and not keeps_inputs(conditions)
     number = activation_input_bytes(conditions) * (copied or conditions.model.activation != "relu")
     entered = (Saved(f"{name}_up", (number + _composed_bytes(conditions)) * width, spread),) if number else ()
     return Operation(
         name=f"{name}_activation",
         group=group,
         saved=(*entered, Saved(f"{name}_product", _saved_product(conditions, width), spread)),
-        temporary=(Amount(element * width, spread),),
+        temporary=_inner_gradients(conditions, width, spread),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
+
+
+def _inner_gradients(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
+    """Return the gradient of an activation's product, and what is there beside it, in fp32 behind norms in fp32 (M12).
+
+    The product is there until its own gradient is, but as adapters cast it.
+    """
+    wide = spread == "tensor" and input_casts(conditions) == "wide"
+    product = (FP32 if wide else element_bytes(conditions)) * width
+    return (Amount(product, spread), Amount((conditions.model.gated + 0.5 * wide) * product, spread))
 
 
 def _composed_bytes(conditions: Conditions) -> float:
@@ -252,7 +279,7 @@ def gated_activation(
             *silu,
             Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),
-        temporary=(Amount(0.0 if conditions.framework.gradients_in_place else 2.0 * element * width, spread),),
+        temporary=_inner_gradients(conditions, 0.0 if conditions.framework.gradients_in_place else width, spread),
         moved=(
             Amount(again * (6.0 if fused else 10.0) / HALF * element * width, spread),
             *cast(conditions, width, spread),

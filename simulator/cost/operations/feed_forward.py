@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Literal, assert_never
 
 from simulator.cost.dtypes import FP32, HALF, dispatched_bytes, element_bytes, expert_input_bytes, narrow_element_bytes
@@ -17,7 +16,6 @@ from simulator.cost.operations.blocks import (
     vector,
 )
 from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight
-from simulator.question.specs.model import ModelSpec
 from simulator.records import replace
 
 
@@ -73,12 +71,7 @@ def _in_fixed_buffers(conditions: Conditions, operation: Operation) -> Operation
 
 def hashed_experts(conditions: Conditions) -> tuple[Operation, ...]:
     """Return experts chosen by a table of token numbers: the router only weights them, without a correction bias."""
-    return experts(conditions._replace(model=_uncorrected(conditions.model)))
-
-
-@lru_cache(maxsize=64)
-def _uncorrected(model: ModelSpec) -> ModelSpec:
-    return replace(model, router_bias=False)
+    return experts(conditions._replace(model=replace(conditions.model, router_bias=False)))
 
 
 def experts_beside(conditions: Conditions) -> tuple[Operation, ...]:

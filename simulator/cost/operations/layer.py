@@ -13,6 +13,7 @@ from simulator.cost.operations.blocks import (
     aggregated,
     collapsed,
     expanded,
+    input_casts,
     keeps_inputs,
     layer_embedding,
     linear_input,
@@ -210,10 +211,11 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     # Adapters that read the layer's input, and the feed-forward part's.
     joint = framework.shared_adapters == "true" or framework.joint_adapters != "none"
     reads, entered = 1.0 if joint else 1.0 + heads, products if framework.shared_adapters == "false" else float(dense)
-    if framework.adapter_copies or dropout == "before":
+    casts = "each" if dropout == "before" else input_casts(conditions)
+    if casts != "none":
         apart = keeps_inputs(conditions)
         more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
-        saved.append(Saved("adapter_copies", element * (more * hidden + output), "sequence"))
+        saved.append(Saved("adapter_copies", element * (more * hidden + (casts == "each") * output), "sequence"))
         saved.append(Saved("adapter_inner_copy", apart * element * inner, "tensor"))
     if framework.joint_adapters == "padded":
         saved.append(Saved("adapter_outputs", element * (model.query_width + model.kv_width), "tensor"))

@@ -319,9 +319,8 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
         shared: set[tuple[int, str]] = set()
         for weight in operation.weights:
             left_out = (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters
-            if left_out or not weight.matmul or weight.split == "vocabulary":
-                continue
-            if targets == "query_value" and weight.name not in _QUERY_VALUE:
+            other = targets == "query_value" and weight.name not in (_JOINT if fused else _QUERY_VALUE)
+            if left_out or other or not weight.matmul or weight.split == "vocabulary":
                 continue
             joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")
             shared.add((weight.inputs, weight.split))
@@ -341,6 +340,7 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
 
 _QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
 """Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
+_JOINT: Final = (*_QUERY_VALUE, "k")  # what that mapping names of a joint product
 
 
 def classed(weight: Weight, parameters: float) -> WeightTotals:

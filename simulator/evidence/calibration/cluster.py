@@ -101,18 +101,14 @@ def predict(kind: CoefficientKind, sample: Sample, base: Coefficients, names: Se
     scenario = replace(sample.scenario, coefficients=replaced(base, kind, names, values))
     pricing = Pricing(scenario, sample.block.take(repeated))
     if kind == "memory":
-        return _memory(sample.row, memory_by_stage(pricing))
+        memory, row = memory_by_stage(pricing), sample.row
+        kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "device": memory.device}
+        stages = kinds[row.compares_with or "device"]
+        ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
+        return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
     seconds = step_seconds(pricing, sample.memory).total
     flops = model_flops_per_token(scenario) * scenario.tokens_per_step
     return np.asarray(flops / seconds / scenario.devices / TERA)
-
-
-def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
-    """Return the predicted bytes of the kind and rank that the row measured."""
-    kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "device": memory.device}
-    stages = kinds[row.compares_with or "device"]
-    ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
-    return np.asarray(ranks[row.memory_rank] if row.memory_rank in ranks else np.max(stages, axis=0))
 
 
 def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:

@@ -511,9 +511,8 @@ def _unfused(arguments: Arguments) -> dict[str, str]:
 
 def _loss(arguments: Arguments) -> dict[str, str]:
     """Return the bytes a logit of TransformerEngine's fused loss: before 2.18 its gradient takes the logits' place."""
-    if arguments.text("fused_loss_bytes_per_logit", "cross-entropy-fusion-impl") != "te":
-        return {}
-    return {"option.fused_loss_bytes_per_logit": "2"}
+    engine = arguments.text("fused_loss_bytes_per_logit", "cross-entropy-fusion-impl") == "te"
+    return {"option.fused_loss_bytes_per_logit": "2"} if engine else {}
 
 
 def _set_types(arguments: Arguments, targets: Targets) -> None:

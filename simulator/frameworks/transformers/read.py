@@ -38,10 +38,11 @@ _ADAPTED: Final = ("lora_target", "lora_target_modules", "target_modules")
 _LINEAR: Final = ("q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _QKV: Final = ("q_proj", "k_proj", "v_proj")
 _JOINT: Final[Mapping[str, Sequence[str]]] = {
-    **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv"), _QKV),
-    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in"), ("gate_proj", "up_proj")),
+    **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"), _QKV),
+    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in", "c_fc"), ("gate_proj", "up_proj")),
     "w1": ("gate_proj",),
     "w3": ("up_proj",),
+    "c_proj": ("o_proj", "down_proj"),
     **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), ("down_proj",)),
     **dict.fromkeys(("dense", "out_proj", "wo"), ("o_proj",)),
 }  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
@@ -171,8 +172,7 @@ def note_unsharded(arguments: Arguments) -> None:
     """Remark that the launcher may shard the state although the file does not."""
     if not arguments.has("fsdp"):
         message = "a configuration of `accelerate launch` may shard the state; priced without"
-        fix = "--set config_file=PATH"
-        arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding", fix=fix)
+        arguments.remark("upper-bound", "warning", message, *MODEL, bound="sharding", fix="--set config_file=PATH")
 
 
 def _flat(arguments: Arguments) -> dict[str, str]:
@@ -264,7 +264,8 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
         return {}
     text = _TOGETHER.sub(lambda each: " ".join(f"{word}_proj" for word in each[1].split("|")), entry.text)
     words = set(re.findall(r"[\w-]+", text)) - _PATH if text and not entry.causes else {"unknown"}
-    named = {name for word in words for name in _JOINT.get(word, (word,))}
+    alone = {*map(_JOINT.get, words)} == {_QKV}  # one adapter, where q, k and v are one product
+    named = {*_LINEAR[:2]} if alone else {name for word in words for name in _JOINT.get(word, (word,))}
     sets = (("query_value", _LINEAR[:2]), ("attention", _LINEAR[:4]), ("all", _LINEAR))
     targets, layers = next((each for each in sets if named <= set(each[1])), sets[-1])
     if named != set(layers) and not named <= {"all", "all-linear", "all_linear"}:

@@ -261,18 +261,15 @@ def listing_table(listing: SpecListing, shown: Presentation) -> str:
     return joined((listing.title, table, "\n".join(notes)) if shown.verbosity >= 0 else (table,))
 
 
-def _cell(value: str | float | None) -> str:
-    return "-" if value is None else amount(value) if isinstance(value, float) else str(value)
-
-
 def _column(name: str, records: Sequence[ListingRow]) -> Column:
     header = "\n".join(name.replace("_per_", "/").rsplit("_", 1)).replace("_", " ")
     for word, unit in (("gib", "GiB"), ("gb/s", "GB/s"), ("tflops", "TFLOPS")):
         header = header.replace(word, unit)
+    values = [record[name] for record in records]
     return Column(
         header=header,
-        cells=tuple(_cell(record[name]) for record in records),
-        is_text=any(isinstance(record[name], str) for record in records),
+        cells=tuple("-" if x is None else amount(x) if isinstance(x, float) else str(x) for x in values),
+        is_text=any(isinstance(value, str) for value in values),
         spare=_SPARE.get(name, 0 if name in _NEVER_SPARED else 1),
     )
 

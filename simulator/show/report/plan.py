@@ -26,7 +26,10 @@ def plan_table(plan: Plan, shown: Presentation) -> str:
         blocks = [shown.sentences([next(answer)])]
     else:
         command = [] if best is None else [tables.command(f"Part by part: {plan.command(best)}", shown.line)]
-        blocks = [shown.heading(_question(plan)), shown.sentences([*answer, *command])]
+        title = f"{plan.model}, {say.count_text(plan.train_tokens)} tokens"
+        title += "" if plan.deadline_days is None else f", in {plan.deadline_days:g} days"
+        title += "" if plan.budget is None else f", for {say.grouped(plan.budget)}"
+        blocks = [shown.heading(title), shown.sentences([*answer, *command])]
     left_out: list[Column] = []
     if plan.priced:
         fits, left_out = tables.fitting(list(plan_columns(plan)), shown.line)
@@ -35,13 +38,6 @@ def plan_table(plan: Plan, shown: Presentation) -> str:
         narrow = tables.narrow_line(left_out) if shown.verbosity > 0 else ()
         blocks.append(shown.prose([*narrow, *_footer(plan, shown)]))
     return tables.joined(blocks)
-
-
-def _question(plan: Plan) -> str:
-    text = f"{plan.model}, {say.count_text(plan.train_tokens)} tokens"
-    if plan.deadline_days is not None:
-        text += f", in {plan.deadline_days:g} days"
-    return text if plan.budget is None else f"{text}, for {say.grouped(plan.budget)}"
 
 
 def plan_answer(plan: Plan) -> Iterator[str]:

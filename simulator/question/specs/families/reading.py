@@ -147,12 +147,6 @@ def _words(config: Config, key: str, layers: int, default: Sequence[str]) -> lis
     return words[:layers]
 
 
-def _count(config: Config, how: How, key: str, default: int) -> int:
-    """Return a number of layers that the table states, or whose key it names."""
-    stated = how.get(key, default)
-    return config.layers(stated) if isinstance(stated, str) else int(stated)
-
-
 def _every_window(config: Config, fields: Fields, _how: How) -> Fields:
     """Read windows in every layer, unless `sliding_window` is absent or null."""
     window = config.optional("sliding_window")
@@ -172,7 +166,8 @@ def _layer_types(config: Config, fields: Fields, how: How) -> Fields:
     layers, usual = fields["num_hidden_layers"], how["usual"]
     if usual == "sliding_attention" and "full_every" not in how and config.optional("sliding_window") is None:
         usual = "full_attention"
-    every = _count(config, how, "full_every", layers + 1)
+    stated = how.get("full_every", layers + 1)  # a number of layers, or the key of one
+    every = config.layers(stated) if isinstance(stated, str) else int(stated)
     default = [usual if (i + 1) % every else "full_attention" for i in range(layers)]
     if "listed" in how:
         listed = config.integers(how["listed"])
