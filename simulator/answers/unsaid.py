@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.estimate import (
     AssumedSwitch,
     Contribution,
@@ -71,7 +71,7 @@ def over_open(
         return _with_time(estimate)
     if not is_open(question, scenario) or next(_open_values(question, alone, release), None) is None:
         return estimate
-    base = price(alone)
+    base = price(alone.watched)
     short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
     open_switches = tuple(_open_switches(question, base, release)) if short is estimate else ()
     if not open_switches:
@@ -198,11 +198,11 @@ def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     question = query.question.with_switches(query.chosen, SEARCH)
     if not is_open(question, query.scenario):
         return None
-    pricing = Pricing(query.scenario, sized.block.take(index))
+    pricing = pricing_of(query.scenario, *(sized.block.layout(at) for at in index))
     if next(_open_values(question, pricing, None), None) is None:
         return None
-    block = size(pricing)
-    memories = [estimate.memory for estimate in estimates_of_block(block)]
+    block = size(pricing.watched)
+    memories = [estimate.memory for estimate in estimates_of_block(size(pricing))]
     chances = zip(_chances(question, block, memories, None), memories, strict=True)
     every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
     return np.array([chance is None or chance >= query.min_fit_probability for chance in every], dtype=np.bool_)
@@ -235,7 +235,7 @@ def _furthest(block: Sized, values: Sequence[_Value], figures: Sequence[Array]) 
     """Return how far each layout's need moves, in the logarithm, with every switch at its smallest figure below 0."""
     furthest = np.zeros(len(block.pricing))
     for at, together in _together(values, np.array(figures)):
-        furthest[at] = np.log(sized_anew(block.take(at), together)[0].need_bytes / block.need_bytes[at])
+        furthest[at] = np.log(sized_anew(block, together)[0].need_bytes / block.need_bytes)[at]
     return furthest
 
 

@@ -9,11 +9,14 @@ Many layouts share a figure; four decorators say which:
 - `derived`: nothing is shared; the figure is cached.
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
+
+A block may be `watched`: each figure then comes with the switches that it read, and `switched` takes over the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -21,6 +24,7 @@ import numpy as np
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
 from simulator.question.arrays import Index, Mask, NDArray, selected, taken
+from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -29,6 +33,66 @@ from simulator.records import Bare, field, replace
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _Reading(threading.local):
+    """What is read of watched profiles meanwhile, by name; None where nobody notes it."""
+
+    names: set[str] | None = None
+
+
+_READING: Final = _Reading()
+
+
+def _noted(figure: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> tuple[T, set[str]]:
+    """Return a figure with what it read of watched profiles."""
+    outer, names = _READING.names, set[str]()
+    _READING.names = names
+    try:
+        return figure(*args, **kwargs), names
+    finally:
+        _READING.names = outer
+        if outer is not None:
+            outer |= names
+
+
+def remembered(figure: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function of `Conditions`: what it returned is remembered, with what it read of a watched profile."""
+    plain = lru_cache(maxsize=1024)(figure)
+    known = lru_cache(maxsize=1024)(lambda *args, **kwargs: _noted(figure, *args, **kwargs))
+
+    @wraps(figure)
+    def cached(*args: P.args, **kwargs: P.kwargs) -> T:
+        if _READING.names is None:
+            return plain(*args, **kwargs)  # type: ignore[arg-type]  # each can be hashed
+        value, names = known(*args, **kwargs)
+        _READING.names |= names
+        return value  # type: ignore[no-any-return]  # of a lambda
+
+    return cached
+
+
+class _Watched(FrameworkProfile, kw_only=True):
+    """Profile that notes what is read of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if (names := _READING.names) is not None:
+            names.add(name)
+        return object.__getattribute__(self, name)
+
+
+class _Figures(dict[Any, Any]):
+    """Figures of a watched block, with what each read."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.reads: dict[Any, Set[str]] = {}
+        self.scenario = scenario
+        """The scenario as nobody watches it."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if _READING.names is not None and key in self.reads:
+            _READING.names |= self.reads[key]
+        return super().get(key, default)
 
 
 class Pricing(Bare):
@@ -83,7 +147,43 @@ class Pricing(Bare):
         scenario = replace(self.scenario, lengths=replace(lengths, averaged=True))
         shared = self.sizes, self.work, self.passes
         sizes, work, passes = (each and Alike(each.pricing.by_mean, each.index) for each in shared)
-        return Pricing(scenario, self.block, sizes, work, self.fullest, passes)
+        mean = Pricing(scenario, self.block, sizes, work, self.fullest, passes)
+        return mean if type(self.figures) is dict else mean._noting(scenario)
+
+    @cached_property
+    def watched(self) -> Pricing:
+        """The layouts by themselves, whose figures come with what they read of the profile."""
+        profile = object.__new__(_Watched)
+        vars(profile).update(vars(self.scenario.framework))
+        watched = Pricing(replace(self.scenario, framework=profile), self.block, fullest=self.fullest)
+        return self._of_cut(watched)._noting(self.scenario)
+
+    def _noting(self, scenario: Scenario) -> Pricing:
+        """Return the block with figures that come with what they read."""
+        vars(self)["figures"] = _Figures(scenario)
+        return self
+
+    def switched(self, values: Mapping[str, Any]) -> Pricing:
+        """Return the layouts with other values of switches; of a watched block with the figures that read none."""
+        key = ("switched", frozenset(values.items()))
+        if (known := self.figures.get(key)) is None:
+            scenario: Scenario = getattr(self.figures, "scenario", self.scenario)
+            other = replace(scenario, framework=replace(scenario.framework, **values))
+            known = self.figures[key] = replace(self, scenario=other)
+            now, then = vars(scenario) | {"framework": None}, vars(other) | {"framework": None}
+            if now == then and not other.groups and scenario.prediction_modules == other.prediction_modules:
+                before, after = vars(scenario.framework), vars(other.framework)
+                self._share(known, {name for name in after if after[name] != before[name]} - {"hashed"})
+        switched: Pricing = known
+        return switched
+
+    def _share(self, other: Pricing, changed: Set[str]) -> None:
+        """Give another block of the same layouts what reads none of the switches that are changed there."""
+        self._of_cut(other)
+        reads = getattr(self.figures, "reads", {}).items()
+        other.figures.update((key, self.figures[key]) for key, names in reads if changed.isdisjoint(names))
+        if (mean := vars(self).get("by_mean", self)) is not self:
+            mean._share(other.by_mean, changed)
 
     @property
     def members(self) -> tuple[Pricing, ...]:
@@ -171,7 +271,7 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
 _FEW: Final = 16  # most layouts of a block whose figures are remembered
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _few(scenario: Scenario, _: object, *layouts: Layout) -> Pricing:
     """Return their block; equal scenarios may have different calibrations."""
     return Pricing(scenario, block_of(layouts))
@@ -206,7 +306,11 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
         key = (cached, *args, *kwargs.items()) if args or kwargs else cached
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
-            known = pricing.figures[key] = figure(pricing, *args, **kwargs)
+            if isinstance(figures := pricing.figures, _Figures):
+                known, figures.reads[key] = _noted(figure, pricing, *args, **kwargs)
+            else:
+                known = figure(pricing, *args, **kwargs)
+            figures[key] = known
         return known
 
     return cached

@@ -534,11 +534,7 @@ def switched_anew(base: Priced, values: Mapping[str, Any]) -> Priced:
 
 def sized_anew(base: Sized, values: Mapping[str, Any]) -> tuple[Sized, set[SwitchEffect]]:
     """Return its memory alone, remembered by the base, and what the switches move."""
-    scenario, key = base.pricing.scenario, ("switched", frozenset(values.items()))
-    moves = {effect for name in values for effect in _MOVES[name]}
-    if (pricing := base.pricing.figures.get(key)) is None:
-        pricing = replace(base.pricing, scenario=replace(scenario, framework=replace(scenario.framework, **values)))
-        base.pricing.figures[key] = pricing
+    moves, pricing = {effect for name in values for effect in _MOVES[name]}, base.pricing.switched(values)
     return size(pricing) if "memory" in moves else replace(base, pricing=pricing), moves
 
 

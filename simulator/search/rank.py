@@ -234,26 +234,32 @@ def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
 
 
 def fastest_of(
-    query: Query,
-    below: float = np.inf,
-    *,
-    first: bool = False,
-    among: Iterable[tuple[Priced, Mask]] | None = None,
+    query: Query, below: float = np.inf, *, among: Iterable[tuple[Priced, Mask]] | None = None
 ) -> PricedLayout | None:
-    """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
+    """Return the fastest layout for one alternative; slower ones are not priced in full.
 
     The search skips layouts whose step takes `below` seconds or more; those `among` which it looks are priced already.
+    What `fits_somewhere` has searched it does not search again.
     """
+    begun = vars(query).pop("begun", None) if below == np.inf and among is None else None
+    best: PricedLayout | None = None
+    for shortlist in begun or _improving(query, below, among):
+        best = next(iter(shortlist.layouts), None)
+    return best
+
+
+def _improving(query: Query, below: float, among: Iterable[tuple[Priced, Mask]] | None) -> Iterator[Shortlist]:
+    """Yield the shortlist of `fastest_of` as soon as it has a layout, and when it has the fastest."""
     candidates(query.scenario, query.space)  # refuses a space that is too large
-    shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
+    shortlist, raisable, is_some = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable](), False
     for priced, where in layouts_below(query, lambda: shortlist.bar) if among is None else among:
         unlikely = _offer(shortlist, priced, where)
         raisable += _raisable(query, priced, unlikely)
-        if first and shortlist.entries:
-            break
-    else:
-        _offer_raised(shortlist, raisable)
-    return next(iter(shortlist.layouts), None)
+        if shortlist.entries and not is_some:
+            is_some = True
+            yield shortlist
+    _offer_raised(shortlist, raisable)
+    yield shortlist
 
 
 def nearest_of(query: Query) -> PricedLayout | None:
@@ -266,8 +272,11 @@ def nearest_of(query: Query) -> PricedLayout | None:
 
 
 def fits_somewhere(query: Query) -> bool:
-    """Return whether `fastest_of` finds a layout for one alternative."""
-    return query.scenario.devices >= least_devices(query) and fastest_of(query, first=True) is not None
+    """Return whether `fastest_of` finds a layout for one alternative, which goes on from where this ends."""
+    if query.scenario.devices < least_devices(query):
+        return False
+    begun = vars(query)["begun"] = _improving(query, np.inf, None)
+    return bool(next(begun).entries)
 
 
 def least_devices(query: Query) -> float:

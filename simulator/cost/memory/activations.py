@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
+from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside, remembered
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
 from simulator.cost.operations.blocks import inputs, keeps_inputs, norm_copies
@@ -313,6 +313,7 @@ def _offloaded(
     return total(pricing, summed(left))
 
 
+@remembered
 def score_tensors(conditions: Conditions, kind: LayerKind) -> list[Saved]:
     """Return what a layer saves for every score of its attention, but a mask."""
     saved = (tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, of_work
+from simulator.cost.derived import Pricing, derived, of_sizes, of_work, remembered
 from simulator.cost.dtypes import (
     FP32,
     HALF,
@@ -71,7 +71,7 @@ def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTo
     return _model_totals(conditions_of(scenario), counted)
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
         if counted in ("adapters", "small adapters"):
@@ -231,7 +231,7 @@ def _on_device(pricing: Pricing, matrix: Weight) -> Array:
     return np.full(len(pricing), float(matrix.copies)) / ranks
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _matrices(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """Return the unnamed matrices of a layer that an optimizer updates whole.
 
@@ -531,7 +531,7 @@ def largest_weight(pricing: Pricing, *, sharded: bool = False) -> Array:
     return np.asarray(largest(count(pricing, piece) for piece in _largest_pieces(conditions_of(pricing.scenario))))
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _largest_pieces(conditions: Conditions) -> tuple[WeightTotals, ...]:
     """Return the largest tensor of each class: among tensors split alike it is the largest on every device."""
     pieces: dict[str, WeightTotals] = {}
