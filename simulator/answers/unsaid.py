@@ -198,9 +198,9 @@ def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     question = query.question.with_switches(query.chosen, SEARCH)
     if not is_open(question, query.scenario):
         return None
-    pricing = pricing_of(query.scenario, *(sized.block.layout(at) for at in index))
-    if next(_open_values(question, pricing, None), None) is None:
+    if next(_open_values(question, sized.pricing, None), None) is None:
         return None
+    pricing = pricing_of(query.scenario, *map(sized.block.layout, index))
     block = size(pricing.watched)
     memories = [estimate.memory for estimate in estimates_of_block(size(pricing))]
     chances = zip(_chances(question, block, memories, None), memories, strict=True)

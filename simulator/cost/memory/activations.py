@@ -141,6 +141,7 @@ def _casts_listed(scenario: Scenario) -> tuple[bool, bool]:
     return listed, listed and scenario.model.norm != "rms_norm" and not framework.composed_layer_norm_bytes
 
 
+@derived
 def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)

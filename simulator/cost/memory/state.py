@@ -134,6 +134,7 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
     return tuple((counts @ np.ascontiguousarray(of_class))[:, None] for of_class in by_piece)
 
 
+@derived
 def saved_modules(pricing: Pricing, *ends: Literal["embedding", "output"]) -> KindArray:
     """Return the parameters of whole modules that are trained beside adapters, of both `ends` or one (M35).
 
@@ -570,6 +571,7 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
     return np.asarray(held + end_table(pricing) * other)
 
 
+@derived
 def dequantised_bytes(pricing: Pricing) -> float | Array:
     """Return the bytes of a quantised base's largest weight, 8 bits as wide as the input, shape (n,) (M38)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
@@ -640,6 +642,7 @@ def cached_bytes(scenario: Scenario) -> float:
     return narrow_weight_bytes(scenario, transposed=transposed)
 
 
+@derived
 def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24), `at_loss` under FSDP one or none (M37).
 
@@ -712,12 +715,14 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed - table))
 
 
+@derived
 def end_table(pricing: Pricing) -> KindArray:
     """Return the parameters of a vocabulary table on ranks that hold one, shape (kinds, n); 0 elsewhere."""
     ends = np.maximum(pricing.contents.embeddings, pricing.contents.heads)
     return np.asarray(ends * local_count(pricing, model_totals(pricing.scenario).embedding))
 
 
+@derived
 def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     """Return the bytes of `kept_gathers` beside those of `_live_bytes`, shape (kinds, n), or 0 (M24)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
