@@ -11,13 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
 from simulator.question.arrays import Index, Mask, numbered
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import NamedTuple, names_taken, replace
@@ -289,7 +289,7 @@ def least_devices(query: Query) -> float:
     offloads = space.offload or ("none",)
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
-    lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
+    lasting = lasting_bytes(Pricing(replace(scenario, devices=1), block_of(alone)))
     room = scenario.hardware.usable_memory_bytes * values.starved_from
     return ROUNDING * float(np.min(lasting)) / room
 
