@@ -42,13 +42,13 @@ def test_a_field_is_computed_once_by_who_reads_it() -> None:
 
 def test_an_estimate_prices_other_switches_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     priced: list[Any] = []
-    anew = alternatives.switched_anew
+    anew = alternatives.price
 
     def counted(*args: Any) -> Any:
         priced.append(args)
         return anew(*args)
 
-    monkeypatch.setattr(alternatives, "switched_anew", counted)
+    monkeypatch.setattr(alternatives, "price", counted)
     estimate = simulator.estimate(
         model=str(TINY), hardware=str(HARDWARE), devices=2, framework="megatron", stack="megatron-guide", tp=1, pp=1
     )

@@ -37,7 +37,7 @@ from simulator.question.question import SEARCH, Question
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import replace
-from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, sized_anew, switched_anew
+from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text
 from simulator.search.build import estimates_of_block, verdict_of
 from simulator.search.space import Query
 
@@ -164,7 +164,7 @@ def _may_mask(pricing: Pricing) -> Mask:
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:
     """Yield the open values that move speed or memory of the layout."""
     for each, values in _open_values(question, base.pricing, release):
-        changed = switched_anew(base, values)
+        changed = price(base.pricing.switched(values))
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
         need = float(changed.need_bytes[0] - base.need_bytes[0])
         if max(abs(speed), abs(need) / float(base.need_bytes[0])) >= MIN_CHANGE:
@@ -216,7 +216,7 @@ def _chances(
     None where nothing is open, or no calibration tells. Values that move time alone leave it less sure too.
     """
     values = [*_open_values(question, block.pricing, release)]
-    moved = [np.log(sized_anew(block, each)[0].need_bytes / block.need_bytes) for _, each in values]
+    moved = [np.log(size(block.pricing.switched(each)).need_bytes / block.need_bytes) for _, each in values]
     masked = _may_mask(block.pricing)
     moved = [move * (masked | (each.switch != "dense_masks")) for (each, _), move in zip(values, moved, strict=True)]
     ends = [_furthest(block, values, [sign * move for move in moved]) for sign in (1.0, -1.0) if moved]
@@ -235,7 +235,7 @@ def _furthest(block: Sized, values: Sequence[_Value], figures: Sequence[Array]) 
     """Return how far each layout's need moves, in the logarithm, with every switch at its smallest figure below 0."""
     furthest = np.zeros(len(block.pricing))
     for at, together in _together(values, np.array(figures)):
-        furthest[at] = np.log(sized_anew(block, together)[0].need_bytes / block.need_bytes)[at]
+        furthest[at] = np.log(size(block.pricing.switched(together)).need_bytes / block.need_bytes)[at]
     return furthest
 
 
@@ -291,7 +291,7 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
     profile = base.pricing.scenario.framework
     values = [(x, _values(profile, {x.switch: x.other, **x.others})) for x in open_switches]
     ((_, together),) = _together(values, np.array([[figure(each)] for each in open_switches]))
-    return switched_anew(base, together) if together else base
+    return price(base.pricing.switched(together)) if together else base
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:

@@ -16,8 +16,8 @@ A block may be `watched`: each figure then comes with the switches that it read,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from functools import cached_property, lru_cache, wraps
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -58,16 +58,14 @@ def _noted(figure: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> tupl
 
 def remembered(figure: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function of `Conditions`: what it returned is remembered, with what it read of a watched profile."""
-    plain = lru_cache(maxsize=1024)(figure)
-    known = lru_cache(maxsize=1024)(lambda *args, **kwargs: _noted(figure, *args, **kwargs))
+    known: Any = lru_cache(maxsize=2048)(partial(_noted, figure))
 
     @wraps(figure)
     def cached(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _READING.names is None:
-            return plain(*args, **kwargs)  # type: ignore[arg-type]  # each can be hashed
         value, names = known(*args, **kwargs)
-        _READING.names |= names
-        return value  # type: ignore[no-any-return]  # of a lambda
+        if _READING.names is not None:
+            _READING.names |= names
+        return value  # type: ignore[no-any-return]  # of a partial function
 
     return cached
 
@@ -85,7 +83,7 @@ class _Figures(dict[Any, Any]):
     """Figures of a watched block, with what each read."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.reads: dict[Any, Set[str]] = {}
+        self.reads: dict[Any, set[str]] = {}
         self.scenario = scenario
         """The scenario as nobody watches it."""
 
@@ -148,7 +146,9 @@ class Pricing(Bare):
         shared = self.sizes, self.work, self.passes
         sizes, work, passes = (each and Alike(each.pricing.by_mean, each.index) for each in shared)
         mean = Pricing(scenario, self.block, sizes, work, self.fullest, passes)
-        return mean if type(self.figures) is dict else mean._noting(scenario)
+        if isinstance(self.figures, _Figures):
+            vars(mean)["figures"] = _Figures(scenario)
+        return mean
 
     @cached_property
     def watched(self) -> Pricing:
@@ -156,12 +156,8 @@ class Pricing(Bare):
         profile = object.__new__(_Watched)
         vars(profile).update(vars(self.scenario.framework))
         watched = Pricing(replace(self.scenario, framework=profile), self.block, fullest=self.fullest)
-        return self._of_cut(watched)._noting(self.scenario)
-
-    def _noting(self, scenario: Scenario) -> Pricing:
-        """Return the block with figures that come with what they read."""
-        vars(self)["figures"] = _Figures(scenario)
-        return self
+        vars(watched)["figures"] = _Figures(self.scenario)
+        return self._of_cut(watched)
 
     def switched(self, values: Mapping[str, Any]) -> Pricing:
         """Return the layouts with other values of switches; of a watched block with the figures that read none."""
@@ -170,20 +166,20 @@ class Pricing(Bare):
             scenario: Scenario = getattr(self.figures, "scenario", self.scenario)
             other = replace(scenario, framework=replace(scenario.framework, **values))
             known = self.figures[key] = replace(self, scenario=other)
-            now, then = vars(scenario) | {"framework": None}, vars(other) | {"framework": None}
-            if now == then and not other.groups and scenario.prediction_modules == other.prediction_modules:
+            alike = {**vars(other), "framework": scenario.framework} == vars(scenario) and not other.groups
+            if alike and scenario.prediction_modules == other.prediction_modules:
                 before, after = vars(scenario.framework), vars(other.framework)
-                self._share(known, {name for name in after if after[name] != before[name]} - {"hashed"})
+                self.share(known, {name for name in after if after[name] != before[name]} - {"hashed"})
         switched: Pricing = known
         return switched
 
-    def _share(self, other: Pricing, changed: Set[str]) -> None:
-        """Give another block of the same layouts what reads none of the switches that are changed there."""
+    def share(self, other: Pricing, changed: set[str]) -> None:
+        """Give the same layouts under another profile what reads none of the values that are changed there."""
         self._of_cut(other)
-        reads = getattr(self.figures, "reads", {}).items()
+        reads = self.figures.reads.items() if isinstance(self.figures, _Figures) else ()
         other.figures.update((key, self.figures[key]) for key, names in reads if changed.isdisjoint(names))
         if (mean := vars(self).get("by_mean", self)) is not self:
-            mean._share(other.by_mean, changed)
+            mean.share(other.by_mean, changed)
 
     @property
     def members(self) -> tuple[Pricing, ...]:

@@ -435,7 +435,7 @@ simulator.sweep([asked | {"global_batch_size": size} for size in range(1, 6000)]
 
 
 def test_a_sweep_that_fails_at_a_row_ends_though_its_questions_are_more_than_a_pipe_holds() -> None:
-    done = subprocess.run(  # noqa: S603  this package
+    done = subprocess.run(
         [sys.executable, "-c", UNNOTED], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 1
