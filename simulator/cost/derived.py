@@ -161,17 +161,17 @@ class Pricing(Bare):
 
     def switched(self, values: Mapping[str, Any]) -> Pricing:
         """Return the layouts with other values of switches; of a watched block with the figures that read none."""
-        key = ("switched", frozenset(values.items()))
-        if (known := self.figures.get(key)) is None:
-            scenario: Scenario = getattr(self.figures, "scenario", self.scenario)
+        key, scenario = ("switched", frozenset(values.items())), getattr(self.figures, "scenario", self.scenario)
+        if key not in self.figures:
             other = replace(scenario, framework=replace(scenario.framework, **values))
-            known = self.figures[key] = replace(self, scenario=other)
             alike = {**vars(other), "framework": scenario.framework} == vars(scenario) and not other.groups
-            if alike and scenario.prediction_modules == other.prediction_modules:
-                before, after = vars(scenario.framework), vars(other.framework)
-                self.share(known, {name for name in after if after[name] != before[name]} - {"hashed"})
-        switched: Pricing = known
-        return switched
+            alike = alike and scenario.prediction_modules == other.prediction_modules
+            self.figures[key] = replace(self, scenario=other), alike
+        switched, alike = self.figures[key]
+        if alike:
+            before, after = vars(scenario.framework), vars(switched.scenario.framework)
+            self.share(switched, {name for name in after if after[name] != before[name]} - {"hashed"})
+        return switched  # type: ignore[no-any-return]  # as it was remembered
 
     def share(self, other: Pricing, changed: set[str]) -> None:
         """Give the same layouts under another profile what reads none of the values that are changed there."""
