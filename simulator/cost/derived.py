@@ -15,8 +15,8 @@ A block may be `watched`: each figure then comes with the switches that it read,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -35,25 +35,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Reading(threading.local):
-    """What is read of watched profiles meanwhile, by name; None where nobody notes it."""
-
-    names: set[str] | None = None
-
-
-_READING: Final = _Reading()
+_NAMES: Final[ContextVar[set[str] | None]] = ContextVar("names", default=None)
+"""What is read of watched profiles meanwhile; None where nobody notes it."""
 
 
 def _noted(figure: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> tuple[T, set[str]]:
     """Return a figure with what it read of watched profiles."""
-    outer, names = _READING.names, set[str]()
-    _READING.names = names
+    names = set[str]()
+    outer = _NAMES.set(names)
     try:
         return figure(*args, **kwargs), names
     finally:
-        _READING.names = outer
-        if outer is not None:
-            outer |= names
+        _NAMES.reset(outer)
+        _read(names)
+
+
+def _read(names: Iterable[str]) -> None:
+    """Note what was read, where somebody does."""
+    if (known := _NAMES.get()) is not None:
+        known.update(names)
 
 
 def remembered(figure: Callable[P, T]) -> Callable[P, T]:
@@ -63,8 +63,7 @@ def remembered(figure: Callable[P, T]) -> Callable[P, T]:
     @wraps(figure)
     def cached(*args: P.args, **kwargs: P.kwargs) -> T:
         value, names = known(*args, **kwargs)
-        if _READING.names is not None:
-            _READING.names |= names
+        _read(names)
         return value  # type: ignore[no-any-return]  # of a partial function
 
     return cached
@@ -74,8 +73,7 @@ class _Watched(FrameworkProfile, kw_only=True):
     """Profile that notes what is read of it."""
 
     def __getattribute__(self, name: str) -> Any:
-        if (names := _READING.names) is not None:
-            names.add(name)
+        _read((name,))
         return object.__getattribute__(self, name)
 
 
@@ -88,8 +86,7 @@ class _Figures(dict[Any, Any]):
         """The scenario as nobody watches it."""
 
     def get(self, key: Any, default: Any = None) -> Any:
-        if _READING.names is not None and key in self.reads:
-            _READING.names |= self.reads[key]
+        _read(self.reads.get(key, ()))
         return super().get(key, default)
 
 

@@ -80,7 +80,9 @@ def test_figures_are_taken_over_where_they_read_no_switch_that_is_another(name: 
         texts = [{switch: text, **course.beside} for course in courses for text in course.values]
         for text in texts if lengths is None else texts[-1:]:
             profile = scenario.framework
-            values = {each: switch_value(fields[each], word, getattr(profile, each)) for each, word in text.items()}
+            values: dict[str, Any] = {
+                each: switch_value(fields[each], word, getattr(profile, each)) for each, word in text.items()
+            }
             own = Pricing(replace(scenario, framework=replace(profile, **values)), block)
             found = figures_of(base.switched(values))
             for figure, expected in figures_of(own).items():
