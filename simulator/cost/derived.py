@@ -16,7 +16,6 @@ A block may be `watched`: each figure then comes with the switches that it read,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -24,7 +23,7 @@ import numpy as np
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
 from simulator.question.arrays import Index, Mask, NDArray, selected, taken
-from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.profile import Watched, note, noted
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -35,46 +34,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-_NAMES: Final[ContextVar[set[str] | None]] = ContextVar("names", default=None)
-"""What is read of watched profiles meanwhile; None where nobody notes it."""
-
-
-def _noted(figure: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> tuple[T, set[str]]:
-    """Return a figure with what it read of watched profiles."""
-    names = set[str]()
-    outer = _NAMES.set(names)
-    try:
-        return figure(*args, **kwargs), names
-    finally:
-        _NAMES.reset(outer)
-        _read(names)
-
-
-def _read(names: Iterable[str]) -> None:
-    """Note what was read, where somebody does."""
-    if (known := _NAMES.get()) is not None:
-        known.update(names)
-
-
 def remembered(figure: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function of `Conditions`: what it returned is remembered, with what it read of a watched profile."""
-    known: Any = lru_cache(maxsize=2048)(partial(_noted, figure))
+    known: Any = lru_cache(maxsize=2048)(partial(noted, figure))
 
     @wraps(figure)
     def cached(*args: P.args, **kwargs: P.kwargs) -> T:
         value, names = known(*args, **kwargs)
-        _read(names)
+        note(names)
         return value  # type: ignore[no-any-return]  # of a partial function
 
     return cached
-
-
-class _Watched(FrameworkProfile, kw_only=True):
-    """Profile that notes what is read of it."""
-
-    def __getattribute__(self, name: str) -> Any:
-        _read((name,))
-        return object.__getattribute__(self, name)
 
 
 class _Figures(dict[Any, Any]):
@@ -86,7 +56,7 @@ class _Figures(dict[Any, Any]):
         """The scenario as nobody watches it."""
 
     def get(self, key: Any, default: Any = None) -> Any:
-        _read(self.reads.get(key, ()))
+        note(self.reads.get(key, ()))
         return super().get(key, default)
 
 
@@ -150,7 +120,7 @@ class Pricing(Bare):
     @cached_property
     def watched(self) -> Pricing:
         """The layouts by themselves, whose figures come with what they read of the profile."""
-        profile = object.__new__(_Watched)
+        profile = object.__new__(Watched)
         vars(profile).update(vars(self.scenario.framework))
         watched = Pricing(replace(self.scenario, framework=profile), self.block, fullest=self.fullest)
         vars(watched)["figures"] = _Figures(self.scenario)
@@ -300,7 +270,7 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
             if isinstance(figures := pricing.figures, _Figures):
-                known, figures.reads[key] = _noted(figure, pricing, *args, **kwargs)
+                known, figures.reads[key] = noted(figure, pricing, *args, **kwargs)
             else:
                 known = figure(pricing, *args, **kwargs)
             figures[key] = known
