@@ -27,7 +27,7 @@ from simulator.cost.pricing.estimate import (
     Provenance,
     Verdict,
 )
-from simulator.cost.pricing.price import Priced, Sized, price, size
+from simulator.cost.pricing.price import Priced, Sized, price, size, timed
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.late import deferred
 from simulator.question.arrays import Index, Mask
@@ -71,11 +71,11 @@ def over_open(
         return _with_time(estimate)
     if not is_open(question, scenario) or next(_open_values(question, alone, release), None) is None:
         return estimate
-    base = price(alone.watched)
-    short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
-    open_switches = tuple(_open_switches(question, base, release)) if short is estimate else ()
-    if not open_switches:
+    sized = size(alone.watched)
+    if in_short and (short := _in_short(question, estimate, sized, release, in_short)) is not estimate:
         return short
+    if not (open_switches := tuple(_open_switches(question, base := timed(sized), release))):
+        return estimate
     ends = [_end(base, open_switches, figure) for figure in _ENDS]
     # Switches act on each other: an end may lie inside of what one switch does alone.
     needs = [float(each.need_bytes[0]) for each in (base, *ends)]
@@ -183,7 +183,7 @@ def _open_switches(question: Question, base: Priced, release: _Release) -> Itera
             )
 
 
-def _in_short(question: Question, estimate: Estimate, base: Priced, release: _Release, which: str) -> Estimate:
+def _in_short(question: Question, estimate: Estimate, base: Sized, release: _Release, which: str) -> Estimate:
     """Return what `_chances` tell without ends in time, for which memory alone is priced; else the estimate."""
     (chance,) = _chances(question, base, [estimate.memory], release)
     if chance is not None and chance < FIRM_YES:
