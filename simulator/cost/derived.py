@@ -47,7 +47,7 @@ def remembered(figure: Callable[P, T]) -> Callable[P, T]:
     return cached
 
 
-class _Figures(dict[Any, Any]):
+class _NotedFigures(dict[Any, Any]):
     """Figures of a watched block, with what each read."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -113,8 +113,8 @@ class Pricing(Bare):
         shared = self.sizes, self.work, self.passes
         sizes, work, passes = (each and Alike(each.pricing.by_mean, each.index) for each in shared)
         mean = Pricing(scenario, self.block, sizes, work, self.fullest, passes)
-        if isinstance(self.figures, _Figures):
-            vars(mean)["figures"] = _Figures(scenario)
+        if isinstance(self.figures, _NotedFigures):
+            vars(mean)["figures"] = _NotedFigures(scenario)
         return mean
 
     @cached_property
@@ -123,7 +123,7 @@ class Pricing(Bare):
         profile = object.__new__(Watched)
         vars(profile).update(vars(self.scenario.framework))
         watched = Pricing(replace(self.scenario, framework=profile), self.block, fullest=self.fullest)
-        vars(watched)["figures"] = _Figures(self.scenario)
+        vars(watched)["figures"] = _NotedFigures(self.scenario)
         return self._of_cut(watched)
 
     def switched(self, values: Mapping[str, Any]) -> Pricing:
@@ -143,7 +143,7 @@ class Pricing(Bare):
     def share(self, other: Pricing, changed: set[str]) -> None:
         """Give the same layouts under another profile what reads none of the values that are changed there."""
         self._of_cut(other)
-        reads = self.figures.reads.items() if isinstance(self.figures, _Figures) else ()
+        reads = self.figures.reads.items() if isinstance(self.figures, _NotedFigures) else ()
         other.figures.update((key, self.figures[key]) for key, names in reads if changed.isdisjoint(names))
         if (mean := vars(self).get("by_mean", self)) is not self:
             mean.share(other.by_mean, changed)
@@ -269,7 +269,7 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
         key = (cached, *args, *kwargs.items()) if args or kwargs else cached
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
-            if isinstance(figures := pricing.figures, _Figures):
+            if isinstance(figures := pricing.figures, _NotedFigures):
                 known, figures.reads[key] = noted(figure, pricing, *args, **kwargs)
             else:
                 known = figure(pricing, *args, **kwargs)

@@ -14,7 +14,7 @@ from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
 from simulator.cost.pricing.price import Priced, price
 from simulator.errors import InputError
 from simulator.late import deferred, late_pattern
-from simulator.question.frameworks.profile import acts_beside, switches
+from simulator.question.frameworks.profile import acts_beside
 from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
     DEFAULT,
@@ -479,7 +479,7 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         if name in options or other is None or not advised:
             continue
         changed = price(base.pricing.switched({name: other}))
-        refused = name in _RULED and any(rule.broken(changed.pricing).any() for rule in RULES)
+        refused = any(rule.broken(changed.pricing).any() for rule in RULES)
         verdict = verdict_of(changed, 0, refused=refused)
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
@@ -515,7 +515,6 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 
 
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")  # device families with CUDA and a fast link inside a node
-_RULED = {field.name for field in switches() if "rules" in field.metadata["moves"]}
 
 
 def concerns(scenario: Scenario, name: str) -> bool:

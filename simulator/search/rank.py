@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
@@ -242,21 +243,18 @@ def fastest_of(
     What `fits_somewhere` has searched it does not search again.
     """
     begun = vars(query).pop("begun", None) if below == np.inf and among is None else None
-    best: PricedLayout | None = None
-    for shortlist in begun or _improving(query, below, among):
-        best = next(iter(shortlist.layouts), None)
-    return best
+    *_, shortlist = begun or _improving(query, below, among)
+    return next(iter(shortlist.layouts), None)
 
 
 def _improving(query: Query, below: float, among: Iterable[tuple[Priced, Mask]] | None) -> Iterator[Shortlist]:
-    """Yield the shortlist of `fastest_of` as soon as it has a layout, and when it has the fastest."""
+    """Yield the shortlist of `fastest_of` whenever it has a layout, and in the end."""
     candidates(query.scenario, query.space)  # refuses a space that is too large
-    shortlist, raisable, is_some = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable](), False
+    shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
     for priced, where in layouts_below(query, lambda: shortlist.bar) if among is None else among:
         unlikely = _offer(shortlist, priced, where)
         raisable += _raisable(query, priced, unlikely)
-        if shortlist.entries and not is_some:
-            is_some = True
+        if shortlist.entries:
             yield shortlist
     _offer_raised(shortlist, raisable)
     yield shortlist
@@ -275,8 +273,9 @@ def fits_somewhere(query: Query) -> bool:
     """Return whether `fastest_of` finds a layout for one alternative, which goes on from where this ends."""
     if query.scenario.devices < least_devices(query):
         return False
-    begun = vars(query)["begun"] = _improving(query, np.inf, None)
-    return bool(next(begun).entries)
+    begun = _improving(query, np.inf, None)
+    vars(query)["begun"] = chain((shortlist := next(begun),), begun)
+    return bool(shortlist.entries)
 
 
 def least_devices(query: Query) -> float:
