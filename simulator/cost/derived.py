@@ -10,7 +10,7 @@ Many layouts share a figure; four decorators say which:
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
 
-A block may be `watched`: each figure then comes with the switches that it read, and `switched` takes over the others.
+Of a block that is `watched` each figure comes with the switches that it read, and `switched` takes over the others.
 """
 
 from __future__ import annotations
@@ -307,19 +307,6 @@ def _of_kinds(
         return result
 
     return spread
-
-
-def of_sizes_and_coefficients(figure: Callable[[Pricing], T]) -> Callable[[Pricing], T]:
-    """Decorate a formula as `of_sizes` does that reads coefficients of memory: `Pricing.copies` have their own."""
-    shared = of_sizes(figure)
-
-    @derived
-    @wraps(figure)
-    def own(pricing: Pricing, /) -> T:
-        alike = pricing.sizes is not None and pricing.sizes.pricing.scenario is pricing.scenario
-        return shared(pricing) if alike else figure(pricing)
-
-    return own
 
 
 @derived

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, of_sizes_and_coefficients, of_work
+from simulator.cost.derived import Pricing, derived, of_sizes, of_work
 from simulator.cost.dtypes import FP32, HALF, element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
@@ -245,9 +245,11 @@ class _OtherBytes(NamedTuple):
     at_step: KindArray
 
 
-@of_sizes_and_coefficients
+@derived
 def _other_bytes(pricing: Pricing) -> _OtherBytes:
-    """Return what no recompute changes."""
+    """Return what no recompute changes; copies have other coefficients of memory, which it reads (`Pricing.copies`)."""
+    if (alike := pricing.sizes) is not None and alike.pricing.scenario is pricing.scenario:
+        return alike.spread(_other_bytes(alike.pricing))  # type: ignore[no-any-return]  # as a record of them
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
     heads, embeddings = contents.heads, contents.embeddings
     resident, in_step = optimizer_on_device(pricing, state.optimizer)
