@@ -15,7 +15,7 @@ from simulator.question.specs.documents import read_limited
 from simulator.recipes.check import judge
 from simulator.recipes.readers.read import read_recipe
 from simulator.records import Record, replace
-from simulator.search import alternatives, build
+from simulator.search import build
 from tests.runner.fakes import HARDWARE, TINY
 
 
@@ -42,13 +42,12 @@ def test_a_field_is_computed_once_by_who_reads_it() -> None:
 
 def test_an_estimate_prices_other_switches_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     priced: list[Any] = []
-    anew = alternatives.switched_anew
 
     def counted(*args: Any) -> Any:
         priced.append(args)
-        return anew(*args)
+        return price.price(*args)
 
-    monkeypatch.setattr(alternatives, "switched_anew", counted)
+    monkeypatch.setattr("simulator.search.alternatives.price", counted)
     estimate = simulator.estimate(
         model=str(TINY), hardware=str(HARDWARE), devices=2, framework="megatron", stack="megatron-guide", tp=1, pp=1
     )

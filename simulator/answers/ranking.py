@@ -81,10 +81,9 @@ def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
         return replace(estimate, question=case.question, provenance=known)
     scenario = scenario_of_run(case)
     release = None if scenario is case.scenario else case.scenario.framework
-    priced = price(pricing_of(scenario, case.layout))
-    options = case.question.options
-    estimate = with_switches(estimate_of_block(priced), options, lambda: priced)
-    judged = over_open(case.question, estimate, priced.pricing, release, in_short=in_short)
+    alone = pricing_of(scenario, case.layout)
+    estimate = with_switches(estimate_of_block(price(alone)), case.question.options, alone)
+    judged = over_open(case.question, estimate, alone, release, in_short=in_short)
     judged = with_failing_length(judged, scenario, case.layout)
     if case.question.layout_is_searched:
         known, chance = judged.provenance, judged.memory.fit_probability
@@ -151,7 +150,7 @@ def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool
     layouts = [layout for each in shown for layout in each]
     bare = estimates_of(layouts)
     if searched.fastest:
-        bare[0] = with_switches(bare[0], query.options, lambda: price(pricing_of(query.scenario, layouts[0].layout)))
+        bare[0] = with_switches(bare[0], query.options, pricing_of(query.scenario, layouts[0].layout))
     of_each = map(_judged, layouts, bare)
     best, risky, starved = ([next(of_each) for _ in each] for each in shown)
     if best:

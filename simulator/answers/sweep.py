@@ -366,7 +366,8 @@ def _results(executor: Executor | None, price: partial[Answers], table: _Table) 
             running.remove(future)
             yield future.result()
     finally:
-        for future in running:
+        # The thread of a pool that is ended fails on a future that was cancelled, and leaves another that never ends.
+        for future in running if not isinstance(executor, ProcessPoolExecutor) else ():
             future.cancel()
 
 

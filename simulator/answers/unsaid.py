@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.estimate import (
     AssumedSwitch,
     Contribution,
@@ -27,7 +27,7 @@ from simulator.cost.pricing.estimate import (
     Provenance,
     Verdict,
 )
-from simulator.cost.pricing.price import Priced, Sized, price, size
+from simulator.cost.pricing.price import Priced, Sized, price, size, timed
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.late import deferred
 from simulator.question.arrays import Index, Mask
@@ -37,7 +37,7 @@ from simulator.question.question import SEARCH, Question
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import replace
-from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text, sized_anew, switched_anew
+from simulator.search.alternatives import MIN_CHANGE, concerns, has_kernels, option_text
 from simulator.search.build import estimates_of_block, verdict_of
 from simulator.search.space import Query
 
@@ -71,11 +71,11 @@ def over_open(
         return _with_time(estimate)
     if not is_open(question, scenario) or next(_open_values(question, alone, release), None) is None:
         return estimate
-    base = price(alone)
-    short = _in_short(question, estimate, base, release, in_short) if in_short else estimate
-    open_switches = tuple(_open_switches(question, base, release)) if short is estimate else ()
-    if not open_switches:
+    sized = size(alone.watched)
+    if in_short and (short := _in_short(question, estimate, sized, release, in_short)) is not estimate:
         return short
+    if not (open_switches := tuple(_open_switches(question, base := timed(sized), release))):
+        return estimate
     ends = [_end(base, open_switches, figure) for figure in _ENDS]
     # Switches act on each other: an end may lie inside of what one switch does alone.
     needs = [float(each.need_bytes[0]) for each in (base, *ends)]
@@ -164,7 +164,7 @@ def _may_mask(pricing: Pricing) -> Mask:
 def _open_switches(question: Question, base: Priced, release: _Release) -> Iterator[OpenSwitch]:
     """Yield the open values that move speed or memory of the layout."""
     for each, values in _open_values(question, base.pricing, release):
-        changed = switched_anew(base, values)
+        changed = price(base.pricing.switched(values))
         speed = float(base.step.total[0] / changed.step.total[0]) - 1.0
         need = float(changed.need_bytes[0] - base.need_bytes[0])
         if max(abs(speed), abs(need) / float(base.need_bytes[0])) >= MIN_CHANGE:
@@ -183,7 +183,7 @@ def _open_switches(question: Question, base: Priced, release: _Release) -> Itera
             )
 
 
-def _in_short(question: Question, estimate: Estimate, base: Priced, release: _Release, which: str) -> Estimate:
+def _in_short(question: Question, estimate: Estimate, base: Sized, release: _Release, which: str) -> Estimate:
     """Return what `_chances` tell without ends in time, for which memory alone is priced; else the estimate."""
     (chance,) = _chances(question, base, [estimate.memory], release)
     if chance is not None and chance < FIRM_YES:
@@ -198,11 +198,11 @@ def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     question = query.question.with_switches(query.chosen, SEARCH)
     if not is_open(question, query.scenario):
         return None
-    pricing = Pricing(query.scenario, sized.block.take(index))
-    if next(_open_values(question, pricing, None), None) is None:
+    if next(_open_values(question, sized.pricing, None), None) is None:
         return None
-    block = size(pricing)
-    memories = [estimate.memory for estimate in estimates_of_block(block)]
+    pricing = pricing_of(query.scenario, *map(sized.block.layout, index))
+    block = size(pricing.watched)
+    memories = [estimate.memory for estimate in estimates_of_block(size(pricing))]
     chances = zip(_chances(question, block, memories, None), memories, strict=True)
     every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
     return np.array([chance is None or chance >= query.min_fit_probability for chance in every], dtype=np.bool_)
@@ -216,7 +216,7 @@ def _chances(
     None where nothing is open, or no calibration tells. Values that move time alone leave it less sure too.
     """
     values = [*_open_values(question, block.pricing, release)]
-    moved = [np.log(sized_anew(block, each)[0].need_bytes / block.need_bytes) for _, each in values]
+    moved = [np.log(size(block.pricing.switched(each)).need_bytes / block.need_bytes) for _, each in values]
     masked = _may_mask(block.pricing)
     moved = [move * (masked | (each.switch != "dense_masks")) for (each, _), move in zip(values, moved, strict=True)]
     ends = [_furthest(block, values, [sign * move for move in moved]) for sign in (1.0, -1.0) if moved]
@@ -235,7 +235,7 @@ def _furthest(block: Sized, values: Sequence[_Value], figures: Sequence[Array]) 
     """Return how far each layout's need moves, in the logarithm, with every switch at its smallest figure below 0."""
     furthest = np.zeros(len(block.pricing))
     for at, together in _together(values, np.array(figures)):
-        furthest[at] = np.log(sized_anew(block.take(at), together)[0].need_bytes / block.need_bytes[at])
+        furthest[at] = np.log(size(block.pricing.switched(together)).need_bytes / block.need_bytes)[at]
     return furthest
 
 
@@ -291,7 +291,7 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
     profile = base.pricing.scenario.framework
     values = [(x, _values(profile, {x.switch: x.other, **x.others})) for x in open_switches]
     ((_, together),) = _together(values, np.array([[figure(each)] for each in open_switches]))
-    return switched_anew(base, together) if together else base
+    return price(base.pricing.switched(together)) if together else base
 
 
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:

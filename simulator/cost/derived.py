@@ -9,18 +9,21 @@ Many layouts share a figure; four decorators say which:
 - `derived`: nothing is shared; the figure is cached.
 
 Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
+
+Of a block that is `watched` each figure comes with the switches that it read, and `switched` takes over the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, lru_cache, wraps
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
 from simulator.question.arrays import Index, Mask, NDArray, selected, taken
+from simulator.question.frameworks.profile import Watched, note, noted
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
@@ -29,6 +32,32 @@ from simulator.records import Bare, field, replace
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def remembered(figure: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function of `Conditions`: what it returned is remembered, with what it read of a watched profile."""
+    known: Any = lru_cache(maxsize=2048)(partial(noted, figure))
+
+    @wraps(figure)
+    def cached(*args: P.args, **kwargs: P.kwargs) -> T:
+        value, names = known(*args, **kwargs)
+        note(names)
+        return value  # type: ignore[no-any-return]  # of a partial function
+
+    return cached
+
+
+class _NotedFigures(dict[Any, Any]):
+    """Figures of a watched block, with what each read."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.reads: dict[Any, set[str]] = {}
+        self.scenario = scenario
+        """The scenario as nobody watches it."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        note(self.reads.get(key, ()))
+        return super().get(key, default)
 
 
 class Pricing(Bare):
@@ -83,7 +112,41 @@ class Pricing(Bare):
         scenario = replace(self.scenario, lengths=replace(lengths, averaged=True))
         shared = self.sizes, self.work, self.passes
         sizes, work, passes = (each and Alike(each.pricing.by_mean, each.index) for each in shared)
-        return Pricing(scenario, self.block, sizes, work, self.fullest, passes)
+        mean = Pricing(scenario, self.block, sizes, work, self.fullest, passes)
+        if isinstance(self.figures, _NotedFigures):
+            vars(mean)["figures"] = _NotedFigures(scenario)
+        return mean
+
+    @cached_property
+    def watched(self) -> Pricing:
+        """The layouts by themselves, whose figures come with what they read of the profile."""
+        profile = object.__new__(Watched)
+        vars(profile).update(vars(self.scenario.framework))
+        watched = Pricing(replace(self.scenario, framework=profile), self.block, fullest=self.fullest)
+        vars(watched)["figures"] = _NotedFigures(self.scenario)
+        return self._of_cut(watched)
+
+    def switched(self, values: Mapping[str, Any]) -> Pricing:
+        """Return the layouts with other values of switches; of a watched block with the figures that read none."""
+        key, scenario = ("switched", frozenset(values.items())), getattr(self.figures, "scenario", self.scenario)
+        if key not in self.figures:
+            other = replace(scenario, framework=replace(scenario.framework, **values))
+            alike = {**vars(other), "framework": scenario.framework} == vars(scenario) and not other.groups
+            alike = alike and scenario.prediction_modules == other.prediction_modules
+            self.figures[key] = replace(self, scenario=other), alike
+        switched, alike = self.figures[key]
+        if alike:
+            before, after = vars(scenario.framework), vars(switched.scenario.framework)
+            self.share(switched, {name for name in after if after[name] != before[name]} - {"hashed"})
+        return switched  # type: ignore[no-any-return]  # as it was remembered
+
+    def share(self, other: Pricing, changed: set[str]) -> None:
+        """Give the same layouts under another profile what reads none of the values that are changed there."""
+        self._of_cut(other)
+        reads = self.figures.reads.items() if isinstance(self.figures, _NotedFigures) else ()
+        other.figures.update((key, self.figures[key]) for key, names in reads if changed.isdisjoint(names))
+        if (mean := vars(self).get("by_mean", self)) is not self:
+            mean.share(other.by_mean, changed)
 
     @property
     def members(self) -> tuple[Pricing, ...]:
@@ -171,7 +234,7 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
 _FEW: Final = 16  # most layouts of a block whose figures are remembered
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _few(scenario: Scenario, _: object, *layouts: Layout) -> Pricing:
     """Return their block; equal scenarios may have different calibrations."""
     return Pricing(scenario, block_of(layouts))
@@ -206,7 +269,11 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
         key = (cached, *args, *kwargs.items()) if args or kwargs else cached
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
-            known = pricing.figures[key] = figure(pricing, *args, **kwargs)
+            if isinstance(figures := pricing.figures, _NotedFigures):
+                known, figures.reads[key] = noted(figure, pricing, *args, **kwargs)
+            else:
+                known = figure(pricing, *args, **kwargs)
+            figures[key] = known
         return known
 
     return cached
@@ -240,19 +307,6 @@ def _of_kinds(
         return result
 
     return spread
-
-
-def of_sizes_and_coefficients(figure: Callable[[Pricing], T]) -> Callable[[Pricing], T]:
-    """Decorate a formula as `of_sizes` does that reads coefficients of memory: `Pricing.copies` have their own."""
-    shared = of_sizes(figure)
-
-    @derived
-    @wraps(figure)
-    def own(pricing: Pricing, /) -> T:
-        alike = pricing.sizes is not None and pricing.sizes.pricing.scenario is pricing.scenario
-        return shared(pricing) if alike else figure(pricing)
-
-    return own
 
 
 @derived

@@ -9,11 +9,12 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Violation
-from simulator.cost.pricing.price import Priced, Sized, priced_of, size, timed
+from simulator.cost.pricing.price import Priced, price
 from simulator.errors import InputError
 from simulator.late import deferred, late_pattern
-from simulator.question.frameworks.profile import SwitchEffect, acts_beside, switches
+from simulator.question.frameworks.profile import acts_beside
 from simulator.question.frameworks.stacks import (
     ADAPTER_STACK,
     DEFAULT,
@@ -452,15 +453,15 @@ MIN_CHANGE = 0.005
 """Smallest relative change of speed, or of memory over capacity, at which a switch matters."""
 
 
-def with_switches(estimate: Estimate, options: Collection[str], priced: Callable[[], Priced]) -> Estimate:
-    """Return the estimate with the effects of its assumed switches.
+def with_switches(estimate: Estimate, options: Collection[str], alone: Pricing) -> Estimate:
+    """Return the estimate of a layout `alone` with the effects of its assumed switches.
 
-    `assumed` has unset switches with another value that moves speed, memory or verdict; `priced` returns a block of the
-    layout alone.
+    `assumed` has unset switches with another value that moves speed, memory or verdict.
     """
 
     def assumed() -> tuple[AssumedSwitch, ...]:
-        return tuple(sorted(_assumed(priced(), estimate, options), key=lambda switch: -abs(switch.speed_change)))
+        every = _assumed(price(alone.watched), estimate, options)
+        return tuple(sorted(every, key=lambda switch: -abs(switch.speed_change)))
 
     return replace(estimate, assumed=deferred(assumed))
 
@@ -477,8 +478,8 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         advised = concerns(scenario, name) and has_kernels(scenario, name, other)
         if name in options or other is None or not advised:
             continue
-        changed = switched_anew(base, {name: other})
-        refused = "rules" in _MOVES[name] and any(rule.broken(changed.pricing).any() for rule in RULES)
+        changed = price(base.pricing.switched({name: other}))
+        refused = any(rule.broken(changed.pricing).any() for rule in RULES)
         verdict = verdict_of(changed, 0, refused=refused)
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
@@ -514,32 +515,12 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 
 
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")  # device families with CUDA and a fast link inside a node
-_MOVES: dict[str, tuple[SwitchEffect, ...]] = {field.name: field.metadata["moves"] for field in switches()}
-"""Figures that each switch moves."""
 
 
 def concerns(scenario: Scenario, name: str) -> bool:
     """Return whether a switch applies to the model and the precision."""
     needs = acts_beside()[name]
     return ("experts" not in needs or scenario.model.is_moe) and ("fp8" not in needs or scenario.precision in NARROW)
-
-
-def switched_anew(base: Priced, values: Mapping[str, Any]) -> Priced:
-    """Price a block with other values of switches, by name; figures that none of them moves come from the base."""
-    sized, moves = sized_anew(base, values)
-    if {"passes", "step"}.isdisjoint(moves):
-        return priced_of(sized, base.step)
-    return timed(sized, work=None if "passes" in moves else base.step.work)
-
-
-def sized_anew(base: Sized, values: Mapping[str, Any]) -> tuple[Sized, set[SwitchEffect]]:
-    """Return its memory alone, remembered by the base, and what the switches move."""
-    scenario, key = base.pricing.scenario, ("switched", frozenset(values.items()))
-    moves = {effect for name in values for effect in _MOVES[name]}
-    if (pricing := base.pricing.figures.get(key)) is None:
-        pricing = replace(base.pricing, scenario=replace(scenario, framework=replace(scenario.framework, **values)))
-        base.pricing.figures[key] = pricing
-    return size(pricing) if "memory" in moves else replace(base, pricing=pricing), moves
 
 
 def option_text(value: Any) -> str:

@@ -6,18 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import lasting_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import ROUNDING, least_step_seconds, min_step_seconds
 from simulator.question.arrays import Index, Mask, numbered
-from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.records import NamedTuple, names_taken, replace
@@ -234,26 +235,29 @@ def best_of(query: Query, below: float = np.inf) -> PricedLayout | None:
 
 
 def fastest_of(
-    query: Query,
-    below: float = np.inf,
-    *,
-    first: bool = False,
-    among: Iterable[tuple[Priced, Mask]] | None = None,
+    query: Query, below: float = np.inf, *, among: Iterable[tuple[Priced, Mask]] | None = None
 ) -> PricedLayout | None:
-    """Return the fastest layout for one alternative, or the `first` found; slower ones are not priced in full.
+    """Return the fastest layout for one alternative; slower ones are not priced in full.
 
     The search skips layouts whose step takes `below` seconds or more; those `among` which it looks are priced already.
+    What `fits_somewhere` has searched it does not search again.
     """
+    begun = vars(query).pop("begun", None) if below == np.inf and among is None else None
+    *_, shortlist = begun or _improving(query, below, among)
+    return next(iter(shortlist.layouts), None)
+
+
+def _improving(query: Query, below: float, among: Iterable[tuple[Priced, Mask]] | None) -> Iterator[Shortlist]:
+    """Yield the shortlist of `fastest_of` whenever it has a layout, and in the end."""
     candidates(query.scenario, query.space)  # refuses a space that is too large
     shortlist, raisable = Shortlist(query, 1, keeps=among is None, below=below), list[Raisable]()
     for priced, where in layouts_below(query, lambda: shortlist.bar) if among is None else among:
         unlikely = _offer(shortlist, priced, where)
         raisable += _raisable(query, priced, unlikely)
-        if first and shortlist.entries:
-            break
-    else:
-        _offer_raised(shortlist, raisable)
-    return next(iter(shortlist.layouts), None)
+        if shortlist.entries:
+            yield shortlist
+    _offer_raised(shortlist, raisable)
+    yield shortlist
 
 
 def nearest_of(query: Query) -> PricedLayout | None:
@@ -266,8 +270,12 @@ def nearest_of(query: Query) -> PricedLayout | None:
 
 
 def fits_somewhere(query: Query) -> bool:
-    """Return whether `fastest_of` finds a layout for one alternative."""
-    return query.scenario.devices >= least_devices(query) and fastest_of(query, first=True) is not None
+    """Return whether `fastest_of` finds a layout for one alternative, which goes on from where this ends."""
+    if query.scenario.devices < least_devices(query):
+        return False
+    begun = _improving(query, np.inf, None)
+    vars(query)["begun"] = chain((shortlist := next(begun),), begun)
+    return bool(shortlist.entries)
 
 
 def least_devices(query: Query) -> float:
@@ -280,7 +288,7 @@ def least_devices(query: Query) -> float:
     offloads = space.offload or ("none",)
     cut = (scenario.model.num_hidden_layers,)
     alone = [Layout(zero_stage=stage, offload=each, stage_layers=cut) for stage in stages for each in offloads]
-    lasting = lasting_bytes(pricing_of(replace(scenario, devices=1), *alone))
+    lasting = lasting_bytes(Pricing(replace(scenario, devices=1), block_of(alone)))
     room = scenario.hardware.usable_memory_bytes * values.starved_from
     return ROUNDING * float(np.min(lasting)) / room
 

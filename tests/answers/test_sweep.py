@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -418,6 +419,28 @@ def test_what_is_handed_out_is_taken_back_where_the_sweep_ends_early(monkeypatch
     with pytest.raises(InputError, match="the disk is full"):
         simulator.sweep(MANY, progress=ended)
     assert len(began) < 90
+
+
+UNNOTED = """
+import simulator
+from simulator.answers import sweep
+
+def note(*_):
+    raise KeyError("a row that cannot be noted")
+
+sweep._Table._note = note
+asked = {"model": "pythia-14m", "hardware": "h20", "devices": 1, "options": {"loss_chunks": "2"}}
+simulator.sweep([asked | {"global_batch_size": size} for size in range(1, 6000)], workers=2)
+"""
+
+
+def test_a_sweep_that_fails_at_a_row_ends_though_its_questions_are_more_than_a_pipe_holds() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNNOTED], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("KeyError: 'a row that cannot be noted'\n")
+    assert "InvalidStateError" not in done.stderr
 
 
 def test_a_worker_of_another_version_is_refused() -> None:

@@ -4,14 +4,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
+from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.scenario.block import block_of
+from simulator.question.scenario.lengths import Lengths
 from simulator.search.build import estimate_of_block as estimate_of
+from tests.directions.questions import block_of_question, figures_of
+from tests.directions.questions import scenario_of as asked_scenario
+from tests.directions.switches import SWITCHES
 from tests.pricing.layouts import Case, cases
 from tests.scenario.cases import ROUND, layout_of, scenario_of, small_moe
+
+LENGTHS = Lengths(tokens=(512, 2048, 4096), weights=(0.5, 0.3, 0.2))
 
 
 @settings(max_examples=40)
@@ -58,3 +67,23 @@ def test_threads_that_ask_the_same_get_the_same() -> None:
         own = alone[number % len(layouts)]
         assert shared.step.total.tolist() == own.step.total.tolist()
         assert shared.memory.device.tolist() == own.memory.device.tolist()
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+@pytest.mark.parametrize("name", ["latent", "adapters in units", "paddle chunks"])
+def test_figures_are_taken_over_where_they_read_no_switch_that_is_another(name: str, lengths: Lengths | None) -> None:
+    scenario = replace(asked_scenario(name, {}), lengths=lengths)
+    block, fields = block_of_question(name), {field.name: field for field in switches()}
+    base = Pricing(scenario, block).watched
+    price(base)
+    for switch, courses in SWITCHES.items():
+        texts = [{switch: text, **course.beside} for course in courses for text in course.values]
+        for text in texts if lengths is None else texts[-1:]:
+            profile = scenario.framework
+            values: dict[str, Any] = {
+                each: switch_value(fields[each], word, getattr(profile, each)) for each, word in text.items()
+            }
+            own = Pricing(replace(scenario, framework=replace(profile, **values)), block)
+            found = figures_of(base.switched(values))
+            for figure, expected in figures_of(own).items():
+                np.testing.assert_array_equal(found[figure], expected, f"{figure} of {values}")

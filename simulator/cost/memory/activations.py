@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside
+from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside, remembered
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
 from simulator.cost.operations.blocks import casts_listed, inputs, keeps_inputs, norm_copies
@@ -133,6 +133,7 @@ def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     return number * float(conditions.model.hidden_size) * extent(pricing, "sequence")
 
 
+@derived
 def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
@@ -305,6 +306,7 @@ def _offloaded(
     return total(pricing, summed(left))
 
 
+@remembered
 def score_tensors(conditions: Conditions, kind: LayerKind) -> list[Saved]:
     """Return what a layer saves for every score of its attention, but a mask."""
     saved = (tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)

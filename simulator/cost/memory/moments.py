@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, of_sizes
+from simulator.cost.derived import Pricing, of_sizes, remembered
 from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.memory.activations import layer_bytes, layer_input_bytes, repeated_working_set
 from simulator.cost.memory.state import lasting_buckets
@@ -175,7 +174,7 @@ def _dummy_gradients(pricing: Pricing) -> KindArray:
     return element_bytes(scenario) * np.array(sizes).T[:, pair]
 
 
-@lru_cache(maxsize=1024)
+@remembered
 def _distinct_weights(
     conditions: Conditions, contents: StageContents, tensor: float, expert: float
 ) -> tuple[float, ...]:
@@ -192,7 +191,7 @@ def _distinct_weights(
     return tuple(sum(outputs * inputs for outputs, inputs in on_rank) for on_rank in shapes)
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _module_weights(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """Return one unnamed weight per linear module of a layer; fused products of one input are one module."""
     fused, modules = conditions.framework.fused_projections, list[Weight]()

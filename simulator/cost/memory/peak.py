@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, of_sizes_and_coefficients, of_work
+from simulator.cost.derived import Pricing, derived, of_sizes, of_work
 from simulator.cost.dtypes import FP32, HALF, element_bytes, gradient_bytes, parameter_bytes
 from simulator.cost.memory.activations import (
     StageActivations,
@@ -200,6 +200,7 @@ def lasting_bytes(pricing: Pricing) -> KindArray:
     return state.parameters + gradients + resident_optimizer(pricing, state.optimizer)
 
 
+@derived
 def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     """Return the moments of a step where parameters and gradients have buffers for the whole run (M10)."""
     state, activations, other = training_state(pricing), stage_activations(pricing), _other_bytes(pricing)
@@ -245,9 +246,11 @@ class _OtherBytes(NamedTuple):
     at_step: KindArray
 
 
-@of_sizes_and_coefficients
+@derived
 def _other_bytes(pricing: Pricing) -> _OtherBytes:
-    """Return what no recompute changes."""
+    """Return what no recompute changes; copies have other coefficients of memory, which it reads (`Pricing.copies`)."""
+    if (alike := pricing.sizes) is not None and alike.pricing.scenario is pricing.scenario:
+        return alike.spread(_other_bytes(alike.pricing))  # type: ignore[no-any-return]  # as a record of them
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
     heads, embeddings = contents.heads, contents.embeddings
     resident, in_step = optimizer_on_device(pricing, state.optimizer)
@@ -271,6 +274,7 @@ def _other_bytes(pricing: Pricing) -> _OtherBytes:
     return _OtherBytes(resident, in_step, steady + deferred, losses_held, loss_temporary, table, at_step)
 
 
+@derived
 def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     """Return what is alive when weights are built; empty where it is no more than a step's state (M30).
 
@@ -296,6 +300,7 @@ def loading_moment(pricing: Pricing) -> tuple[Moment, ...]:
     return (Moment("load", weights, buffers * gradient_bytes(scenario) * whole, 0.0, 0.0, 0.0, 0.0, 0.0),)
 
 
+@derived
 def _gradients_absent(pricing: Pricing) -> tuple[StageArray | float, StageArray | float, StageArray | float]:
     """Return the gradients not there in the backward pass, at the loss and at the embedding's gradient (M14)."""
     gone = pricing.contents.on_ranks(training_state(pricing).gradients)
@@ -317,6 +322,7 @@ def _released(pricing: Pricing) -> Mask:
     return (pricing.block.zero_stage < (3 if profile.step_parameters else 4)) & profile.release_grads
 
 
+@derived
 def buffer_bytes(pricing: Pricing) -> Array:
     """Return the bytes of allocator buffers alive throughout the passes, shape (n,) (M11).
 
@@ -336,6 +342,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
     return buffers + np.where(block.expert_ranks > 1.0, hidden * extent(pricing, "pooled"), 0.0)
 
 
+@derived
 def layer_gradient_bytes(pricing: Pricing) -> Array:
     """Return the gradients alive inside one layer's backward pass, shape (n,) (M12).
 

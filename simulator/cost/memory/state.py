@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, derived, of_sizes, of_work
+from simulator.cost.derived import Pricing, derived, of_sizes, of_work, remembered
 from simulator.cost.dtypes import (
     FP32,
     HALF,
@@ -71,7 +71,7 @@ def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTo
     return _model_totals(conditions_of(scenario), counted)
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
         if counted in ("adapters", "small adapters"):
@@ -134,6 +134,7 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
     return tuple((counts @ np.ascontiguousarray(of_class))[:, None] for of_class in by_piece)
 
 
+@derived
 def saved_modules(pricing: Pricing, *ends: Literal["embedding", "output"]) -> KindArray:
     """Return the parameters of whole modules that are trained beside adapters, of both `ends` or one (M35).
 
@@ -231,7 +232,7 @@ def _on_device(pricing: Pricing, matrix: Weight) -> Array:
     return np.full(len(pricing), float(matrix.copies)) / ranks
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _matrices(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """Return the unnamed matrices of a layer that an optimizer updates whole.
 
@@ -531,7 +532,7 @@ def largest_weight(pricing: Pricing, *, sharded: bool = False) -> Array:
     return np.asarray(largest(count(pricing, piece) for piece in _largest_pieces(conditions_of(pricing.scenario))))
 
 
-@lru_cache(maxsize=64)
+@remembered
 def _largest_pieces(conditions: Conditions) -> tuple[WeightTotals, ...]:
     """Return the largest tensor of each class: among tensors split alike it is the largest on every device."""
     pieces: dict[str, WeightTotals] = {}
@@ -570,6 +571,7 @@ def _quantised(pricing: Pricing, weights: ByClass) -> KindArray:
     return np.asarray(held + end_table(pricing) * other)
 
 
+@derived
 def dequantised_bytes(pricing: Pricing) -> float | Array:
     """Return the bytes of a quantised base's largest weight, 8 bits as wide as the input, shape (n,) (M38)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
@@ -640,6 +642,7 @@ def cached_bytes(scenario: Scenario) -> float:
     return narrow_weight_bytes(scenario, transposed=transposed)
 
 
+@derived
 def gathered(pricing: Pricing, *, at_loss: bool = False) -> KindArray:
     """Return the bytes of the whole layers that ZeRO 2 and 3 gather (M2, M24), `at_loss` under FSDP one or none (M37).
 
@@ -712,12 +715,14 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     return np.asarray(element_bytes(scenario) * np.minimum(used + reused, parts.dense + parts.routed - table))
 
 
+@derived
 def end_table(pricing: Pricing) -> KindArray:
     """Return the parameters of a vocabulary table on ranks that hold one, shape (kinds, n); 0 elsewhere."""
     ends = np.maximum(pricing.contents.embeddings, pricing.contents.heads)
     return np.asarray(ends * local_count(pricing, model_totals(pricing.scenario).embedding))
 
 
+@derived
 def kept_gathers_bytes(pricing: Pricing) -> KindArray | float:
     """Return the bytes of `kept_gathers` beside those of `_live_bytes`, shape (kinds, n), or 0 (M24)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework

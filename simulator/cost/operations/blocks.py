@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Literal
 
+from simulator.cost.derived import remembered
 from simulator.cost.dtypes import FP32, HALF, activation_input_bytes, element_bytes, fp4_bytes, narrow_element_bytes
 from simulator.cost.operations.record import (
     Amount,
@@ -445,7 +445,7 @@ def inputs(conditions: Conditions) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
-@lru_cache(maxsize=64)
+@remembered
 def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
     """Return the final norm, and the projection to the vocabulary, which stays 16 bit under fp8.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from types import MappingProxyType
 
+from simulator.cost.derived import remembered
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
 from simulator.cost.operations.blocks import (
@@ -71,7 +72,7 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 )
 
 
-@lru_cache(maxsize=256)
+@remembered
 def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return the operations of one layer in forward order, with the tensors saved on the device."""
     return tuple(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import assert_never
 
+from simulator.cost.derived import remembered
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Conditions, Operation, OperationGroup, Saved, Split, Spread, Weight, summed
@@ -115,7 +115,7 @@ def _joined(conditions: Conditions, kind: LayerKind) -> tuple[Saved, ...]:
     return (Saved("joint_projection", element_bytes(conditions) * width, "tensor"),)
 
 
-@lru_cache(maxsize=512)
+@remembered
 def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Operation, ...]:
     """Return the operations of a layer that a policy recomputes, each once, without the parts it saves (M6)."""
     match mode:
@@ -214,7 +214,7 @@ def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operatio
                 yield Saved(f"{operation.name}_exchanged", each.amount, "copies_exchanged")
 
 
-@lru_cache(maxsize=512)
+@remembered
 def freed(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Mapping[Spread, float]:
     """Return the bytes of a layer that a policy frees, by spread; negative where it saves others instead."""
     if mode == "operations":
@@ -239,7 +239,7 @@ def _bytes_of(conditions: Conditions, kind: LayerKind, chosen: tuple[Part, ...])
     )
 
 
-@lru_cache(maxsize=512)
+@remembered
 def returning(
     conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules
 ) -> tuple[tuple[Mapping[Spread, float], Mapping[Spread, float]], ...]:

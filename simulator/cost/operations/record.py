@@ -12,10 +12,10 @@ statistics, below its minimum of a million numbers, stay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal
 
+from simulator.cost.derived import remembered
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.scenario.scenario import Scenario
@@ -254,7 +254,7 @@ _TENSORS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 )  # names of the tensors that each module saves in any layer
 
 
-@lru_cache(maxsize=256)
+@remembered
 def _names(conditions: Conditions, kind: LayerKind) -> frozenset[str]:
     """Return the names of a layer's tensors that its offloaded modules move."""
     modules, model = set(conditions.framework.offloaded_modules), conditions.model

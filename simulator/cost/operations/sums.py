@@ -13,7 +13,7 @@ from typing import Final, Literal, assert_never, cast
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, of_sizes, of_work
+from simulator.cost.derived import Pricing, of_sizes, of_work, remembered
 from simulator.cost.operations.blocks import embedding, inputs, output_layer
 from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
@@ -298,7 +298,7 @@ def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
     return "embedding" if operation.group in ("embedding", "output") else "matrix"
 
 
-@lru_cache(maxsize=1024)
+@remembered
 def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below: float = np.inf) -> WeightTotals:
     """Return the LoRA parameters on the target weights: rank x (inputs + outputs), split as the weight is.
 
@@ -350,7 +350,7 @@ def classed(weight: Weight, parameters: float) -> WeightTotals:
     return WeightTotals(replicated=parameters) if weight.split == "replicated" else WeightTotals(split=parameters)
 
 
-@lru_cache(maxsize=256)
+@remembered
 def saved_amounts(conditions: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
     """Return the bytes that a layer saves when nothing is recomputed, by spread."""
     return summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.saved)
@@ -469,19 +469,19 @@ class Work(NamedTuple):
     """Part of `calls` inside CUDA graphs."""
 
 
-@lru_cache(maxsize=512)
+@remembered
 def layer_work(conditions: Conditions, kind: LayerKind) -> Work:
     """Return the work of a whole layer."""
     return _work(conditions, layer_operations(conditions, kind))
 
 
-@lru_cache(maxsize=512)
+@remembered
 def repeated_work(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
     """Return the work that a recompute policy repeats in a layer: `full` the layer, `none` nothing."""
     return _work(conditions, repeated(conditions, kind, mode, modules))
 
 
-@lru_cache(maxsize=512)
+@remembered
 def partly_repeated(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, Work], ...]:
     """Return the work repeated in a share of the layers, with that share."""
     return tuple((share, _work(conditions, again)) for share, again in shared_repeats(conditions, kind))

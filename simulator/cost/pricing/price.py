@@ -12,7 +12,7 @@ from simulator.cost.memory.host import beyond_host, host_capacity_bytes, uses_ho
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.stages import usable_bytes
-from simulator.cost.timing.step import StageWork, StepSeconds, step_seconds
+from simulator.cost.timing.step import StepSeconds, step_seconds
 from simulator.question.arrays import Index, selected
 from simulator.question.scenario.block import Array, LayoutBlock
 from simulator.question.scenario.scenario import Scenario
@@ -84,9 +84,9 @@ def price(pricing: Pricing) -> Priced:
     return timed(size(pricing))
 
 
-def timed(sized: Sized, below: Array | float = np.inf, work: StageWork | None = None) -> Priced:
-    """Add the time of every layout; `below` and `work` as in `step_seconds`."""
-    return priced_of(sized, step_seconds(sized.pricing, sized.memory, below, work))
+def timed(sized: Sized, below: Array | float = np.inf) -> Priced:
+    """Add the time of every layout; `below` as in `step_seconds`."""
+    return priced_of(sized, step_seconds(sized.pricing, sized.memory, below))
 
 
 def priced_of(sized: Sized, step: StepSeconds) -> Priced:

@@ -451,10 +451,8 @@ class StepSeconds(NamedTuple):
         }
 
 
-def step_seconds(
-    pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf, work: StageWork | None = None
-) -> StepSeconds:
-    """Price a block's time; `memory` states what is offloaded, and `work` the passes if known.
+def step_seconds(pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf) -> StepSeconds:
+    """Price a block's time; `memory` states what is offloaded.
 
     A step that takes at least `below` seconds, shape (n,), need not be priced in full: its total is then a lower bound
     of at least `below`.
@@ -462,7 +460,7 @@ def step_seconds(
     if pricing.by_mean is not pricing:
         pricing = pricing.by_mean
         memory = memory_by_stage(pricing)
-    work, pipeline, bound = _passing(pricing) if work is None else _bounded(pricing, work)
+    work, pipeline, bound = _passing(pricing)
     if not (bound < below).any():
         return StepSeconds(bound, pipeline, work, *[np.zeros(len(pricing))] * 4)
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends
@@ -498,11 +496,8 @@ def least_step_seconds(pricing: Pricing) -> Array:
 
 @of_passes
 def _passing(pricing: Pricing) -> tuple[StageWork, PipelineSeconds, Array]:
-    return _bounded(pricing, stage_work(pricing))
-
-
-def _bounded(pricing: Pricing, work: StageWork) -> tuple[StageWork, PipelineSeconds, Array]:
     """Return the work of a pipeline, its seconds, and a lower bound on those of the step."""
+    work = stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
     passes = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
     return work, pipeline, np.asarray(ROUNDING * (passes + _overhead_seconds(pricing.scenario, pipeline)))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import field, fields
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, ParamSpec, TypeVar, get_args
 from zlib import crc32
 
 from simulator.errors import InputError
@@ -35,6 +36,8 @@ from simulator.question.vocabulary import (
 )
 from simulator.records import Record
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _ON = ("true", "1", "on", "yes")
 _OFF = ("false", "0", "off", "no")
 
@@ -388,3 +391,32 @@ def switch_meanings() -> Mapping[str, str]:
 def acts_beside() -> Mapping[str, tuple[str, ...]]:
     """Return what a switch acts beside, by its name: other settings, or their values."""
     return {row["name"]: tuple(row["beside"].split()) for row in read_table(__file__, "switches")}
+
+
+_NAMES: Final[ContextVar[set[str] | None]] = ContextVar("names", default=None)
+"""What is read of watched profiles meanwhile; None where nobody notes it."""
+
+
+def noted(figure: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> tuple[T, set[str]]:
+    """Return a figure with what it read of watched profiles."""
+    names = set[str]()
+    outer = _NAMES.set(names)
+    try:
+        return figure(*args, **kwargs), names
+    finally:
+        _NAMES.reset(outer)
+        note(names)
+
+
+def note(names: Iterable[str]) -> None:
+    """Note what was read, where somebody does."""
+    if (known := _NAMES.get()) is not None:
+        known.update(names)
+
+
+class Watched(FrameworkProfile, kw_only=True):
+    """Profile that notes what is read of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        note((name,))
+        return object.__getattribute__(self, name)
