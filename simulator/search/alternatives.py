@@ -38,7 +38,7 @@ from simulator.question.units import DAY_SECONDS
 from simulator.question.vocabulary import NARROW, Offload, StackName
 from simulator.records import NamedTuple, replace
 from simulator.search.build import estimates_of, verdict_of
-from simulator.search.rank import Progress, SearchResult, best_of, fastest_of, fits_somewhere, least_devices
+from simulator.search.rank import OpenSearch, Progress, SearchResult, best_of, least_devices
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import FewestNodes, NodeCount, PricedLayout, Query, Remedy, Space, StackBest, candidates
 
@@ -247,8 +247,8 @@ _FREE = "free choice of"
 _MOST_PAIRS = 5  # pairs of changes that a ranking proposes
 
 
-def _fastest(changes: Iterable[tuple[str, Query]]) -> Iterator[Remedy]:
-    bests = ((change, fastest_of(changed)) for change, changed in changes)
+def _fastest(changes: Iterable[tuple[str, OpenSearch]]) -> Iterator[Remedy]:
+    bests = ((change, search.fastest) for change, search in changes)
     yield from (Remedy(change, _estimate_of(best)) for change, best in bests if best is not None)
 
 
@@ -273,32 +273,35 @@ def absent_sizes(scenario: Scenario, question: Question) -> frozenset[str]:
     return frozenset(lacking(ADAPTER_STACK if tunes else profile.stack))
 
 
-def _passing(query: Query) -> Query | None:
-    """Return the question; None where nothing fits."""
-    return query if fits_somewhere(query) else None
+def _passing(query: Query) -> OpenSearch | None:
+    """Return the search of a question; None where nothing fits."""
+    search = OpenSearch(query)
+    return search if search.fits else None
 
 
-def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, Query]]:
+def _changes(query: Query, *, lawful: bool = True) -> Iterator[tuple[str, OpenSearch]]:
+    """Yield the single changes of a question by their option, with what searches it then."""
     space, absent = query.space, absent_sizes(query.scenario, query.question) - set(query.question.layout)
     for axis in dataclasses.fields(space):
         if getattr(space, axis.name) != axis.default and axis.name not in absent:
             free: dict[str, Any] = {axis.name: axis.default}
-            yield f"{_FREE} {axis.name}", replace(query, space=replace(space, **free))
+            yield f"{_FREE} {axis.name}", OpenSearch(replace(query, space=replace(space, **free)))
     for method in methods(query.scenario, query.question, query.space.offload or ()):
-        yield method.option, method.of(query)
+        yield method.option, OpenSearch(method.of(query))
     for other in clusters_meant(str(query.question.stated("hardware") or ""))[1:]:
         named = query.question.changed(SEARCH, hardware=other)
-        yield f"--hardware {other}", replace(query, scenario=with_memory(query.scenario, other), question=named)
+        with_it = replace(query, scenario=with_memory(query.scenario, other), question=named)
+        yield f"--hardware {other}", OpenSearch(with_it)
     if query.scenario.groups:
         return
     if {"seq_length", "lengths"}.isdisjoint(query.question.inputs):  # the longest part that fits
         parts = (_with(query, seq_length=query.scenario.seq_length // part) for part in (2, 4, 8))
-        for shorter in islice(filter(_passing, parts), 1):
-            yield f"--seq-length {shorter.scenario.seq_length}", shorter
+        for shorter in islice(filter(None, map(_passing, parts)), 1):
+            yield f"--seq-length {shorter.query.scenario.seq_length}", shorter
     if not lawful:
         yield from _lawful_sizes(query)
     elif (larger := _on_more_devices(query)) is not None:
-        yield _size_text(larger, query), larger
+        yield _size_text(larger.query, query), larger
 
 
 def with_memory(scenario: Scenario, cluster: str) -> Scenario:
@@ -326,16 +329,16 @@ def _size_text(sized: Query, query: Query) -> str:
     return f"--nodes {devices // per_node}" if whole else f"--devices {devices}"
 
 
-def _lawful_sizes(query: Query) -> Iterator[tuple[str, Query]]:
+def _lawful_sizes(query: Query) -> Iterator[tuple[str, OpenSearch]]:
     """Yield the largest smaller power of two of nodes where something fits, and a batch that the devices divide."""
     scenario = query.scenario
     powers = [*doubled(1, scenario.devices // scenario.hardware.devices_per_node - 1)]
     smaller = (on_nodes(query, nodes) for nodes in reversed(powers))
-    if (fewer := next(filter(fits_somewhere, smaller), None)) is not None:
-        yield _size_text(fewer, query), fewer
+    for fewer in islice(filter(None, map(_passing, smaller)), 1):
+        yield _size_text(fewer.query, query), fewer
     batch = math.ceil(scenario.global_batch_size / scenario.devices) * scenario.devices
     if batch > scenario.global_batch_size:
-        yield f"--global-batch-size {batch}", _with(query, global_batch_size=batch)
+        yield f"--global-batch-size {batch}", OpenSearch(_with(query, global_batch_size=batch))
 
 
 _RANK = 16  # rank of the adapters that are proposed
@@ -435,8 +438,8 @@ def with_adapters(query: Query, rank: int | None, switches: Mapping[str, str]) -
     return launchable(replace(query, scenario=replace(scenario, framework=profile), question=question))
 
 
-def _on_more_devices(query: Query) -> Query | None:
-    """Return the question on the fewest further devices of the node, else whole nodes; None if nothing passes there.
+def _on_more_devices(query: Query) -> OpenSearch | None:
+    """Return the search on the fewest further devices of the node, else whole nodes; None if nothing passes there.
 
     Up to 64 times as many nodes are tried, 8 times for a tuner.
     """

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cached_property
 from operator import attrgetter
 from typing import Literal
 
@@ -240,10 +240,8 @@ def fastest_of(
     """Return the fastest layout for one alternative; slower ones are not priced in full.
 
     The search skips layouts whose step takes `below` seconds or more; those `among` which it looks are priced already.
-    What `fits_somewhere` has searched it does not search again.
     """
-    begun = vars(query).pop("begun", None) if below == np.inf and among is None else None
-    *_, shortlist = begun or _improving(query, below, among)
+    *_, shortlist = _improving(query, below, among)
     return next(iter(shortlist.layouts), None)
 
 
@@ -260,6 +258,29 @@ def _improving(query: Query, below: float, among: Iterable[tuple[Priced, Mask]] 
     yield shortlist
 
 
+class OpenSearch:
+    """A search of one alternative that stops at its first layout, and goes on when the fastest is asked for."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self._found = _improving(query, np.inf, None)
+
+    @cached_property
+    def _shortlist(self) -> Shortlist:
+        return next(self._found)
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether any layout fits."""
+        return self.query.scenario.devices >= least_devices(self.query) and bool(self._shortlist.entries)
+
+    @cached_property
+    def fastest(self) -> PricedLayout | None:
+        """The layout of `fastest_of`."""
+        *_, shortlist = self._shortlist, *self._found
+        return next(iter(shortlist.layouts), None)
+
+
 def nearest_of(query: Query) -> PricedLayout | None:
     """Return what a `search` without any likely layout puts first: the fastest that fits or starves, or the smallest.
 
@@ -267,15 +288,6 @@ def nearest_of(query: Query) -> PricedLayout | None:
     """
     searched = search(query, top=1)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
-
-
-def fits_somewhere(query: Query) -> bool:
-    """Return whether `fastest_of` finds a layout for one alternative, which goes on from where this ends."""
-    if query.scenario.devices < least_devices(query):
-        return False
-    begun = _improving(query, np.inf, None)
-    vars(query)["begun"] = chain((shortlist := next(begun),), begun)
-    return bool(shortlist.entries)
 
 
 def least_devices(query: Query) -> float:

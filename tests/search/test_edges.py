@@ -16,7 +16,7 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup
 from simulator.search import rank as ranks
 from simulator.search.alternatives import has_kernels
-from simulator.search.rank import Entry, Shortlist, equal_to_first, fastest_of, fits_somewhere, search
+from simulator.search.rank import Entry, OpenSearch, Shortlist, equal_to_first, fastest_of, search
 from simulator.search.rules import RULES
 from simulator.search.space import PricedLayout, Query, Space, balanced_cut
 from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
@@ -161,13 +161,12 @@ def test_a_switch_is_advised_where_every_kind_of_device_has_its_kernels(
 
 def test_a_search_goes_on_from_where_something_fits() -> None:
     for query in (QUERY, replace(QUERY, min_fit_probability=0.99)):
-        best = fastest_of(replace(query))
-        assert fits_somewhere(query) == (best is not None)
-        assert best is not None
-        resumed, again = fastest_of(query), fastest_of(query)
-        assert resumed is not None
-        assert again is not None
-        assert resumed[:4] == again[:4] == best[:4]
+        best, search = fastest_of(query), OpenSearch(query)
+        assert search.fits
+        for fastest in (search.fastest, OpenSearch(query).fastest):
+            assert best is not None
+            assert fastest is not None
+            assert fastest[:4] == best[:4]
 
 
 def test_what_fits_with_more_recomputed_layers_alone_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +175,7 @@ def test_what_fits_with_more_recomputed_layers_alone_is_found_once(monkeypatch: 
     entry = Entry((), block_of((best.layout,)), 0, best.step_seconds, best.device_bytes, None)
     monkeypatch.setattr("simulator.search.rank.layouts_below", lambda *_: iter(()))
     monkeypatch.setattr("simulator.search.rank._offer_raised", lambda found, _: found.entries.append(entry))
-    assert fits_somewhere(query)
-    found = fastest_of(query)
-    assert found is not None
-    assert found.layout == best.layout
+    search = OpenSearch(query)
+    assert search.fits
+    assert search.fastest is not None
+    assert search.fastest.layout == best.layout

@@ -20,12 +20,12 @@ from simulator.search import space as space_module
 from simulator.search.build import estimates_of
 from simulator.search.rank import (
     MOST_RISKY,
+    OpenSearch,
     _divides,
     _may_fit,
     _search,
     best_of,
     fastest_of,
-    fits_somewhere,
     lawful,
     least_devices,
     search,
@@ -63,7 +63,7 @@ def test_it_is_the_first_of_a_search(scenario: Scenario) -> None:
         # It is estimated as it was priced, without pricing it again.
         assert estimates_of([best], intervals=False) == estimates_of(found.fastest[:1], intervals=False)
     assert best_of(query, below=found.fastest[0].step_seconds) is None
-    assert fits_somewhere(query)
+    assert OpenSearch(query).fits
 
 
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
@@ -106,7 +106,7 @@ def faster(sized: Sized | None, below: float) -> list[Layout]:
 def test_where_nothing_fits_nothing_is_found() -> None:
     query = Query(scenario=scenario_of("llama3.1-405b", devices=8))
     assert fastest_of(query) is None
-    assert not fits_somewhere(query)
+    assert not OpenSearch(query).fits
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_one_device_shards_no_frozen_weights() -> None:
     query = Query(scenario=replace(scenario, seq_length=512, global_batch_size=1), space=Space())
     assert fastest_of(query) is not None
     assert least_devices(query) <= 1.0
-    assert fits_somewhere(query)
+    assert OpenSearch(query).fits
 
 
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)

@@ -275,21 +275,28 @@ def _stack_of(scenario: Scenario, stack: str) -> Any:
 
 
 class Fits:
-    """Stands in for a search beside an answer: whether anything fits, by the question."""
+    """Stands in for the search beside an answer: whether anything fits, by the question."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fits: Callable[[Query], bool]) -> None:
-        self.fits, self.nodes = fits, list[int]()
-        monkeypatch.setattr(beside, "fastest_of", self)
-        monkeypatch.setattr(beside, "fits_somewhere", self)
+        self.nodes = nodes = list[int]()
 
-    def __call__(self, query: Query) -> PricedLayout | None:
-        self.nodes.append(query.scenario.nodes)
-        return PricedLayout(query, Layout(), 1.0, 1.0) if self.fits(query) else None
+        class Search:
+            """One search; what asks it whether anything fits is noted."""
+
+            def __init__(self, query: Query) -> None:
+                self.query = query
+
+            @property
+            def fits(self) -> bool:
+                nodes.append(self.query.scenario.nodes)
+                return fits(self.query)
+
+        monkeypatch.setattr(beside, "OpenSearch", Search)
 
 
 def enough(query: Query) -> int | None:
     sized = _on_more_devices(query)
-    return None if sized is None else sized.scenario.nodes
+    return None if sized is None else sized.query.scenario.nodes
 
 
 @pytest.mark.parametrize(("devices", "first"), [(8, 5), (8, 2), (8, 33), (16, 3), (16, 4), (4, 1), (24, 7)])
@@ -328,13 +335,13 @@ def test_changes_are_each_axis_freed_each_offload_and_more_nodes(monkeypatch: py
         *("free choice of tensor_parallel", "free choice of micro_batch_size", "free choice of offload"),
         *("--stack trl --method lora", "--stack trl --method qlora", "--nodes 2"),
     ]
-    assert changes["free choice of tensor_parallel"].space == replace(space, tensor_parallel=None)
-    assert changes["free choice of micro_batch_size"].space == replace(space, micro_batch_size=None)
+    assert changes["free choice of tensor_parallel"].query.space == replace(space, tensor_parallel=None)
+    assert changes["free choice of micro_batch_size"].query.space == replace(space, micro_batch_size=None)
     paddle = replace(query, scenario=replace(query.scenario, framework=framework("paddle")))
     tensorwise = dict(_changes(paddle))["--offload optimizer_tensorwise"]
-    assert tensorwise.space == replace(space, offload=("optimizer_tensorwise",))
-    assert changes["--nodes 2"].space == space
-    assert [one.scenario.devices for one in changes.values()] == [8, 8, 8, 8, 8, 16]
+    assert tensorwise.query.space == replace(space, offload=("optimizer_tensorwise",))
+    assert changes["--nodes 2"].query.space == space
+    assert [one.query.scenario.devices for one in changes.values()] == [8, 8, 8, 8, 8, 16]
     free = dict(_changes(replace(query, space=Space())))
     methods = ["--offload optimizer", "--stack trl --method lora", "--stack trl --method qlora"]
     assert list(free) == [*methods, "--nodes 2"]
@@ -352,9 +359,9 @@ def test_methods_that_the_trainer_has_come_before_more_devices(monkeypatch: pyte
     methods = ["--stack trl --method lora", "--stack trl --method qlora"]
     added = ["--optimizer adamw_8bit", *methods, "--devices 4"]
     assert list(changes)[-4:] == added
-    assert changes["--stack trl --method lora"].scenario.lora_rank == 16  # TRL's
-    assert changes["--stack trl --method qlora"].scenario.framework.quantised_base
-    assert changes["--optimizer adamw_8bit"].scenario.framework.optimizer == "adamw_8bit"
+    assert changes["--stack trl --method lora"].query.scenario.lora_rank == 16  # TRL's
+    assert changes["--stack trl --method qlora"].query.scenario.framework.quantised_base
+    assert changes["--optimizer adamw_8bit"].query.scenario.framework.optimizer == "adamw_8bit"
 
 
 def test_remedies_are_the_changes_that_help_with_their_fastest_layouts() -> None:
@@ -363,11 +370,11 @@ def test_remedies_are_the_changes_that_help_with_their_fastest_layouts() -> None
     assert found
     for remedy in found:
         changed = dict(_changes(query))[remedy.change]
-        best = fastest_of(changed)
+        best = fastest_of(changed.query)
         assert best is not None
         assert remedy.estimate.layout == best.layout
     helped = {remedy.change for remedy in found}
-    assert {change for change, changed in _changes(query) if fastest_of(changed) is not None} == helped
+    assert {change for change, changed in _changes(query) if changed.fastest is not None} == helped
 
 
 def test_reasons_are_the_rules_that_dropped_a_layout_each_with_its_words() -> None:
