@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -29,7 +30,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import Priced, Sized, price, size, timed
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
-from simulator.late import deferred
+from simulator.late import deferred, is_known
 from simulator.question.arrays import Index, Mask
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
@@ -297,7 +298,7 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges and verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
-    if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
+    if memory.interval_bytes is None or memory.fit_probability is None or not is_known(speed, "interval_seconds"):
         # Without a calibration it is firm where both ends say the same.
         fits_all, fits_none = span.most_bytes <= memory.capacity_bytes, span.least_bytes > memory.capacity_bytes
         is_firm = fits_none if estimate.verdict == "does_not_fit" else fits_all
@@ -307,7 +308,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     moves = _moves_of(span, "memory", memory.need_bytes)
     probability, verdict = _fitting(estimate, span, own, moves)
     span = replace(span, favourable_probability=_favourable(estimate, span, own))
-    interval, known = _widened("memory", memory.device_bytes, own, moves, estimate.provenance)
+    interval, known = _widened("memory", memory.device_bytes, lambda: (own, moves), estimate.provenance)
     memory = replace(memory, interval_bytes=interval, fit_probability=probability)
     return replace(estimate, open=span, verdict=verdict, provenance=known, memory=memory)
 
@@ -315,24 +316,34 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
 def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
     """Return the estimate with its range of time over what is open; without a span, over the software's release."""
     speed = estimate.throughput
-    if speed.interval_seconds is None:
+    if not is_known(speed, "interval_seconds"):
         return estimate
     step = speed.step_seconds
-    own = math.log(speed.interval_seconds.high / step)
-    moves = _UNMOVED if span is None else _moves_of(span, "time", step)
-    interval, known = _widened("time", step, own, moves, estimate.provenance)
+
+    def own_and_moves() -> tuple[float, Mapping[float, float]]:
+        own = math.log(speed.interval_seconds.high / step)  # type: ignore[union-attr]  # as it is known
+        return own, _UNMOVED if span is None else _moves_of(span, "time", step)
+
+    interval, known = _widened("time", step, own_and_moves, estimate.provenance)
     return replace(estimate, provenance=known, throughput=replace(speed, interval_seconds=interval))
 
 
 def _widened(
-    figure: _Kind, value: float, own: float, moves: Mapping[float, float], known: Provenance
+    figure: _Kind, value: float, own_and_moves: Callable[[], tuple[float, Mapping[float, float]]], known: Provenance
 ) -> tuple[Interval, Provenance]:
-    """Return the range of a figure over what is open, and the provenance with that as a further contribution."""
-    low, high = _half_widths(figure, own, moves)
-    half_width = math.sqrt((0.5 * (low + high)) ** 2 - own**2)
-    unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
-    parts = sorted((*known.contributions, unsaid), key=lambda part: (part.figure, -part.half_width))
-    return Interval(value * math.exp(-low), value * math.exp(high)), replace(known, contributions=tuple(parts))
+    """Return the range of a figure over what is open, and the provenance with that as a further contribution.
+
+    Both are worked out when they are read; what they are made of is as of `_half_widths`.
+    """
+    widths = cache(lambda: _half_widths(figure, *own_and_moves()))
+
+    def contributions() -> tuple[Contribution, ...]:
+        half_width = math.sqrt((0.5 * sum(widths())) ** 2 - own_and_moves()[0] ** 2)
+        unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
+        return tuple(sorted((*known.contributions, unsaid), key=lambda part: (part.figure, -part.half_width)))
+
+    interval = deferred(lambda: Interval(value * math.exp(-widths()[0]), value * math.exp(widths()[1])))
+    return interval, replace(known, contributions=deferred(contributions))
 
 
 def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[float, float]) -> tuple[float, Verdict]:

@@ -50,15 +50,19 @@ class SearchResult(NamedTuple):
     """One dropped layout for each rule that dropped any."""
 
 
-def search(query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None) -> SearchResult:
+def search(
+    query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None, counted: bool = True
+) -> SearchResult:
     """Visit every candidate once, for each alternative of the question, and keep the best few that fit.
 
-    `starved`, `nearest` and `examples` are those of the question as it stands.
+    `starved`, `nearest` and `examples` are those of the question as it stands. Unless `counted`, candidates that can be
+    neither those nor fit are left out where that takes less long.
     """
     alternatives, results, below = query.alternatives(), list[SearchResult](), np.inf
     # The last is seldom slower: what it found leaves less to time in the question as it stands, which goes first.
     for n, alternative in enumerate(reversed(alternatives)):
-        result = _search(alternative, top, variants, progress_part(progress, n, len(alternatives)), below)
+        part = progress_part(progress, n, len(alternatives))
+        result = _search(alternative, top, variants, part, below, counted=counted)
         results.insert(0, result)
         if len(result.fastest) == top and len(result.risky) == MOST_RISKY:
             below = np.nextafter(max(_seconds(result.fastest[-1]), _seconds(result.risky[-1])), np.inf)
@@ -90,7 +94,9 @@ def progress_part(progress: Progress | None, position: int, shares: int) -> Prog
 _seconds = attrgetter("step_seconds")
 
 
-def _search(query: Query, top: int, variants: bool, progress: Progress, below: float) -> SearchResult:  # noqa: FBT001  passed on
+def _search(  # noqa: PLR0913  passed on
+    query: Query, top: int, variants: bool, progress: Progress, below: float, *, counted: bool  # noqa: FBT001
+) -> SearchResult:
     """Search one alternative of a question for layouts that take less than `below` seconds."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
@@ -100,7 +106,15 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     raisable: list[Raisable] = []
     done = evaluated = feasible = 0
     total = candidates(query.scenario, query.space)
-    for judged in walk(query.scenario, query.space):
+    room = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
+
+    def may_be_shown(pricing: Pricing) -> Mask:
+        shares = _least_shares(pricing)
+        most = max(query.scenario.coefficients.memory.starved_to, nearest.bar / room)
+        return np.asarray(shares <= most)
+
+    early = None if counted or not query.scenario.model.is_moe else may_be_shown
+    for judged in walk(query.scenario, query.space, early):
         done += judged.candidates
         evaluated += len(judged.pricing)
         for rule, hit in judged.broken:
@@ -286,7 +300,7 @@ def nearest_of(query: Query) -> PricedLayout | None:
 
     None where every layout breaks a rule.
     """
-    searched = search(query, top=1)
+    searched = search(query, top=1, counted=False)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 
 
@@ -335,10 +349,14 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
 
 def _may_fit(pricing: Pricing) -> Mask:
     """Return which layouts have room for what lives between steps on every rank, with any recompute."""
+    return np.asarray(_least_shares(pricing) <= pricing.scenario.coefficients.memory.starved_from)
+
+
+def _least_shares(pricing: Pricing) -> Array:
+    """Return what lives between steps over the room of the fullest rank, with any recompute, shape (n,)."""
     kinds = pricing.scenario.kinds_of_device
     room = np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
-    shares = ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0)
-    return np.asarray(shares <= pricing.scenario.coefficients.memory.starved_from)
+    return np.asarray(ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0))
 
 
 def _divides(pricing: Pricing) -> Mask:
@@ -453,9 +471,14 @@ class JudgedBlock(NamedTuple):
     """Number of the space's candidates in the block; 0 for layouts solved from candidates."""
 
 
-def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
-    """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it."""
-    for pricing in blocks(scenario, space, chunk=CHUNK, fullest=True):
+def walk(
+    scenario: Scenario, space: Space, possible: Callable[[Pricing], Mask] | None = None
+) -> Iterator[JudgedBlock]:
+    """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it.
+
+    With `possible` only those of `blocks`.
+    """
+    for pricing in blocks(scenario, space, chunk=CHUNK, fullest=True, possible=possible):
         allowed, broken = lawful(space, pricing)
         sized = size(allowed) if len(allowed) else None
         yield JudgedBlock(pricing, broken, sized, len(pricing))
