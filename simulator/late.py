@@ -50,11 +50,6 @@ def deferred(compute: Callable[[], T]) -> T:
     return cast("T", _Deferred(compute))
 
 
-def is_known(record: object, name: str) -> bool:
-    """Return whether a field has a value, which may be deferred: that is not worked out."""
-    return vars(record)[name] is not None
-
-
 class _LateField:
     """Field whose deferred value is computed by the first who reads it."""
 

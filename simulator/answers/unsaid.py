@@ -30,7 +30,7 @@ from simulator.cost.pricing.estimate import (
 )
 from simulator.cost.pricing.price import Priced, Sized, price, size, timed
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
-from simulator.late import deferred, is_known
+from simulator.late import deferred
 from simulator.question.arrays import Index, Mask
 from simulator.question.frameworks.profile import FrameworkProfile, switch_value, switches
 from simulator.question.frameworks.stacks import DEFAULT, Practice, decided_by, practice_of, profile_of
@@ -140,7 +140,7 @@ def _open_values(question: Question, base: Pricing, release: _Release) -> Iterat
     scenario, profile = base.scenario, base.scenario.framework
     decided = {*question.switches, *(decided_by(profile.stack) or ())}
     practice = practice_of(profile.name, adapters=scenario.lora_rank is not None)
-    for each in (*practice, *_of_release(profile, release)):
+    for each in (*practice, *(() if release is None else _of_release(profile, release))):
         each = _turned(each, profile)  # noqa: PLW2901  of what is present the framework's default is left
         values = _values(profile, {each.switch: each.text, **each.others})
         value, usual = values[each.switch], getattr(profile, each.switch)
@@ -197,14 +197,11 @@ def _in_short(question: Question, estimate: Estimate, base: Sized, release: _Rel
 def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     """Return which layouts fit with the requested probability over what is open; None where nothing is."""
     question = query.question.with_switches(query.chosen, SEARCH)
-    if not is_open(question, query.scenario):
-        return None
-    if next(_open_values(question, sized.pricing, None), None) is None:
+    if not is_open(question, query.scenario) or next(_open_values(question, sized.pricing, None), None) is None:
         return None
     pricing = pricing_of(query.scenario, *map(sized.block.layout, index))
-    block = size(pricing.watched)
     memories = [estimate.memory for estimate in estimates_of_block(size(pricing))]
-    chances = zip(_chances(question, block, memories, None), memories, strict=True)
+    chances = zip(_chances(question, size(pricing.watched), memories, None), memories, strict=True)
     every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
     return np.array([chance is None or chance >= query.min_fit_probability for chance in every], dtype=np.bool_)
 
@@ -276,10 +273,8 @@ def _values(profile: FrameworkProfile, texts: Mapping[str, str]) -> dict[str, An
     return {name: switch_value(_FIELDS[name], text, getattr(profile, name)) for name, text in texts.items()}
 
 
-def _of_release(profile: FrameworkProfile, release: _Release) -> Iterator[Practice]:
+def _of_release(profile: FrameworkProfile, release: FrameworkProfile) -> Iterator[Practice]:
     """Yield the values of a release that nobody named, beside those of the profile."""
-    if release is None:
-        return
     known = {(each.switch, each.text) for each in practice_of(profile.name)}
     for name in _FIELDS:
         text = option_text(getattr(release, name))
@@ -289,8 +284,7 @@ def _of_release(profile: FrameworkProfile, release: _Release) -> Iterator[Practi
 
 def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -> Priced:
     """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
-    profile = base.pricing.scenario.framework
-    values = [(x, _values(profile, {x.switch: x.other, **x.others})) for x in open_switches]
+    values = [(x, _values(base.pricing.scenario.framework, {x.switch: x.other, **x.others})) for x in open_switches]
     ((_, together),) = _together(values, np.array([[figure(each)] for each in open_switches]))
     return price(base.pricing.switched(together)) if together else base
 
@@ -298,7 +292,7 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges and verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
-    if memory.interval_bytes is None or memory.fit_probability is None or not is_known(speed, "interval_seconds"):
+    if memory.interval_bytes is None or memory.fit_probability is None or vars(speed)["interval_seconds"] is None:
         # Without a calibration it is firm where both ends say the same.
         fits_all, fits_none = span.most_bytes <= memory.capacity_bytes, span.least_bytes > memory.capacity_bytes
         is_firm = fits_none if estimate.verdict == "does_not_fit" else fits_all
@@ -316,7 +310,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
 def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
     """Return the estimate with its range of time over what is open; without a span, over the software's release."""
     speed = estimate.throughput
-    if not is_known(speed, "interval_seconds"):
+    if vars(speed)["interval_seconds"] is None:  # whether it is known, without working it out
         return estimate
     step = speed.step_seconds
 
@@ -331,10 +325,7 @@ def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
 def _widened(
     figure: _Kind, value: float, own_and_moves: Callable[[], tuple[float, Mapping[float, float]]], known: Provenance
 ) -> tuple[Interval, Provenance]:
-    """Return the range of a figure over what is open, and the provenance with that as a further contribution.
-
-    Both are worked out when they are read; what they are made of is as of `_half_widths`.
-    """
+    """Return the range of a figure over what is open, and the provenance with it as a contribution, when read."""
     widths = cache(lambda: _half_widths(figure, *own_and_moves()))
 
     def contributions() -> tuple[Contribution, ...]:

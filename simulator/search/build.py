@@ -49,12 +49,7 @@ T = TypeVar("T")
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
     """Price one layout, `refused` ones too, with intervals where it is calibrated; its time when that is read."""
-    return estimate_of_block(size(pricing_of(scenario, layout)))
-
-
-def estimate_of_block(priced: Sized) -> Estimate:
-    """Return the estimate of a block of one layout."""
-    return estimates_of_block(priced)[0]
+    return estimates_of_block(size(pricing_of(scenario, layout)))[0]
 
 
 def estimates_of_block(priced: Sized) -> list[Estimate]:

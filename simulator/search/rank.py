@@ -50,19 +50,15 @@ class SearchResult(NamedTuple):
     """One dropped layout for each rule that dropped any."""
 
 
-def search(
-    query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None, counted: bool = True
-) -> SearchResult:
+def search(query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None) -> SearchResult:
     """Visit every candidate once, for each alternative of the question, and keep the best few that fit.
 
-    `starved`, `nearest` and `examples` are those of the question as it stands. Unless `counted`, candidates that can be
-    neither those nor fit are left out where that takes less long.
+    `starved`, `nearest` and `examples` are those of the question as it stands.
     """
     alternatives, results, below = query.alternatives(), list[SearchResult](), np.inf
     # The last is seldom slower: what it found leaves less to time in the question as it stands, which goes first.
     for n, alternative in enumerate(reversed(alternatives)):
-        part = progress_part(progress, n, len(alternatives))
-        result = _search(alternative, top, variants, part, below, counted=counted)
+        result = _search(alternative, top, variants, progress_part(progress, n, len(alternatives)), below)
         results.insert(0, result)
         if len(result.fastest) == top and len(result.risky) == MOST_RISKY:
             below = np.nextafter(max(_seconds(result.fastest[-1]), _seconds(result.risky[-1])), np.inf)
@@ -94,9 +90,7 @@ def progress_part(progress: Progress | None, position: int, shares: int) -> Prog
 _seconds = attrgetter("step_seconds")
 
 
-def _search(  # noqa: PLR0913  passed on
-    query: Query, top: int, variants: bool, progress: Progress, below: float, *, counted: bool  # noqa: FBT001
-) -> SearchResult:
+def _search(query: Query, top: int, variants: bool, progress: Progress, below: float) -> SearchResult:  # noqa: FBT001  passed on
     """Search one alternative of a question for layouts that take less than `below` seconds."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
@@ -109,12 +103,9 @@ def _search(  # noqa: PLR0913  passed on
     room = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
 
     def may_be_shown(pricing: Pricing) -> Mask:
-        shares = _least_shares(pricing)
-        most = max(query.scenario.coefficients.memory.starved_to, nearest.bar / room)
-        return np.asarray(shares <= most)
+        return _may_fit(pricing, max(query.scenario.coefficients.memory.starved_to, nearest.bar / room))
 
-    early = None if counted or not query.scenario.model.is_moe else may_be_shown
-    for judged in walk(query.scenario, query.space, early):
+    for judged in walk(query.scenario, query.space, None if query.counted else may_be_shown):
         done += judged.candidates
         evaluated += len(judged.pricing)
         for rule, hit in judged.broken:
@@ -139,9 +130,8 @@ def _search(  # noqa: PLR0913  passed on
                 starved.offer(priced, np.flatnonzero(priced.verdict == STARVED))
         progress(done, total)
     _offer_raised(fastest, raisable)
-    rejected = {name: count for name, count in counts.items() if count}
     lists = (fastest.layouts, risky.layouts, starved.layouts, nearest.layouts)
-    return SearchResult(evaluated, feasible, rejected, *lists, examples)
+    return SearchResult(evaluated, feasible, +counts, *lists, examples)
 
 
 def _timed(sized: Sized, bars: Array) -> Priced | None:
@@ -300,7 +290,7 @@ def nearest_of(query: Query) -> PricedLayout | None:
 
     None where every layout breaks a rule.
     """
-    searched = search(query, top=1, counted=False)
+    searched = search(replace(query, counted=not query.scenario.model.is_moe), top=1)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 
 
@@ -347,16 +337,13 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
             yield from _timed_below(more, bar)
 
 
-def _may_fit(pricing: Pricing) -> Mask:
-    """Return which layouts have room for what lives between steps on every rank, with any recompute."""
-    return np.asarray(_least_shares(pricing) <= pricing.scenario.coefficients.memory.starved_from)
-
-
-def _least_shares(pricing: Pricing) -> Array:
-    """Return what lives between steps over the room of the fullest rank, with any recompute, shape (n,)."""
+def _may_fit(pricing: Pricing, most: float | None = None) -> Mask:
+    """Return where what lives between steps takes at most a share of every rank's room, by default a sound one's."""
+    most = pricing.scenario.coefficients.memory.starved_from if most is None else most
     kinds = pricing.scenario.kinds_of_device
     room = np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
-    return np.asarray(ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0))
+    shares = ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0)
+    return np.asarray(shares <= most)
 
 
 def _divides(pricing: Pricing) -> Mask:
@@ -471,13 +458,8 @@ class JudgedBlock(NamedTuple):
     """Number of the space's candidates in the block; 0 for layouts solved from candidates."""
 
 
-def walk(
-    scenario: Scenario, space: Space, possible: Callable[[Pricing], Mask] | None = None
-) -> Iterator[JudgedBlock]:
-    """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it.
-
-    With `possible` only those of `blocks`.
-    """
+def walk(scenario: Scenario, space: Space, possible: Callable[[Pricing], Mask] | None = None) -> Iterator[JudgedBlock]:
+    """Yield the candidates of `blocks` once, in a fixed order, each block followed by those solved from it."""
     for pricing in blocks(scenario, space, chunk=CHUNK, fullest=True, possible=possible):
         allowed, broken = lawful(space, pricing)
         sized = size(allowed) if len(allowed) else None
