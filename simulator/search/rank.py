@@ -105,7 +105,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     def may_be_shown(pricing: Pricing) -> Mask:
         return _may_fit(pricing, max(query.scenario.coefficients.memory.starved_to, nearest.bar / room))
 
-    for judged in walk(query.scenario, query.space, None if query.counted else may_be_shown):
+    for judged in walk(query.scenario, query.space, may_be_shown if query.uncounted else None):
         done += judged.candidates
         evaluated += len(judged.pricing)
         for rule, hit in judged.broken:
@@ -290,7 +290,7 @@ def nearest_of(query: Query) -> PricedLayout | None:
 
     None where every layout breaks a rule.
     """
-    searched = search(replace(query, counted=not query.scenario.model.is_moe), top=1)
+    searched = search(replace(query, uncounted=query.scenario.model.is_moe), top=1)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 
 
