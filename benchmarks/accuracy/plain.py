@@ -28,7 +28,7 @@ from simulator.question.coefficients import CoefficientKind
 from simulator.question.frameworks.stacks import framework
 from simulator.question.question import question_of
 from simulator.question.specs.catalogue import load_hardware
-from simulator.search.build import estimate_of_block
+from simulator.search.build import estimates_of_block
 from simulator.show.report.presentation import Section
 
 _JUDGED: Final = Path(__file__).resolve().parents[2] / "calibration" / "judged.csv"
@@ -94,7 +94,7 @@ def _asked(
     )
     kinds: tuple[CoefficientKind, ...] = ("time", "memory")
     widths = {kind: judged[kind, row.key][1] or _USUAL_WIDTH[kind] for kind in kinds if (kind, row.key) in judged}
-    estimate = _with_ranges(estimate_of_block(plain), _USUAL_WIDTH | widths)
+    estimate = _with_ranges(estimates_of_block(plain)[0], _USUAL_WIDTH | widths)
     answer = over_open(question_of({"model": row.model, "hardware": row.hardware}), estimate, plain.pricing)
     errors: dict[str, float] = {kind: judged[kind, row.key][0] for kind in widths}
     stacked, moved = (

@@ -32,7 +32,7 @@ from simulator.search.alternatives import (
     with_memory,
     with_switches,
 )
-from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
+from simulator.search.build import estimate_layout, estimates_of, estimates_of_block
 from simulator.search.rank import (
     Fitting,
     Progress,
@@ -82,7 +82,7 @@ def _of_one_memory(case: Case, *, in_short: str = "") -> Estimate:
     scenario = scenario_of_run(case)
     release = None if scenario is case.scenario else case.scenario.framework
     alone = pricing_of(scenario, case.layout)
-    estimate = with_switches(estimate_of_block(price(alone)), case.question.options, alone)
+    estimate = with_switches(estimates_of_block(price(alone))[0], case.question.options, alone)
     judged = over_open(case.question, estimate, alone, release, in_short=in_short)
     judged = with_failing_length(judged, scenario, case.layout)
     if case.question.layout_is_searched:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -139,7 +140,7 @@ def _open_values(question: Question, base: Pricing, release: _Release) -> Iterat
     scenario, profile = base.scenario, base.scenario.framework
     decided = {*question.switches, *(decided_by(profile.stack) or ())}
     practice = practice_of(profile.name, adapters=scenario.lora_rank is not None)
-    for each in (*practice, *_of_release(profile, release)):
+    for each in (*practice, *(() if release is None else _of_release(profile, release))):
         each = _turned(each, profile)  # noqa: PLW2901  of what is present the framework's default is left
         values = _values(profile, {each.switch: each.text, **each.others})
         value, usual = values[each.switch], getattr(profile, each.switch)
@@ -196,14 +197,11 @@ def _in_short(question: Question, estimate: Estimate, base: Sized, release: _Rel
 def likely_over_open(query: Query, sized: Sized, index: Index) -> Mask | None:
     """Return which layouts fit with the requested probability over what is open; None where nothing is."""
     question = query.question.with_switches(query.chosen, SEARCH)
-    if not is_open(question, query.scenario):
-        return None
-    if next(_open_values(question, sized.pricing, None), None) is None:
+    if not is_open(question, query.scenario) or next(_open_values(question, sized.pricing, None), None) is None:
         return None
     pricing = pricing_of(query.scenario, *map(sized.block.layout, index))
-    block = size(pricing.watched)
     memories = [estimate.memory for estimate in estimates_of_block(size(pricing))]
-    chances = zip(_chances(question, block, memories, None), memories, strict=True)
+    chances = zip(_chances(question, size(pricing.watched), memories, None), memories, strict=True)
     every = [memory.fit_probability if chance is None else chance for chance, memory in chances]
     return np.array([chance is None or chance >= query.min_fit_probability for chance in every], dtype=np.bool_)
 
@@ -275,10 +273,8 @@ def _values(profile: FrameworkProfile, texts: Mapping[str, str]) -> dict[str, An
     return {name: switch_value(_FIELDS[name], text, getattr(profile, name)) for name, text in texts.items()}
 
 
-def _of_release(profile: FrameworkProfile, release: _Release) -> Iterator[Practice]:
+def _of_release(profile: FrameworkProfile, release: FrameworkProfile) -> Iterator[Practice]:
     """Yield the values of a release that nobody named, beside those of the profile."""
-    if release is None:
-        return
     known = {(each.switch, each.text) for each in practice_of(profile.name)}
     for name in _FIELDS:
         text = option_text(getattr(release, name))
@@ -288,8 +284,7 @@ def _of_release(profile: FrameworkProfile, release: _Release) -> Iterator[Practi
 
 def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -> Priced:
     """Return the layout with every switch at the value of its smallest figure, today's value being 0."""
-    profile = base.pricing.scenario.framework
-    values = [(x, _values(profile, {x.switch: x.other, **x.others})) for x in open_switches]
+    values = [(x, _values(base.pricing.scenario.framework, {x.switch: x.other, **x.others})) for x in open_switches]
     ((_, together),) = _together(values, np.array([[figure(each)] for each in open_switches]))
     return price(base.pricing.switched(together)) if together else base
 
@@ -297,7 +292,7 @@ def _end(base: Priced, open_switches: tuple[OpenSwitch, ...], figure: _Figure) -
 def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     """Return the estimate with its ranges and verdict over what is open."""
     memory, speed = estimate.memory, estimate.throughput
-    if memory.interval_bytes is None or memory.fit_probability is None or speed.interval_seconds is None:
+    if memory.interval_bytes is None or memory.fit_probability is None or vars(speed)["interval_seconds"] is None:
         # Without a calibration it is firm where both ends say the same.
         fits_all, fits_none = span.most_bytes <= memory.capacity_bytes, span.least_bytes > memory.capacity_bytes
         is_firm = fits_none if estimate.verdict == "does_not_fit" else fits_all
@@ -307,7 +302,7 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
     moves = _moves_of(span, "memory", memory.need_bytes)
     probability, verdict = _fitting(estimate, span, own, moves)
     span = replace(span, favourable_probability=_favourable(estimate, span, own))
-    interval, known = _widened("memory", memory.device_bytes, own, moves, estimate.provenance)
+    interval, known = _widened("memory", memory.device_bytes, lambda: (own, moves), estimate.provenance)
     memory = replace(memory, interval_bytes=interval, fit_probability=probability)
     return replace(estimate, open=span, verdict=verdict, provenance=known, memory=memory)
 
@@ -315,24 +310,31 @@ def _judged(estimate: Estimate, span: OpenRange) -> Estimate:
 def _with_time(estimate: Estimate, span: OpenRange | None = None) -> Estimate:
     """Return the estimate with its range of time over what is open; without a span, over the software's release."""
     speed = estimate.throughput
-    if speed.interval_seconds is None:
+    if vars(speed)["interval_seconds"] is None:  # whether it is known, without working it out
         return estimate
     step = speed.step_seconds
-    own = math.log(speed.interval_seconds.high / step)
-    moves = _UNMOVED if span is None else _moves_of(span, "time", step)
-    interval, known = _widened("time", step, own, moves, estimate.provenance)
+
+    def own_and_moves() -> tuple[float, Mapping[float, float]]:
+        own = math.log(speed.interval_seconds.high / step)  # type: ignore[union-attr]  # as it is known
+        return own, _UNMOVED if span is None else _moves_of(span, "time", step)
+
+    interval, known = _widened("time", step, own_and_moves, estimate.provenance)
     return replace(estimate, provenance=known, throughput=replace(speed, interval_seconds=interval))
 
 
 def _widened(
-    figure: _Kind, value: float, own: float, moves: Mapping[float, float], known: Provenance
+    figure: _Kind, value: float, own_and_moves: Callable[[], tuple[float, Mapping[float, float]]], known: Provenance
 ) -> tuple[Interval, Provenance]:
-    """Return the range of a figure over what is open, and the provenance with that as a further contribution."""
-    low, high = _half_widths(figure, own, moves)
-    half_width = math.sqrt((0.5 * (low + high)) ** 2 - own**2)
-    unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
-    parts = sorted((*known.contributions, unsaid), key=lambda part: (part.figure, -part.half_width))
-    return Interval(value * math.exp(-low), value * math.exp(high)), replace(known, contributions=tuple(parts))
+    """Return the range of a figure over what is open, and the provenance with it as a contribution, when read."""
+    widths = cache(lambda: _half_widths(figure, *own_and_moves()))
+
+    def contributions() -> tuple[Contribution, ...]:
+        half_width = math.sqrt((0.5 * sum(widths())) ** 2 - own_and_moves()[0] ** 2)
+        unsaid = Contribution(figure, "unsaid", half_width, "switches and releases that nobody said")
+        return tuple(sorted((*known.contributions, unsaid), key=lambda part: (part.figure, -part.half_width)))
+
+    interval = deferred(lambda: Interval(value * math.exp(-widths()[0]), value * math.exp(widths()[1])))
+    return interval, replace(known, contributions=deferred(contributions))
 
 
 def _fitting(estimate: Estimate, span: OpenRange, own: float, moves: Mapping[float, float]) -> tuple[float, Verdict]:

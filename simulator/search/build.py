@@ -49,12 +49,7 @@ T = TypeVar("T")
 
 def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
     """Price one layout, `refused` ones too, with intervals where it is calibrated; its time when that is read."""
-    return estimate_of_block(size(pricing_of(scenario, layout)))
-
-
-def estimate_of_block(priced: Sized) -> Estimate:
-    """Return the estimate of a block of one layout."""
-    return estimates_of_block(priced)[0]
+    return estimates_of_block(size(pricing_of(scenario, layout)))[0]
 
 
 def estimates_of_block(priced: Sized) -> list[Estimate]:
@@ -185,6 +180,7 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
     parts = cache(lambda: _named({name: on_worst(size) for name, size in memory.parts().items()}))
     outside = cache(lambda: _named({name: on_worst(getattr(memory.outside, name)) for name in _OUTSIDE}))
     stages = cache(lambda: [*_stages(priced)])
+    capacity, on_host = host_capacity_bytes(priced.pricing), uses_host(priced.pricing)
     for at, (rank, device, reserved, allocated, moment) in enumerate(of_worst):
         yield MemoryEstimate(
             device_bytes=device,
@@ -198,8 +194,8 @@ def _memory(priced: Sized) -> Iterator[MemoryEstimate]:
             parts_bytes=_late(parts, at),
             outside_parts_bytes=_late(outside, at),
             stages=_late(stages, at),
-            host_capacity_bytes=host_capacity_bytes(priced.pricing),
-            **_on_host(priced, at),
+            host_capacity_bytes=capacity,
+            **(_on_host(priced, at) if on_host else {}),
         )
 
 
@@ -242,9 +238,7 @@ def _stages(priced: Sized) -> Iterator[tuple[StageMemory, ...]]:
 
 
 def _on_host(priced: Sized, at: int) -> dict[str, Any]:
-    """Return the host fields of the memory estimate; empty where nothing is offloaded."""
-    if not uses_host(priced.pricing):
-        return {}
+    """Return the host fields of the memory estimate, where something is offloaded."""
     host = host_memory(priced.pricing, priced.memory)
     parts = {name: float(size[at]) for name, size in host.parts.items() if size[at] > 0.0}
     return {

@@ -100,7 +100,12 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     raisable: list[Raisable] = []
     done = evaluated = feasible = 0
     total = candidates(query.scenario, query.space)
-    for judged in walk(query.scenario, query.space):
+    room = min(kind.usable_memory_bytes for kind in query.scenario.kinds_of_device)
+
+    def may_be_shown(pricing: Pricing) -> Mask:
+        return _may_fit(pricing, max(query.scenario.coefficients.memory.starved_to, nearest.bar / room))
+
+    for judged in walk(query.scenario, query.space, may_be_shown if query.uncounted else None):
         done += judged.candidates
         evaluated += len(judged.pricing)
         for rule, hit in judged.broken:
@@ -125,9 +130,8 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
                 starved.offer(priced, np.flatnonzero(priced.verdict == STARVED))
         progress(done, total)
     _offer_raised(fastest, raisable)
-    rejected = {name: count for name, count in counts.items() if count}
     lists = (fastest.layouts, risky.layouts, starved.layouts, nearest.layouts)
-    return SearchResult(evaluated, feasible, rejected, *lists, examples)
+    return SearchResult(evaluated, feasible, +counts, *lists, examples)
 
 
 def _timed(sized: Sized, bars: Array) -> Priced | None:
@@ -286,7 +290,7 @@ def nearest_of(query: Query) -> PricedLayout | None:
 
     None where every layout breaks a rule.
     """
-    searched = search(query, top=1)
+    searched = search(replace(query, uncounted=query.scenario.model.is_moe), top=1)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 
 
@@ -333,12 +337,13 @@ def layouts_below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Pric
             yield from _timed_below(more, bar)
 
 
-def _may_fit(pricing: Pricing) -> Mask:
-    """Return which layouts have room for what lives between steps on every rank, with any recompute."""
+def _may_fit(pricing: Pricing, most: float | None = None) -> Mask:
+    """Return where what lives between steps takes at most a share of every rank's room, by default a sound one's."""
+    most = pricing.scenario.coefficients.memory.starved_from if most is None else most
     kinds = pricing.scenario.kinds_of_device
     room = np.array([kind.usable_memory_bytes for kind in kinds])[pricing.contents.group][:, None]
     shares = ROUNDING * np.max(lasting_bytes(pricing) / room, axis=0)
-    return np.asarray(shares <= pricing.scenario.coefficients.memory.starved_from)
+    return np.asarray(shares <= most)
 
 
 def _divides(pricing: Pricing) -> Mask:
@@ -453,9 +458,9 @@ class JudgedBlock(NamedTuple):
     """Number of the space's candidates in the block; 0 for layouts solved from candidates."""
 
 
-def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
-    """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it."""
-    for pricing in blocks(scenario, space, chunk=CHUNK, fullest=True):
+def walk(scenario: Scenario, space: Space, possible: Callable[[Pricing], Mask] | None = None) -> Iterator[JudgedBlock]:
+    """Yield the candidates of `blocks` once, in a fixed order, each block followed by those solved from it."""
+    for pricing in blocks(scenario, space, chunk=CHUNK, fullest=True, possible=possible):
         allowed, broken = lawful(space, pricing)
         sized = size(allowed) if len(allowed) else None
         yield JudgedBlock(pricing, broken, sized, len(pricing))

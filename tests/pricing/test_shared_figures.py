@@ -13,7 +13,7 @@ from simulator.cost.pricing.price import price
 from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.lengths import Lengths
-from simulator.search.build import estimate_of_block as estimate_of
+from simulator.search.build import estimates_of_block
 from tests.directions.questions import block_of_question, figures_of
 from tests.directions.questions import scenario_of as asked_scenario
 from tests.directions.switches import SWITCHES
@@ -28,7 +28,7 @@ LENGTHS = Lengths(tokens=(512, 2048, 4096), weights=(0.5, 0.3, 0.2))
 def test_no_formula_changes_what_others_read(case: Case) -> None:
     fresh = Pricing(case.scenario, block_of((case.layout,)))
     first, again, alone = (
-        estimate_of(price(pricing))
+        estimates_of_block(price(pricing))[0]
         for pricing in (pricing_of(case.scenario, case.layout), pricing_of(case.scenario, case.layout), fresh)
     )
     assert first == again == alone

@@ -114,6 +114,7 @@ def test_where_nothing_fits_nothing_is_found() -> None:
     [
         ({"model": "llama3.1-405b", "nodes": 1}, LEAST),  # nothing may fit
         ({"model": "deepseek-v2-lite", "nodes": 1, "hardware": "rtx-3080"}, LEAST),
+        ({"model": "deepseek-v3", "hardware": "h20:1,a10:1"}, LEAST),  # a mixture passes over what needs more
         ({"model": "qwen3-14b", "nodes": 8, "hardware": "rtx-3080"}, LEAST),  # a risky one
         (
             {"model": "mixtral-8x7b-v0.1", "nodes": 4, "hardware": "h100-sxm-80g"},

@@ -44,7 +44,6 @@ MOST_RANKS = 8
 _MOST_SHAPES = 2000  # most dots drawn as shapes; more are drawn on one canvas
 LONGEST_LABEL = 28
 """Most characters of a recipe's name on an axis."""
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"),
     *("#d55e00", "#b8a800", "#8c8c8c", "#7a4fb5", "#3b7d4f"),
@@ -300,9 +299,8 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
         mine = [(choice, run) for choice, run in runs if choice.offer == offer and (run.cost is not None or not priced)]
         if mine:
             data.append(_offer_trace(mine, position, priced=priced))
-    days = [run.days for _, run in runs]
-    for _, run in runs:
-        days += [] if run.days_interval is None else [run.days_interval.low, run.days_interval.high]
+    ends = [run.days_interval or Interval(run.days, run.days) for _, run in runs]
+    days = [day for each in ends for day in (each.low, each.high)]
     shapes = [] if deadline is None else [_level(deadline, upright=True)]
     if budget is not None and priced:
         shapes.append(_level(budget))
@@ -366,9 +364,8 @@ def _axis(title: str, **more: Any) -> PlotlyFigure:
 
 def _level(value: float, *, upright: bool = False) -> PlotlyFigure:
     """Return a line across the whole figure at a value, vertical if `upright`."""
-    if upright:
-        return {"type": "line", "x0": value, "x1": value, "y0": 0, "y1": 1, "yref": "paper"}
-    return {"type": "line", "y0": value, "y1": value, "x0": 0, "x1": 1, "xref": "paper"}
+    at, over = "xy" if upright else "yx"
+    return {"type": "line", f"{at}0": value, f"{at}1": value, f"{over}0": 0, f"{over}1": 1, f"{over}ref": "paper"}
 
 
 def _gib(size_bytes: float) -> float:

@@ -76,7 +76,7 @@ def page_html(  # noqa: PLR0913  everything on a page
     `layouts` are panels, shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`.
     """
     assets = files("simulator.show.pages").joinpath("assets")
-    panels = zlib.compress(json.dumps(layouts, allow_nan=False).encode())
+    panels = zlib.compress(json.dumps(layouts, allow_nan=False, check_circular=False).encode())
     data = json.dumps({"figures": figures, "layouts": b64encode(panels).decode()}, allow_nan=False)
     return Template(assets.joinpath("page.html").read_text("utf-8")).substitute(
         title=escape(title),
