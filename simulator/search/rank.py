@@ -50,15 +50,19 @@ class SearchResult(NamedTuple):
     """One dropped layout for each rule that dropped any."""
 
 
-def search(query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None) -> SearchResult:
+def search(
+    query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None, counted: bool = True
+) -> SearchResult:
     """Visit every candidate once, for each alternative of the question, and keep the best few that fit.
 
-    `starved`, `nearest` and `examples` are those of the question as it stands.
+    `starved`, `nearest` and `examples` are those of the question as it stands. Unless candidates are `counted`, those
+    that could be in no list are passed over.
     """
     alternatives, results, below = query.alternatives(), list[SearchResult](), np.inf
     # The last is seldom slower: what it found leaves less to time in the question as it stands, which goes first.
     for n, alternative in enumerate(reversed(alternatives)):
-        result = _search(alternative, top, variants, progress_part(progress, n, len(alternatives)), below)
+        part = progress_part(progress, n, len(alternatives))
+        result = _search(alternative, top, below, part, variants=variants, counted=counted)
         results.insert(0, result)
         if len(result.fastest) == top and len(result.risky) == MOST_RISKY:
             below = np.nextafter(max(_seconds(result.fastest[-1]), _seconds(result.risky[-1])), np.inf)
@@ -90,7 +94,9 @@ def progress_part(progress: Progress | None, position: int, shares: int) -> Prog
 _seconds = attrgetter("step_seconds")
 
 
-def _search(query: Query, top: int, variants: bool, progress: Progress, below: float) -> SearchResult:  # noqa: FBT001  passed on
+def _search(  # noqa: PLR0913  passed on
+    query: Query, top: int, below: float, progress: Progress, *, variants: bool, counted: bool
+) -> SearchResult:
     """Search one alternative of a question for layouts that take less than `below` seconds."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
@@ -105,7 +111,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress, below: f
     def may_be_shown(pricing: Pricing) -> Mask:
         return _may_fit(pricing, max(query.scenario.coefficients.memory.starved_to, nearest.bar / room))
 
-    for judged in walk(query.scenario, query.space, may_be_shown if query.uncounted else None):
+    for judged in walk(query.scenario, query.space, None if counted else may_be_shown):
         done += judged.candidates
         evaluated += len(judged.pricing)
         for rule, hit in judged.broken:
@@ -290,7 +296,7 @@ def nearest_of(query: Query) -> PricedLayout | None:
 
     None where every layout breaks a rule.
     """
-    searched = search(replace(query, uncounted=query.scenario.model.is_moe), top=1)
+    searched = search(query, top=1, counted=not query.scenario.model.is_moe)
     return next(iter((*searched.risky, *searched.starved, *searched.nearest)), None)
 
 

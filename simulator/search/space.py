@@ -469,8 +469,6 @@ class Query(Record, kw_only=True):
     """Smallest probability to fit of a recommended layout; 0 recommends all that fit."""
     over_open: OverOpen | None = None
     """Judges of layouts over what nobody said; None judges them as they are priced."""
-    uncounted: bool = False
-    """Whether a search may pass over layouts that are shown nowhere, without counting them."""
 
     @property
     def options(self) -> dict[str, str]:

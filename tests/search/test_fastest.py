@@ -259,7 +259,7 @@ def test_what_one_alternative_found_leaves_out_nothing_of_the_other() -> None:
     scenario = question(model="qwen3-30b-a3b", nodes=1, hardware="h100-sxm-80g")
     space = Space(tensor_parallel=(1, 2), context_parallel=(1,))
     query = Query(scenario=scenario, space=space, min_fit_probability=0.95)
-    alone = [_search(each, 4, False, lambda *_: None, np.inf) for each in query.alternatives()]
+    alone = [_search(each, 4, np.inf, lambda *_: None, variants=False, counted=True) for each in query.alternatives()]
     assert len(alone) == 2
     best = sorted((one for each in alone for one in each.fastest), key=lambda one: one.step_seconds)
     first = {one.layout.split: one for one in reversed(best)}
