@@ -599,8 +599,9 @@ def _activations(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 def _logits(case: Case, _stage: StageMemory, size: str) -> Iterator[str]:
     words, profile = f"the logits of {case.scenario.model.vocab_size:,} words", case.scenario.framework
     words += f", split by TP {case.layout.tensor_parallel}" if case.layout.tensor_parallel > 1 else ""
-    at_once = f", {tokens} tokens at a time" if (tokens := profile.cross_entropy_chunk_tokens) else ""
-    at_once = at_once or (f", in {profile.loss_chunks} chunks" if profile.loss_chunks else "")
+    tokens, mib, chunks = profile.cross_entropy_chunk_tokens, profile.cross_entropy_chunk_mib, profile.loss_chunks
+    part = f"at most {mib:,} MiB of fp32" if mib else f"{tokens} tokens"
+    at_once = f", {part} at a time" if tokens else f", in {chunks} chunks" if chunks else ""
     yield f"the last stage holds {words}{at_once}: {size}"
 
 

@@ -143,20 +143,17 @@ class Pricing(Bare):
     def share(self, other: Pricing, changed: set[str]) -> None:
         """Give the same layouts under another profile what reads none of the values that are changed there."""
         self._of_cut(other)
-        reads = self.figures.reads.items() if isinstance(self.figures, _NotedFigures) else ()
-        other.figures.update((key, self.figures[key]) for key, names in reads if changed.isdisjoint(names))
+        reads = self.figures.reads.copy() if isinstance(self.figures, _NotedFigures) else {}  # others may add to it
+        same = [key for key, names in reads.items() if changed.isdisjoint(names) and key in self.figures]
+        other.figures.update((key, self.figures[key]) for key in same)
         if (mean := vars(self).get("by_mean", self)) is not self:
             mean.share(other.by_mean, changed)
 
-    @property
+    @cached_property
     def members(self) -> tuple[Pricing, ...]:
         """The layouts priced as if all devices belonged to one node group, for each group."""
-        if not self.scenario.groups:
-            return (self,)
-        if "members" not in self.figures:
-            self.figures["members"] = tuple(replace(self, scenario=member) for member in self.scenario.members)
-        members: tuple[Pricing, ...] = self.figures["members"]
-        return members
+        scenario = self.scenario
+        return tuple(replace(self, scenario=each) for each in scenario.members) if scenario.groups else (self,)
 
     @property
     def kinds_of_work(self) -> Pricing:

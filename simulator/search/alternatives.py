@@ -508,8 +508,8 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
     written in CUDA.
     """
     kinds = scenario.kinds_of_device
-    if name == "attention_kernel" and scenario.precision == "fp32":
-        return not str(value).startswith("flash")  # they take 16 bits and fewer
+    if name == "attention_kernel" and str(value).startswith("flash"):  # they take 16 bits and fewer
+        return scenario.precision != "fp32" and not any(device.family in _BEFORE_AMPERE for device in kinds)
     if name == "tp_comm_overlap" and value:
         return all(device.family in _WITH_USER_BUFFERS for device in kinds)
     if name == "expert_dispatch":
@@ -517,6 +517,7 @@ def has_kernels(scenario: Scenario, name: str, value: object) -> bool:
     return name != "overlap_expert_exchange" or not value or all(device.expert_kernels for device in kinds)
 
 
+_BEFORE_AMPERE = ("volta", "turing")  # device families that flash-attention 2.8 has no kernels for
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")  # device families with CUDA and a fast link inside a node
 
 

@@ -222,11 +222,8 @@ def likely_to_fit(query: Query, sized: Sized, index: Index) -> Mask:
     if scenario.calibration is None or probability <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
     likely: Mask = scenario.calibration.likely_to_fit(scenario, sized, index, probability)
-    if (
-        query.over_open is None or not likely.any()
-    ):  # of what is unlikely as it stands, what is open takes long to price
-        return likely
-    over_open = query.over_open.likely(query, sized, index[likely])
+    # Of what is unlikely as it stands, what is open takes long to price.
+    over_open = query.over_open.likely(query, sized, index[likely]) if query.over_open and likely.any() else None
     if over_open is not None:
         likely[likely] = over_open
     return likely

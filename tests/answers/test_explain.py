@@ -137,6 +137,7 @@ def test_the_longest_sequence_is_the_longest(least: float) -> None:
         ("--model llama3.1-8b --framework torch --devices 1 --zero-stage 3", "ZeRO 3 over one device keeps gradients"),
         ("--model llama3.1-8b --nodes 1 --seq-length 65536 --recompute full", "recompute full leaves activations"),
         ("--model llama3.1-8b --nodes 1 --tp 4 --micro-batch-size 4", "the last stage holds the logits of"),
+        ("--model exaone-3.5-7.8b --hardware t4 --devices 8 --stack unsloth --method qlora", "4,096 MiB of fp32 at a"),
         ("--model llama3.1-70b --nodes 8 --tp 4 --pp 8", "in flight stay"),
     ],
 )

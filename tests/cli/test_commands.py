@@ -31,6 +31,15 @@ def test_what_follows_from_a_stack_or_method_is_no_default(words: tuple[str, ...
     assert "Defaults used: --seq-length 8192, --precision bf16.\n" in shown
 
 
+@pytest.mark.parametrize("command", ["rank", "estimate", "plan"])
+def test_defaults_are_those_that_are_priced(command: str) -> None:
+    """GPT-2 has 1,024 positions, and a T4 no bf16."""
+    on = ("--offer", "t4:1", "--train-tokens", "1B") if command == "plan" else ("--hardware", "t4", "--devices", "1")
+    shown = run(command, "--model", "gpt2-124m", *on, "--method", "lora", "-v", env={"COLUMNS": "400"}).stdout
+    precision = "" if command == "plan" else ", --precision fp16"
+    assert f"Defaults used: --seq-length 1024, --global-batch-size 1024{precision}.\n" in shown
+
+
 def test_rank_is_the_default_command() -> None:
     table, named = run(*TINY, "-q").stdout, run("rank", *TINY, "-q").stdout
     assert table == named != ""

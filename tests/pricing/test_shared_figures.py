@@ -69,6 +69,26 @@ def test_threads_that_ask_the_same_get_the_same() -> None:
         assert shared.memory.device.tolist() == own.memory.device.tolist()
 
 
+def test_what_another_thread_prices_meanwhile_is_taken_over_or_not() -> None:
+    watched = Pricing(scenario_of(small_moe()), block_of([layout_of(scenario_of(small_moe()))])).watched
+    price(watched)
+    reads = vars(watched.figures)["reads"]
+
+    class Meanwhile(set[str]):
+        """What a figure read, which another thread adds to while it is looked at."""
+
+        def __iter__(self) -> Any:
+            reads["added"] = set[str]()
+            return super().__iter__()
+
+    reads["half"] = Meanwhile()  # noted, and not yet among the figures
+    reads.update({key: Meanwhile(names) for key, names in reads.items()})
+    other = watched.switched({"compiled": True})
+    assert "added" in reads
+    assert {"added", "half"}.isdisjoint(other.figures)
+    assert len(other.figures) > 10
+
+
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
 @pytest.mark.parametrize("name", ["latent", "adapters in units", "paddle chunks"])
 def test_figures_are_taken_over_where_they_read_no_switch_that_is_another(name: str, lengths: Lengths | None) -> None:

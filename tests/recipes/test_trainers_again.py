@@ -72,7 +72,10 @@ def test_the_second_format_of_llamafactory_has_a_loop_of_its_own(tmp_path: Path)
     adapters = "peft_config:\n  name: lora\n  r: 16\n  target_modules: [q_proj, v_proj]\n"
     lora = read(SECOND + adapters, tmp_path, "x.yaml")
     assert (lora.lora_rank, lora.options["adapter_targets"]) == (16, "query_value")
-    assert lora.options["adapter_copies"] == "false"
+    assert (lora.options["adapter_copies"], lora.options["adapter_dropout"]) == ("false", "before")
+    assert full.options["adapter_dropout"] == "none"
+    even = read(SECOND + adapters + "  lora_dropout: 0.0\n", tmp_path, "x.yaml")
+    assert even.options.get("adapter_dropout", "none") == "none"
     shell = read("USE_V1=1 llamafactory-cli sft x.yaml\n", tmp_path, "x.sh")
     assert (shell.dialect, shell.model, shell.lora_rank) == ("llamafactory-shell", "qwen3-4b", 16)
     with pytest.raises(UnsupportedError, match="llamafactory-cli"):

@@ -149,13 +149,18 @@ def test_an_output_layer_counts_once_beside_the_layers() -> None:
         (("mi300x", "h100-sxm-80g"), "overlap_expert_exchange", True, False),
         (("mi300x", "h100-sxm-80g"), "overlap_expert_exchange", False, True),
         (("h100-sxm-80g", "h100-sxm-80g"), "overlap_expert_exchange", True, True),
+        (("h100-sxm-80g", "mi300x"), "attention_kernel", "flash_2", True),
+        (("h100-sxm-80g", "v100-sxm-32g"), "attention_kernel", "flash_2", False),
+        (("t4", "t4"), "attention_kernel", "flash_2", False),
+        (("t4", "t4"), "attention_kernel", "math", True),
     ],
 )
 def test_a_switch_is_advised_where_every_kind_of_device_has_its_kernels(
     kinds: tuple[str, ...], name: str, value: Any, known: bool
 ) -> None:
     groups = tuple(NodeGroup(load_hardware(kind), 8) for kind in kinds)
-    scenario = replace(scenario_of(small_moe(), kinds[0], devices=16), groups=groups)
+    precision = "fp16" if {"t4", "v100-sxm-32g"} & {*kinds} else "bf16"
+    scenario = replace(scenario_of(small_moe(), kinds[0], devices=16, precision=precision), groups=groups)
     assert has_kernels(scenario, name, value) == known
 
 

@@ -201,7 +201,7 @@ def casts_listed(conditions: Conditions) -> tuple[bool, bool]:
 
 
 def input_casts(conditions: Conditions) -> Literal["none", "each", "wide"]:
-    """Return which inputs adapters cast: each; over bitsandbytes' under autocast those behind norms in fp32 (M36)."""
+    """Return which inputs adapters cast: each, or over bitsandbytes under autocast what fp32 norms put out (M36)."""
     framework = conditions.framework
     if conditions.lora_rank is None or not framework.adapter_copies:
         return "none"

@@ -92,7 +92,7 @@ def read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
 def _read_second(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     """Return the run of the second format's own loop (ff6d4d1, `src/llamafactory/v1/core/base_trainer.py`).
 
-    All weights are fp32 (`core/model_engine.py`) in units of FSDP 2 that compute in bf16 and reduce in fp32, without
+    What is trained is fp32 (`core/model_engine.py`) in units of FSDP 2 that compute in bf16 and reduce in fp32, without
     autocast. At the loss stand 16-bit logits, two fp32 copies (of one sequence, the shifted is the whole one's) and
     logarithms of probabilities, or three fp32 tensors in the backward pass.
     """
@@ -102,7 +102,8 @@ def _read_second(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     if engine not in ("fsdp2", "deepspeed"):
         arguments.not_modelled(f"dist_config {engine}: only fsdp2 and deepspeed are priced", "dist_config.name")
     shards = ("fsdp=full_shard", "fsdp_config.version=2") if engine == "fsdp2" else ()
-    arguments.add_defaults((*_OF_SECOND, f"finetuning_type={tuned or 'full'}", *shards), 1)
+    method = f"finetuning_type={tuned or 'full'}", f"lora_dropout={0.05 if tuned else 0}"
+    arguments.add_defaults((*_OF_SECOND, *method, *shards), 1)
     note_samples(arguments, "cutoff_len")
     run = trainer_run(arguments, deepspeed=add_deepspeed(arguments, launch))
     run = of_parts(arguments, run, run.lora_rank or 0, projector=True)

@@ -19,7 +19,7 @@ from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import default_text, note, presentation, progress_bar, write, write_answer
 from simulator.show.report.presentation import Presentation
 
-_QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
+_QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework", "devices")
 """Inputs of every question that have a default."""
 _FOR_PEOPLE = ("table", "markdown", "html")  # formats that explain why a layout does not fit
 
@@ -56,9 +56,9 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     question = _question(ctx, values)
     case = priceable(case_of(with_best_layout(question)))
     priced, scenario, chosen = estimate_of(case), case.scenario, case.layout
-    defaults = {name: values[name] for name in _QUESTION if name not in question.inputs}
-    if values["nodes"] is None and values["devices"] is None:
-        defaults["devices"] = scenario.devices
+    usual = {**values, **scenario.workload, "framework": scenario.framework.name, "devices": scenario.devices}
+    stated = {*question.inputs, *(["devices"] if "nodes" in question.inputs else [])}
+    defaults = {name: usual[name] for name in _QUESTION if name not in stated}
     of_layout = ("micro_batch_size", "zero_stage", "sequence_parallel", "recompute", "offload")
     for name in of_layout if question.layout else ():  # without one, a search chose them
         if values[name] is None and (name != "recompute" or chosen.recompute == "none"):

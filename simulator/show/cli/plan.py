@@ -48,7 +48,9 @@ def compare_offers(ctx: click.Context, values: Mapping[str, Any]) -> None:
             space=ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"]),
             progress=progress,
         )
-    defaults = {name: values[name] for name in _WITH_DEFAULT if name not in question.inputs}
+    first = next((choice.estimate for choice in planned.priced if choice.estimate), None)
+    usual = {**values, **(first.workload if first else {})}  # of a model with fewer positions another sequence
+    defaults = {name: usual[name] for name in _WITH_DEFAULT if name not in question.inputs}
     streams.write_answer(ctx, "plan", planned, streams.presentation(ctx, defaults=defaults))
 
 
