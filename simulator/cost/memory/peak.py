@@ -313,7 +313,8 @@ def _gradients_absent(pricing: Pricing) -> tuple[StageArray | float, StageArray 
     # The table's gradient comes last and is taken as it is (PyTorch 2.13, accumulate_grad.h, `accumulateGrad`).
     adds = stay | pricing.scenario.model.tie_word_embeddings | (pricing.block.zero_stage > 0.0)
     taken = pricing.contents.on_ranks(pricing.contents.embeddings * embedding_gradient_bytes(pricing))
-    return np.where(stay, 0.0, freed), np.where(stay, 0.0, gone), np.where(adds, 0.0, taken)
+    taken = np.where(adds, 0.0, taken)
+    return np.where(stay, 0.0, np.minimum(freed + taken, gone)), np.where(stay, 0.0, gone), taken
 
 
 def _released(pricing: Pricing) -> Mask:
