@@ -202,11 +202,6 @@ def _fp4_of_device(scenario: Scenario) -> str:
     return "nvfp4" if scenario.hardware.vendor == "NVIDIA" else "mxfp4"
 
 
-def _fp4_recipe(pricing: Pricing) -> Any:
-    scenario = pricing.scenario
-    return scenario.precision == "fp4" and scenario.framework.fp4_recipe != _fp4_of_device(scenario)
-
-
 def _fp8_recipe(pricing: Pricing) -> Any:
     """Return whether 8-bit scales of blocks of 32 meet a device without them (compute capability 10.0 and later)."""
     scenario = pricing.scenario
@@ -502,7 +497,9 @@ _BROKEN: Mapping[str, Masks] = {
     "sequence_parallel": _sequence_parallel,
     "zero_stage": _zero_stage,
     "sharding_groups": _sharding_degree,
-    "fp4_recipe": _fp4_recipe,
+    "fp4_recipe": lambda p: (
+        p.scenario.precision == "fp4" and p.scenario.framework.fp4_recipe != _fp4_of_device(p.scenario)
+    ),
     "fp8_recipe": _fp8_recipe,
     "parameters_on_host": lambda p: (p.block.zero_stage < 3) & p.scenario.framework.offload_parameters,
     "step_in_backward": lambda p: (micro_batches(p) > 1.0) & p.scenario.framework.step_in_backward,

@@ -122,6 +122,7 @@ SWITCHES: dict[str, tuple[Course, ...]] = {
     "fused_rotary": on("saved- device- seconds-"),
     "compiled": on(f"{THRIFTY} flop- seconds-"),
     "recompute_stops_early": on("flop- seconds-"),
+    "returned_scores": on("device+", "flash_attention=false recompute_stops_early=false"),
     "keep_qkv_output": on(LAVISH),
     "rope_tables_per_call": on(LAVISH),
     "repeat_kv": on(LAVISH),

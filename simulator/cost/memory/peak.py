@@ -53,7 +53,7 @@ from simulator.cost.memory.state import (
 )
 from simulator.cost.operations.blocks import input_casts
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import conditions_of, summed
+from simulator.cost.operations.record import Saved, conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
@@ -313,7 +313,8 @@ def _gradients_absent(pricing: Pricing) -> tuple[StageArray | float, StageArray 
     # The table's gradient comes last and is taken as it is (PyTorch 2.13, accumulate_grad.h, `accumulateGrad`).
     adds = stay | pricing.scenario.model.tie_word_embeddings | (pricing.block.zero_stage > 0.0)
     taken = pricing.contents.on_ranks(pricing.contents.embeddings * embedding_gradient_bytes(pricing))
-    return np.where(stay, 0.0, freed), np.where(stay, 0.0, gone), np.where(adds, 0.0, taken)
+    taken = np.where(adds, 0.0, taken)
+    return np.where(stay, 0.0, np.minimum(freed + taken, gone)), np.where(stay, 0.0, gone), taken
 
 
 def _released(pricing: Pricing) -> Mask:
@@ -362,6 +363,9 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     freed = widest("freed")
     if (wide := has_wide_stream(pricing)).any():
         freed = np.where(wide, widest("freed in fp32"), freed)
+    if profile.returned_scores and not profile.recompute_stops_early:  # of a reentrant checkpoint, with zeros (M6)
+        pair = Saved("scores", 2.0 * element_bytes(scenario) * scenario.model.num_attention_heads, "scores")
+        freed = freed + np.where(pricing.recomputes("full"), total(pricing, summed([pair])), 0.0)
     return by_policy(pricing, freed, lambda _mode, _modules: widest("held"))
 
 

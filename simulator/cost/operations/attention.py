@@ -117,6 +117,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     saves = fused or keeps_inputs(conditions) or not (narrow or input_casts(conditions) == "each")
     output = (Saved("attention_output", element * heads.output_width, "tensor"),) if saves else ()
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
+    read = 1.0 / 3.0 * (profile.attention_mask in ("sequence", "layers"))
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer in _SLIDING)
     return Operation(
         name="core_attention",
@@ -124,7 +125,9 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
         saved=(*output, *_scores(conditions, mixer, queries, scores, fused=fused)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
-        moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
+        # Each pass of a fused kernel reads a byte of mask per causal score, where it is of the whole sequence
+        # (`sparse_mode` 0 of torch_npu's).
+        moved=(Amount(read * queries if fused else 4.5 * scores, "scores"),) if read or not fused else (),
         # Around a flash kernel's backward pass output and gradient are read for every row's sum, the queries' gradient
         # cleared, added to in fp32 and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h).
         moved_backward=(Amount((3.0 * element + 2.0 * FP32) * heads.output_width, "tensor"),) if fused else (),
@@ -170,17 +173,6 @@ def _scores(conditions: Conditions, mixer: Mixer, queries: float, scores: float,
         return (Saved("attention_scores", scores, "scores"), dropped)
     cast = HALF * queries if element == HALF < profile.attention_matrix_bytes and not profile.flash_attention else 0.0
     return (Saved("attention_scores", scores + cast, "scores"),)
-
-
-def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
-    """Return a byte of mask per causal score, which each pass of the fused kernel reads once.
-
-    It applies to masks of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed mask of
-    2048 x 2048 stays in caches.
-    """
-    if conditions.framework.attention_mask not in ("sequence", "layers"):
-        return ()
-    return (Amount(2.0 / 3.0 * 0.5 * queries, "scores"),)
 
 
 def _window(conditions: Conditions, mixer: Mixer) -> Window | None:

@@ -205,9 +205,9 @@ def input_casts(conditions: Conditions) -> Literal["none", "each", "wide"]:
     framework = conditions.framework
     if conditions.lora_rank is None or not framework.adapter_copies:
         return "none"
-    if not (framework.quantised_base and framework.autocast):
+    if not framework.quantised_base or not (framework.autocast or framework.widened_rest):
         return "each"
-    return "wide" if framework.widened_rest or casts_listed(conditions)[1] else "none"
+    return "wide" if framework.autocast and (framework.widened_rest or casts_listed(conditions)[1]) else "none"
 
 
 def into_products(conditions: Conditions) -> tuple[str, ...]:

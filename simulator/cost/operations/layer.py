@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 from simulator.cost.derived import remembered
-from simulator.cost.dtypes import element_bytes
+from simulator.cost.dtypes import FP32, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
 from simulator.cost.operations.blocks import (
     aggregated,
@@ -216,8 +216,13 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     if casts != "none":
         apart = keeps_inputs(conditions)
         more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
-        saved.append(Saved("adapter_copies", element * (more * hidden + (casts == "each") * output), "sequence"))
-        saved.append(Saved("adapter_inner_copy", apart * element * inner, "tensor"))
+        # Without autocast they stay in fp32, as the first of each input does then.
+        wide = framework.adapter_copies > framework.autocast and parameter_dtype(conditions) == "fp32"
+        width, narrow = FP32 if wide else element, input_casts(conditions) == "each" and not apart
+        first = narrow * (width - element) * (1.0 + (entered > 0.0 and not model.shared_norm))
+        copies = (width * more + first) * hidden + width * (casts == "each") * output
+        saved.append(Saved("adapter_copies", copies, "sequence"))
+        saved.append(Saved("adapter_inner_copy", (apart * width + narrow * (width - element)) * inner, "tensor"))
     if framework.joint_adapters == "padded":
         saved.append(Saved("adapter_outputs", element * (model.query_width + model.kv_width), "tensor"))
     if dropout == "before":

@@ -441,7 +441,9 @@ def set_options(
         _set_by_environment(arguments, targets, environment)
     if not _is_fused(arguments, environment or {}):
         targets |= _unfused(arguments)
-    targets |= _loss(arguments)
+    # TransformerEngine's loss, before 2.18: its gradient takes the logits' place.
+    engine = arguments.text("fused_loss_bytes_per_logit", "cross-entropy-fusion-impl") == "te"
+    targets |= {"option.fused_loss_bytes_per_logit": "2"} if engine else {}
     _set_types(arguments, targets)
     _set_context(arguments, targets, layout)
     _set_dispatch(arguments, targets)
@@ -507,12 +509,6 @@ def _unfused(arguments: Arguments) -> dict[str, str]:
     local = arguments.text("flash_attention", "transformer-impl") == "local"
     wide = arguments.switch("attention_matrix_bytes", "no-masked-softmax-fusion") and local
     return {"option.flash_attention": "false"} | ({"option.attention_matrix_bytes": "4"} if wide else {})
-
-
-def _loss(arguments: Arguments) -> dict[str, str]:
-    """Return the bytes a logit of TransformerEngine's fused loss: before 2.18 its gradient takes the logits' place."""
-    engine = arguments.text("fused_loss_bytes_per_logit", "cross-entropy-fusion-impl") == "te"
-    return {"option.fused_loss_bytes_per_logit": "2"} if engine else {}
 
 
 def _set_types(arguments: Arguments, targets: Targets) -> None:

@@ -202,6 +202,7 @@ class FrameworkProfile(Switches, kw_only=True):
     gradients_in_place: bool = switch(default=False, moves=("memory",))
     fused_rotary: bool = switch(default=True)
     compiled: bool = switch(default=False)
+    returned_scores: bool = switch(default=False, moves=("memory",))
     recompute_stops_early: bool = switch(default=False)
     keep_qkv_output: bool = switch(default=False)
     rope_tables_per_call: bool = switch(default=False)
