@@ -96,7 +96,8 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     if conditions.lora_rank is not None and not framework.quantised_base:
         narrow = HALF * sum(w.parameters for w in weights_of(operations) if w.matmul) / pricing.block.tensor_parallel
         return narrow + more * total(pricing, summed(entered))
-    if conditions.lora_rank is not None and framework.adapter_copies > framework.autocast:  # none is cast to 16 bits
+    if conditions.lora_rank is not None and framework.adapter_copies and not framework.autocast:
+        # Nothing is cast to 16 bits.
         wide_names = ("_statistics", *(("_norm_input",) if copies >= FP32 else ()))
         layer = [each for operation in operations if operation.group != "adapter" for each in operation.saved]
         return more * total(pricing, summed(each for each in layer if not each.name.endswith(wide_names)))

@@ -217,7 +217,7 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
         apart = keeps_inputs(conditions)
         more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
         # Without autocast they stay in fp32, as the first of each input does then.
-        wide = framework.adapter_copies > framework.autocast and parameter_dtype(conditions) == "fp32"
+        wide = framework.adapter_copies and not framework.autocast and parameter_dtype(conditions) == "fp32"
         width, narrow = FP32 if wide else element, input_casts(conditions) == "each" and not apart
         first = narrow * (width - element) * (1.0 + (entered > 0.0 and not model.shared_norm))
         copies = (width * more + first) * hidden + width * (casts == "each") * output
