@@ -110,12 +110,15 @@ def read(arguments: Arguments, launch: LaunchCommand | None = None) -> Recipe:
 
 
 def _places(arguments: Arguments) -> dict[str, str]:
-    """Return the switches of adapters, at the layers that are priced or the next more; fp32 logits outlive a step."""
+    """Return the switches of adapters, at the layers that are priced or the next more.
+
+    Over 16-bit weights there is no autocast, and fp32 logits outlive a step.
+    """
     key = arguments.switch("adapter_targets", "lora_key")
     targets = "attention" if key or arguments.switch("adapter_targets", "lora_projection") else "query_value"
     targets = "all" if arguments.switch("adapter_targets", "lora_mlp") else targets
     joint = "whole" if key else "padded"
-    return {"adapter_targets": targets, "joint_adapters": joint, "loss_bytes_per_logit": "10"}
+    return {"adapter_targets": targets, "joint_adapters": joint, "loss_bytes_per_logit": "10", "autocast": "false"}
 
 
 def _quantised(arguments: Arguments, *, several: bool) -> dict[str, str]:

@@ -418,9 +418,14 @@ def practice_of(framework: str, *, adapters: bool = False) -> tuple[Practice, ..
 
 
 def with_usual_adapters(framework: str, stack: StackName, options: Mapping[str, str]) -> dict[str, str]:
-    """Return switches, as text, of a run that trains adapters over those that such runs have."""
-    narrow = options.get("quantised_base") == "true"
-    return {**usual_with_adapters(framework, stack, narrow=narrow), **options}
+    """Return switches, as text, of a run that trains adapters over those that such runs have.
+
+    What goes with a value in such runs goes where the run has another.
+    """
+    usual = usual_with_adapters(framework, stack, narrow=options.get("quantised_base") == "true")
+    rows = (row for row in practice_rows() if options.get(row["switch"], row["value"]) != row["value"])
+    without = {name for row in rows if usual.get(row["switch"]) == row["value"] for name in _others(row)}
+    return {**{name: text for name, text in usual.items() if name not in without}, **options}
 
 
 @lru_cache(maxsize=16)
