@@ -17,7 +17,14 @@ from simulator.answers.unsaid import DOCUMENTED_SHARE, UNSAID_STACK, _below, _fi
 from simulator.cost.pricing.estimate import OpenRange, OpenSwitch
 from simulator.evidence.calibration.apply import NORMAL_90, normal_below
 from simulator.question.frameworks.profile import switch_value, switches
-from simulator.question.frameworks.stacks import PROFILES, STACKS, decided_by, practice_of, usual_with_adapters
+from simulator.question.frameworks.stacks import (
+    PROFILES,
+    STACKS,
+    decided_by,
+    practice_of,
+    usual_with_adapters,
+    with_usual_adapters,
+)
 from simulator.question.question import question_of
 from simulator.records import replace as replace_record
 from tests.cli.running import refusal, run
@@ -318,6 +325,9 @@ def test_what_most_runs_with_adapters_set_is_the_base_and_the_rest_stays_open() 
     assert choice.memory_bytes < 0.0
     said = simulator.estimate(**run, options={"fused_rms_norm": "true", **choice.others})
     assert said.memory.need_bytes == pytest.approx(found.memory.need_bytes + choice.need_bytes, rel=1e-9)
+    usual = usual_with_adapters("torch", "default")
+    assert (usual["plain_module"], usual["autocast"]) == ("true", "true")
+    assert "autocast" not in with_usual_adapters("torch", "default", {"plain_module": "false"})
     assert dict(usual_with_adapters("torch", "trl")) == dict(usual_with_adapters("megatron", "default")) == {}
 
 
