@@ -98,7 +98,7 @@ def test_figures_are_taken_over_where_they_read_no_switch_that_is_another(name: 
     price(base)
     for switch, courses in SWITCHES.items():
         texts = [{switch: text, **course.beside} for course in courses for text in course.values]
-        for text in texts if lengths is None else texts[-1:]:
+        for text in texts if lengths is None and name == "adapters in units" else texts[-1:]:
             profile = scenario.framework
             values: dict[str, Any] = {
                 each: switch_value(fields[each], word, getattr(profile, each)) for each, word in text.items()
