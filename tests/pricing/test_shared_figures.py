@@ -1,13 +1,16 @@
 """A layout asked about again gets the figures that were derived for it before, and never another question's."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from simulator import cost
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
 from simulator.question.frameworks.profile import switch_value, switches
@@ -107,3 +110,12 @@ def test_figures_are_taken_over_where_they_read_no_switch_that_is_another(name: 
             found = figures_of(base.switched(values))
             for figure, expected in figures_of(own).items():
                 np.testing.assert_array_equal(found[figure], expected, f"{figure} of {values}")
+
+
+def test_what_is_remembered_of_conditions_notes_what_it_reads() -> None:
+    """A plain cache of one would answer without a note, and `switched` would take over what its figures read."""
+    plain = re.compile(r"@(?:lru_cache|cache)\b[^\n]*\ndef \w+\(\s*(?:conditions|profile|framework)\b")
+    files = Path(cost.__file__).parent.rglob("*.py")
+    found = {file.name: plain.findall(file.read_text(encoding="utf-8")) for file in files}
+    assert len(found) > 20
+    assert not any(found.values()), found

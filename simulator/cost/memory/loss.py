@@ -103,7 +103,7 @@ def widened_head_bytes(pricing: Pricing) -> Array:
     chunked = profile.fused_cross_entropy or profile.loss_chunks or profile.cross_entropy_chunk_tokens
     wide = (widened_rest(pricing) | autocasts(pricing)) & bool(profile.plain_module or not chunked)
     table = model.vocab_size * model.hidden_size / pricing.block.tensor_parallel
-    # Without autocast logits are in fp32: 2 bytes more where a loop holds them, 14 bytes of each, to the end.
+    # Without autocast logits are in fp32, 2 bytes more of each where a loop holds them to the end: 14 bytes, not 12.
     logits = (bytes_per_logit(pricing.scenario) > 3.0 * FP32) * logits_per_micro_batch(pricing)
     return np.where(wide, HALF * np.where(profile.autocast | autocasts(pricing), table, logits), 0.0)
 

@@ -212,13 +212,14 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     # Adapters that read the layer's input, and the feed-forward part's.
     joint = framework.shared_adapters == "true" or framework.joint_adapters != "none"
     reads, entered = 1.0 if joint else 1.0 + heads, products if framework.shared_adapters == "false" else float(dense)
-    casts = "each" if dropout == "before" else input_casts(conditions)
+    cast = input_casts(conditions)
+    casts = "each" if dropout == "before" else cast
     if casts != "none":
         apart = keeps_inputs(conditions)
         more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
         # Without autocast they stay in fp32, as the first of each input does then.
         wide = framework.adapter_copies and not framework.autocast and parameter_dtype(conditions) == "fp32"
-        width, narrow = FP32 if wide else element, input_casts(conditions) == "each" and not apart
+        width, narrow = FP32 if wide else element, cast == "each" and not apart
         first = narrow * (width - element) * (1.0 + (entered > 0.0 and not model.shared_norm))
         copies = (width * more + first) * hidden + width * (casts == "each") * output
         saved.append(Saved("adapter_copies", copies, "sequence"))
