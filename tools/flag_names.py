@@ -168,10 +168,13 @@ def main() -> int:
     path = table_file(asked.framework)
     found = names(asked.framework, asked.checkout, asked.version)
     base = read(table_file(FORKS[asked.framework])) if asked.framework in FORKS else {}
+    old = read(path)
+    together = tuple(name[:-1] for name in old if name.endswith("*"))  # rows of many names, `swanlab_*`
+    found = {name: flag for name, flag in found.items() if name in old or not name.startswith(together)}
     found = {name: flag for name, flag in found.items() if name not in base}
     if not found:
         parser.error(f"{asked.checkout}: none of the files that define names of {asked.framework}")
-    table = merged(read(path), found)
+    table = merged(old, found)
     write(path, table)
     open_names = sorted(name for name, flag in table.items() if not flag.effect)
     sys.stdout.write(f"{len(found)} names read, {len(table)} in {path.name}, {len(open_names)} to classify\n")

@@ -51,12 +51,15 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     run = trainer_run(arguments, deepspeed=False)
     if run.model is not None and load_model(run.model).architecture != "llama":
         arguments.not_modelled("a model that is no Llama: the program stops", "model_name")
-    options = {**run.options, "widened_rest": "false"}
+    options = dict(run.options)
+    if "quantised_base" in options:
+        options["widened_rest"] = "false"
     if shards:
-        # Adapters compute in FSDP's type, as under autocast, but for `pure_bf16`.
-        mixed = adapters and not arguments.switch("autocast", "pure_bf16")
+        # FSDP's type is that of what adapters keep, as under autocast; all else has 16 bits already.
+        mixed = arguments.switch("autocast", "mixed_precision", default=True)
+        mixed = adapters and mixed and not arguments.switch("autocast", "pure_bf16")
         options |= {"sync_each_batch": "true", "backward_prefetch": "true", "autocast": str(mixed).lower()}
-    if arguments.switch("sharding_degree", "hsdp") and run.options.get("sharding_degree") is not None:
+    if "sharding_degree" in options and arguments.switch("sharding_degree", "hsdp"):
         options["sharding_degree"] = str(arguments.integer("sharding_degree", "sharding_group_size") or 1)
     return replace(run, options=options)
 
