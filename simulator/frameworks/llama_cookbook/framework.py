@@ -34,7 +34,8 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     shards, adapters = arguments.switch("zero_stage", "enable_fsdp"), arguments.switch("lora_rank", "use_peft")
     usual = ["per_device_train_batch_size=4", "torch_dtype=bfloat16"]
     usual += ["lora_dropout=0.05", "target_modules=q_proj v_proj"] if adapters else []
-    if (arguments.text("seq_length", "batching_strategy") or "packing") == "packing":
+    packed = (arguments.text("seq_length", "batching_strategy") or "packing") == "packing"
+    if packed:
         usual.append("max_length=4096")
     else:
         arguments.entries.pop("context_length", None)  # which cuts packed samples alone
@@ -48,16 +49,19 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     elif bits.lower() not in ("none", "false"):
         arguments.not_modelled(f"quantization {bits[:20]}: the program stops, or with FSDP where it is not 4bit")
     arguments.add_defaults(usual, launch.line)
+    pure = arguments.switch("autocast", "pure_bf16")
+    arguments.entries.pop("pure_bf16", None)  # LLaMA-Factory's, in the Trainer's words
     run = trainer_run(arguments, deepspeed=False)
     if run.model is not None and load_model(run.model).architecture != "llama":
         arguments.not_modelled("a model that is no Llama: the program stops", "model_name")
     options = dict(run.options)
     if "quantised_base" in options:
         options["widened_rest"] = "false"
+    if packed:  # masks of ones are none
+        options["dense_masks"] = "windows"
     if shards:
         # FSDP's type is that of what adapters keep, as under autocast; all else has 16 bits already.
-        mixed = arguments.switch("autocast", "mixed_precision", default=True)
-        mixed = adapters and mixed and not arguments.switch("autocast", "pure_bf16")
+        mixed = adapters and not pure and arguments.switch("autocast", "mixed_precision", default=True)
         options |= {"sync_each_batch": "true", "backward_prefetch": "true", "autocast": str(mixed).lower()}
     if "sharding_degree" in options and arguments.switch("sharding_degree", "hsdp"):
         options["sharding_degree"] = str(arguments.integer("sharding_degree", "sharding_group_size") or 1)
