@@ -1,7 +1,7 @@
 """Reader of llama-cookbook's `finetuning.py`, by translation into the words of Hugging Face's Trainer.
 
-Read at 0e003351, 0.0.5: `src/llama_cookbook/{finetuning,configs,policies,utils}`. Weights have their checkpoint's 16 bits
-and no autocast; FSDP 1 reduces every micro batch.
+Read at 0e003351, 0.0.5: `src/llama_cookbook/{finetuning,configs,policies,utils}`. Weights have their checkpoint's 16
+bits and no autocast; FSDP 1 reduces every micro batch.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ FRAMEWORK: Final = Framework(
     title="llama-cookbook",
     profile="torch",
     tables=("llama_cookbook", "transformers", "trl"),
-    launches=(LaunchForm("llama-cookbook-shell", 11, is_launch, read),),
+    launches=(LaunchForm("llama-cookbook-shell", 11, is_launch, read, complete=False),),
 )

@@ -1,7 +1,7 @@
 """Reader of OpenRLHF's `train_sft` and `train_dpo`, by translation into the words of Hugging Face's Trainer.
 
 Read at 3c3be623, v0.11.0, with the names of flags before v0.10.2: `openrlhf/cli/train_{sft,dpo}.py`,
-`openrlhf/{models,trainer,utils/deepspeed}`. DeepSpeed makes the optimizer and takes its own defaults where a key is `auto`.
+`openrlhf/{models,trainer,utils/deepspeed}`. DeepSpeed makes the optimizer and has its own value for what is `auto`.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ _TRAINING: Final = {name: row["trains"].split() for name, row in _commands("prog
 _WORDS_BEFORE_OPTIONS: Final = ("accelerate", "tune")
 """Programs whose subcommand takes a launcher's options, a script, and the script's arguments."""
 _UNREAD: Final = frozenset(["colossalai", "xtuner"])
-_UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_(?!sft$|dpo$)\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
+_UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_[^sd]\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
 """Programs, and modules of `python -m`, that train by themselves and whose flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])
 _PYTHON: Final = re.compile(r"python[0-9.]*")
