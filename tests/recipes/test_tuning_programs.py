@@ -38,7 +38,8 @@ def test_openrlhf_by_its_old_names_and_its_new_ones(tmp_path: Path) -> None:
     old += " --packing_samples --gradient_checkpointing --lora_rank 16 --load_in_4bit --target_modules q_proj v_proj"
     old += " --adam_betas 0.9 0.95 --ring_attn_size 2 --overlap_comm --bf16 --input_key question --load_checkpoint"
     first, second = (read(tmp_path, line) for line in (f"{SFT} {new}", f"{OLD} {old}"))
-    assert not errors(first) and not errors(second)
+    assert not errors(first)
+    assert not errors(second)
     names = ("layout", "seq_length", "global_batch_size", "lora_rank", "options", "precision", "model")
     assert [getattr(first, name) for name in names] == [getattr(second, name) for name in names]
     layout: Any = first.layout
@@ -124,26 +125,27 @@ LORA = "--use_peft --r 8 --lora_dropout 0"
 
 
 @pytest.mark.parametrize(
-    ("flags", "devices", "words", "traced", "apart"),
+    ("flags", "size", "traced", "apart"),
     [
         # Traced MiB: 0e003351's wrapping, precision, checkpoints and loop by torch 2.13's FSDP 1 on a processor, with a
         # fake process group, transformers 5.24 and peft 0.21, the second step.
-        ("", 2, 32000, 493.36, 0.001),
-        ("--fsdp_activation_checkpointing False", 2, 12000, 300.69, 0.001),
-        ("--batch_size_training 2", 2, 12000, 332.15, 0.001),
-        ("--gradient_accumulation_steps 2", 2, 12000, 246.02, 0.001),
-        ("--gradient_accumulation_steps 3", 4, 12000, 193.82, 0.001),
-        ("--sharding_strategy SHARD_GRAD_OP", 4, 12000, 203.78, 0.001),
-        (f"{LORA} --context_length 1536", 2, 1000, 72.72, 0.01),
-        (f"{LORA} --pure_bf16", 2, 1000, 49.61, 0.01),
-        (f"{LORA} --target_modules q_proj,k_proj,v_proj,o_proj", 2, 1000, 50.0, 0.01),
-        (f"{LORA} --fsdp_activation_checkpointing False", 2, 1000, 98.33, 0.021),
-        (f"{LORA} --fsdp_activation_checkpointing False --pure_bf16", 2, 1000, 105.95, 0.02),
+        ("", (2, 32000), 493.36, 0.001),
+        ("--fsdp_activation_checkpointing False", (2, 12000), 300.69, 0.001),
+        ("--batch_size_training 2", (2, 12000), 332.15, 0.001),
+        ("--gradient_accumulation_steps 2", (2, 12000), 246.02, 0.001),
+        ("--gradient_accumulation_steps 3", (4, 12000), 193.82, 0.001),
+        ("--sharding_strategy SHARD_GRAD_OP", (4, 12000), 203.78, 0.001),
+        (f"{LORA} --context_length 1536", (2, 1000), 72.72, 0.01),
+        (f"{LORA} --pure_bf16", (2, 1000), 49.61, 0.01),
+        (f"{LORA} --target_modules q_proj,k_proj,v_proj,o_proj", (2, 1000), 50.0, 0.01),
+        (f"{LORA} --fsdp_activation_checkpointing False", (2, 1000), 98.33, 0.021),
+        (f"{LORA} --fsdp_activation_checkpointing False --pure_bf16", (2, 1000), 105.95, 0.02),
     ],
 )
 def test_what_llama_cookbook_holds(
-    flags: str, devices: int, words: int, traced: float, apart: float, tmp_path: Path
+    flags: str, size: tuple[int, int], traced: float, apart: float, tmp_path: Path
 ) -> None:
+    devices, words = size
     usual = {"batch_size_training": "1", "context_length": "768"}
     words_of_usual = " ".join(f"--{name} {value}" for name, value in usual.items() if name not in flags)
     recipe = read(tmp_path, f"{COOK} --enable_fsdp {words_of_usual} {flags}")
