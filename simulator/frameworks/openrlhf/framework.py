@@ -38,7 +38,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     half = "fp16" if arguments.text("precision", "param_dtype") == "fp16" else "bf16"
     usual = (f"max_len={512 if pairs else 2048}", f"attn_implementation={attention}", f"{half}=true")
     arguments.add_defaults((*_DEFAULTS, *usual), launch.line)
-    if arguments.text("optimizer", "optim") == "muon":
+    if arguments.text("optim", "optim") == "muon":
         arguments.not_modelled("DeepSpeed's Muon is not priced", "optim")
     trained, frozen = arguments.text("model", "model_name_or_path"), arguments.text("model", "ref_pretrain")
     if pairs and frozen not in (None, trained):
