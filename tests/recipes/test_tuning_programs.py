@@ -118,6 +118,13 @@ def test_llama_cookbook_on_one_device(tmp_path: Path) -> None:
         read(tmp_path, "torchrun finetuning.py --alpha 1")
 
 
+def test_deepspeed_chat_by_its_zero_stage(tmp_path: Path) -> None:
+    """DeepSpeedExamples 45b4b71, step1_supervised_finetuning/main.py: 16 sequences of 512 unless told otherwise."""
+    plain = read(tmp_path, "deepspeed --num_gpus 1 main.py --model_name_or_path facebook/opt-1.3b --zero_stage 0")
+    layout: Any = plain.layout
+    assert (layout.micro_batch_size, plain.seq_length, plain.precision) == (16, 512, "fp16")
+
+
 SMALL: Any = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "rms_norm_eps": 1e-6}
 SMALL |= {"intermediate_size": 1536, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 2}
 SMALL |= {"max_position_embeddings": 16384, "tie_word_embeddings": False, "hidden_act": "silu"}

@@ -284,6 +284,8 @@ def other_trainer(launch: TrainingCommand) -> str:
     """Return the program or module of a trainer whose flags are never read; empty for others."""
     if _UNREAD_MODULES.fullmatch(launch.script.text):
         return launch.script.text
+    if "actor_zero_stage" in launch.flags:
+        return "step 3 of DeepSpeed-Chat"
     return launch.program if launch.program in _UNREAD else ""
 
 
