@@ -63,6 +63,7 @@ def test_openrlhf_defaults(tmp_path: Path) -> None:
     assert liger["fused_swiglu"] == "true"
     assert "cross_entropy_chunk_tokens" not in liger  # the loss takes logits
     assert read(tmp_path, f"{OLD} --bf16").options["flash_attention"] == "false"  # up to v0.8 off by default
+    assert read(tmp_path, f"{SFT} --ds.attn_implementation sdpa").options["dense_masks"] == "all"
     assert errors(read(tmp_path, f"{SFT} --ds.tensor_parallel_size 2")) == [
         "--ds.tensor_parallel_size: DeepSpeed's tensor parallelism is not priced"
     ]

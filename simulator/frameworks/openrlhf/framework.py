@@ -46,7 +46,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     run = trainer_run(arguments, deepspeed=True)
     note_samples(arguments, "max_len")
     options = {name: text for name, text in run.options.items() if name != "cross_entropy_chunk_tokens"} | _ENGINE
-    if options.get("flash_attention") != "false":
+    if "flash" in (arguments.text("flash_attention", "attn_implementation") or ""):
         options["dense_masks"] = "none"
     if pairs:
         return replace(run, options=options | preference(arguments, "dpo", adapters=False))
