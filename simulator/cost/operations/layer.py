@@ -23,7 +23,7 @@ from simulator.cost.operations.blocks import (
     residual,
 )
 from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
-from simulator.cost.operations.record import Conditions, Operation, Saved, moved
+from simulator.cost.operations.record import Amount, Conditions, Operation, Saved, moved
 from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
@@ -138,13 +138,18 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
 
 
 def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
-    """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2)."""
+    """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2).
+
+    An activation's output that is not kept leaves no room for a gradient of the backward pass (M12).
+    """
     framework = conditions.framework
     has_adapters = framework.adapter_targets == "all" and (framework.expert_adapters or operation.group not in _EXPERTS)
     if conditions.lora_rank is None or has_adapters or keeps_inputs(conditions):
         return operation
     read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
-    return operation._replace(saved=read)
+    product = (each for each in operation.saved if each.name == "ffn_product")
+    more = tuple(Amount(each.amount, each.spread) for each in product)
+    return operation._replace(saved=read, temporary=(*operation.temporary, *more))
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
