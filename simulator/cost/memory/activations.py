@@ -14,12 +14,22 @@ from typing import Final
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside, remembered
-from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
+from simulator.cost.dtypes import FP32, HALF, adapter_bytes, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
-from simulator.cost.operations.blocks import casts_listed, inputs, keeps_inputs, norm_copies
+from simulator.cost.operations.blocks import (
+    adapted,
+    casts_listed,
+    decomposes,
+    inputs,
+    keeps_inputs,
+    multiplies_dropped,
+    norm_copies,
+    puts_out_wide,
+)
 from simulator.cost.operations.layer import NETWORKS, layer_operations, product_inputs, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
+    OUTPUT_SPREADS,
     Amount,
     Conditions,
     Operation,
@@ -31,7 +41,15 @@ from simulator.cost.operations.record import (
     sent,
     summed,
 )
-from simulator.cost.operations.sums import adapters_of, extent, micro_batches, saved_amounts, total, weights_of
+from simulator.cost.operations.sums import (
+    adapters_of,
+    extent,
+    local_sides,
+    micro_batches,
+    saved_amounts,
+    total,
+    weights_of,
+)
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
@@ -66,8 +84,7 @@ def widened_rest(pricing: Pricing) -> Mask:
 
 def has_wide_stream(pricing: Pricing) -> Mask:
     """Return where norms over a quantised base put out fp32, as its products do then: stored so or autocast's (M36)."""
-    _, normed = casts_listed(conditions_of(pricing.scenario))
-    return widened_rest(pricing) | (pricing.scenario.framework.quantised_base and normed)
+    return widened_rest(pricing) | puts_out_wide(conditions_of(pricing.scenario))
 
 
 def autocasts(pricing: Pricing) -> Mask:
@@ -93,6 +110,7 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     operations, framework, copies = layer_operations(conditions, kind), conditions.framework, norm_copies(conditions)
     every, more = [each for operation in operations for each in operation.saved], FP32 / element_bytes(conditions) - 1.0
     entered = [tensor for tensor in every if tensor.name.endswith("_norm_input") and copies < FP32]
+    bases = [each for each in every if each.name.endswith("_base_output") and not multiplies_dropped(conditions)]
     if conditions.lora_rank is not None and not framework.quantised_base:
         narrow = HALF * sum(w.parameters for w in weights_of(operations) if w.matmul) / pricing.block.tensor_parallel
         return narrow + more * total(pricing, summed(entered))
@@ -100,7 +118,8 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
         # Nothing is cast to 16 bits.
         wide_names = ("_statistics", *(("_norm_input",) if copies >= FP32 else ()))
         layer = [each for operation in operations if operation.group != "adapter" for each in operation.saved]
-        return more * total(pricing, summed(each for each in layer if not each.name.endswith(wide_names)))
+        layer = [each for each in layer if not each.name.endswith(wide_names)]
+        return more * total(pricing, summed([*layer, *bases]))
     if conditions.lora_rank is not None:
         networks = (operation for operation in operations if operation.group in ("feed_forward", "shared_experts"))
         entered += [tensor for each in networks for tensor in each.saved if not tensor.name.endswith("_product")]
@@ -108,7 +127,7 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
         # Values are cast, and no view of a joint projection that was rotated is left.
         joint = total(pricing, summed(tensor for tensor in every if tensor.name == "qkv_output"))
         viewed = model.rotary * (model.query_width + model.kv_width) / (model.query_width + 2 * model.kv_width)
-        return more * total(pricing, summed(entered)) - viewed * joint
+        return more * total(pricing, summed([*entered, *bases])) - viewed * joint
     further = _read_again(conditions, operations)
     wide = FP32 if copies <= FP32 else 2.0 * FP32  # one kernel saves the stream alone
     norms = [operation.saved for operation in operations if operation.group == "norm"]
@@ -142,8 +161,7 @@ def _listed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 def adapter_casts(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of a layer's adapters, but experts', as autocast casts them for a pass, shape (n,) (M36)."""
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
-    casts = scenario.framework.adapter_copies and parameter_dtype(scenario) == "fp32" and element_bytes(scenario) < FP32
-    if not casts:
+    if adapter_bytes(scenario) == element_bytes(scenario):
         return np.zeros(len(pricing))
     number = adapters_of(conditions, layer_operations(conditions, kind))
     whole = number.split / pricing.block.tensor_parallel + number.replicated
@@ -160,7 +178,8 @@ def embedded_bytes(pricing: Pricing) -> Array:
 @of_work
 def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
-    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind)) + merged_bytes(pricing, kind)[0]
+    apart = merged_bytes(pricing, kind)[0] + decomposing_bytes(pricing, kind)[0]
+    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind)) + apart
 
 
 def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Array | float]:
@@ -177,6 +196,38 @@ def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Arra
     number = np.where(wide, FP32, element_bytes(scenario)) / pricing.block.expert_ranks
     beside = sum(sizes) if scenario.framework.merged_expert_adapters == "added" else min(sizes)
     return number * sum(sizes), number * beside
+
+
+def decomposing_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Array | float]:
+    """Return the bytes of weights that a layer keeps for what DoRA drops, and most of those for its norms (M42).
+
+    Norms read the sum of base and B A, each as wide as the input; B A is the adapters' product of an identity matrix
+    that lasts as long as it does. What later operations save, and the weight itself, is not there yet.
+    """
+    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
+    kept: Array | float = 0.0
+    most: Array | float = 0.0
+    later: Array | float = 0.0
+    if not decomposes(conditions):
+        return kept, most
+    width, element, autocast = adapter_bytes(scenario), element_bytes(scenario), scenario.framework.autocast
+    narrow = element if autocast else width
+    copied = scenario.framework.quantised_base or width > (FP32 if scenario.frozen_in_fp32 else element)
+    keeps = narrow * (multiplies_dropped(conditions) and (copied or narrow < width))
+    for operation in reversed(layer_operations(conditions, kind)):
+        for weight in reversed([*adapted(conditions, operation)]):
+            inputs, outputs = local_sides(pricing, weight)
+            number, tokens = inputs * outputs, extent(pricing, OUTPUT_SPREADS[weight.split]) * outputs / weight.outputs
+            made = narrow * inputs**2 + width * (1.0 + copied) * number
+            cast = (narrow < width) * ((width + narrow) * inputs**2 + narrow * number)
+            norms = np.maximum(made + 2.0 * width * number, cast) - keeps * number
+            most = np.maximum(most, norms - later)
+            if not np.any(later):
+                most = np.maximum(most, made + 3.0 * width * tokens * weight.outputs)
+            kept = kept + keeps * number * (weight.copies / pricing.block.expert_parallel if weight.routed else 1.0)
+        if operation.group != "adapter":
+            later = later + total(pricing, summed(operation.saved))
+    return kept, most
 
 
 def by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMode, Modules], Array]) -> Array:
@@ -214,15 +265,6 @@ def _bytes_left(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules:
     return saved - total(pricing, dropped) if dropped else saved
 
 
-_OUTPUT_SPREADS: Final[Mapping[str, Spread]] = {
-    "column": "tensor",
-    "row": "sequence",
-    "replicated": "sequence",
-    "expert_column": "copies_tensor",
-    "expert_row": "copies",
-}  # spread of a product's outputs over ranks, by how its weight is split
-
-
 @of_work
 def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer's backward pass holds for weight gradients computed later, shape (n,).
@@ -233,7 +275,7 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
-    amounts = [Amount(float(w.outputs), _OUTPUT_SPREADS[w.split]) for w in weights_of(operations) if w.matmul]
+    amounts = [Amount(float(w.outputs), OUTPUT_SPREADS[w.split]) for w in weights_of(operations) if w.matmul]
     if any(operation.name == "dispatch" for operation in operations):
         amounts.append(Amount(2.0 * conditions.model.expert_width, "copies"))
     return element_bytes(conditions) * total(pricing, summed(amounts))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
 
 from simulator.cost.derived import remembered
-from simulator.cost.dtypes import FP32, HALF, activation_input_bytes, element_bytes, fp4_bytes, narrow_element_bytes
+from simulator.cost.dtypes import (
+    FP32,
+    HALF,
+    activation_input_bytes,
+    adapter_bytes,
+    element_bytes,
+    fp4_bytes,
+    narrow_element_bytes,
+)
 from simulator.cost.operations.record import (
     Amount,
     Collective,
@@ -207,7 +215,44 @@ def input_casts(conditions: Conditions) -> Literal["none", "each", "wide"]:
         return "none"
     if not framework.quantised_base or not (framework.autocast or framework.widened_rest):
         return "each"
-    return "wide" if framework.autocast and (framework.widened_rest or casts_listed(conditions)[1]) else "none"
+    return "wide" if framework.autocast and (framework.widened_rest or puts_out_wide(conditions)) else "none"
+
+
+def decomposes(conditions: Conditions) -> bool:
+    """Return whether adapters have magnitudes (M42)."""
+    return conditions.lora_rank is not None and conditions.framework.decomposed_adapters != "none"
+
+
+def multiplies_dropped(conditions: Conditions) -> bool:
+    """Return whether DoRA multiplies the base with what adapters drop at random, apart from what its layer reads."""
+    framework = conditions.framework
+    return decomposes(conditions) and framework.decomposed_adapters == "apart" and framework.adapter_dropout == "before"
+
+
+def puts_out_wide(conditions: Conditions) -> bool:
+    """Return whether products over a quantised base read fp32 as autocast has it (M36), or magnitudes make it (M42)."""
+    framework = conditions.framework
+    wide = framework.autocast and decomposes(conditions) and adapter_bytes(conditions) > element_bytes(conditions)
+    return framework.quantised_base and (wide or casts_listed(conditions)[1])
+
+
+def adapted(conditions: Conditions, operation: Operation) -> Iterator[Weight]:
+    """Yield the weights of an operation that have adapters."""
+    framework = conditions.framework
+    targets, names = framework.adapter_targets, _QUERY_VALUE
+    if framework.shared_adapters == "true":
+        names = (*names, "k")  # of a joint product
+    if conditions.lora_rank is None or (targets != "all" and operation.group != "attention_projection"):
+        return
+    for weight in operation.weights:
+        left_out = (weight.routed or weight.name == "router") and not framework.expert_adapters
+        other = targets == "query_value" and weight.name not in names
+        if weight.matmul and weight.split != "vocabulary" and not left_out and not other:
+            yield weight
+
+
+_QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
+"""Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
 
 
 def into_products(conditions: Conditions) -> tuple[str, ...]:

@@ -113,6 +113,18 @@ class Weight(NamedTuple):
         return self.split in ("expert_column", "expert_row")
 
 
+OUTPUT_SPREADS: Final[Mapping[str, Spread]] = MappingProxyType(
+    {
+        "column": "tensor",
+        "row": "sequence",
+        "replicated": "sequence",
+        "expert_column": "copies_tensor",
+        "expert_row": "copies",
+    }
+)
+"""Spread of a product's outputs over ranks, by how its weight is split."""
+
+
 class Amount(NamedTuple):
     """Bytes per token (or per what the spread counts) with their spread over devices."""
 

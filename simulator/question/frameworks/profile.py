@@ -267,6 +267,7 @@ class FrameworkProfile(Switches, kw_only=True):
     adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"))
     expert_adapters: bool = switch(default=True)
     merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"))
+    decomposed_adapters: str = switch(default="none", choices=("none", "joint", "apart"))
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
     saved_modules_dtype: DType = switch(default="bf16", choices=("bf16", "fp32"))
     adapter_copies: bool = switch(default=False, moves=("memory", "host"))
