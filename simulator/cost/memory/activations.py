@@ -20,6 +20,7 @@ from simulator.cost.operations.blocks import (
     adapted,
     casts_listed,
     decomposes,
+    decomposing,
     inputs,
     keeps_inputs,
     multiplies_dropped,
@@ -44,6 +45,7 @@ from simulator.cost.operations.record import (
 from simulator.cost.operations.sums import (
     adapters_of,
     extent,
+    local_numbers,
     local_sides,
     micro_batches,
     saved_amounts,
@@ -178,7 +180,7 @@ def embedded_bytes(pricing: Pricing) -> Array:
 @of_work
 def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
-    apart = merged_bytes(pricing, kind)[0] + decomposing_bytes(pricing, kind)[0]
+    apart = merged_bytes(pricing, kind)[0] + _dropped_weights(pricing, kind)
     return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind)) + apart
 
 
@@ -198,36 +200,47 @@ def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Arra
     return number * sum(sizes), number * beside
 
 
-def decomposing_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Array | float]:
-    """Return the bytes of weights that a layer keeps for what DoRA drops, and most of those for its norms (M42).
+def _dropped_weights(pricing: Pricing, kind: LayerKind) -> Array | float:
+    """Return the bytes of the weights that a layer keeps for what adapters drop at random (M42)."""
+    conditions, kept = conditions_of(pricing.scenario), decomposing(pricing.scenario).kept
+    operations = layer_operations(conditions, kind) if kept else ()
+    weights = [weight for operation in operations for weight in adapted(conditions, operation)]
+    return kept * np.asarray(sum(local_numbers(pricing, each) for each in weights))
 
-    Norms read the sum of base and B A, each as wide as the input; B A is the adapters' product of an identity matrix
-    that lasts as long as it does. What later operations save, and the weight itself, is not there yet.
+
+def decomposing_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
+    """Return the most bytes beside what a layer saves while DoRA makes a weight's norms and outputs (M42).
+
+    The norms read a sum as wide as the input; `B A` is the adapters' product of an identity matrix that autograd holds
+    as long. Beside them are the input, a residual and, in a backward pass, the gradients that came first. What later
+    operations save is not there yet.
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
-    kept: Array | float = 0.0
     most: Array | float = 0.0
     later: Array | float = 0.0
-    if not decomposes(conditions):
-        return kept, most
-    width, element, autocast = adapter_bytes(scenario), element_bytes(scenario), scenario.framework.autocast
-    narrow = element if autocast else width
-    copied = scenario.framework.quantised_base or width > (FP32 if scenario.frozen_in_fp32 else element)
-    keeps = narrow * (multiplies_dropped(conditions) and (copied or narrow < width))
-    for operation in reversed(layer_operations(conditions, kind)):
+    (width, narrow, copied, kept), element = decomposing(scenario), element_bytes(scenario)
+    full, dropped = pricing.recomputes("full"), scenario.framework.adapter_dropout == "before"
+    # What adapters read is kept itself, unless it is cast or dropped for them: then its source is there too.
+    source = element * (dropped | ((width > element) & ~(has_wide_stream(pricing) & (narrow == width))))
+    read = source + width * (width > element) * (dropped + (narrow < width and not scenario.framework.quantised_base))
+    came = (full & scenario.framework.recompute_stops_early) * (1.0 + (width > element)) * width
+    whole = ((1.0 + full) * element + source) * scenario.model.hidden_size * extent(pricing, "sequence")
+    for operation in reversed(layer_operations(conditions, kind) if decomposes(conditions) else ()):
         for weight in reversed([*adapted(conditions, operation)]):
-            inputs, outputs = local_sides(pricing, weight)
-            number, tokens = inputs * outputs, extent(pricing, OUTPUT_SPREADS[weight.split]) * outputs / weight.outputs
+            (inputs, outputs), last = local_sides(pricing, weight), not np.any(later)
+            number, out = inputs * outputs, weight.outputs * extent(pricing, OUTPUT_SPREADS[weight.split])
             made = narrow * inputs**2 + width * (1.0 + copied) * number
-            cast = (narrow < width) * ((width + narrow) * inputs**2 + narrow * number)
-            norms = np.maximum(made + 2.0 * width * number, cast) - keeps * number
-            most = np.maximum(most, norms - later)
-            if not np.any(later):
-                most = np.maximum(most, made + 3.0 * width * tokens * weight.outputs)
-            kept = kept + keeps * number * (weight.copies / pricing.block.expert_parallel if weight.routed else 1.0)
+            cast = (width + narrow) * inputs**2 + narrow * number
+            norms = np.maximum(made + 2.0 * width * number, cast * (narrow < width)) - kept * number - narrow * out
+            entered = weight.inputs * extent(pricing, _INPUT_SPREADS.get(weight.split, "sequence"))
+            outputs = made + np.where(came > 0.0, came + width, 3.0 * width) * out * last
+            most = np.maximum(most, np.maximum(norms + came * out, outputs) + read * entered - later)
         if operation.group != "adapter":
             later = later + total(pricing, summed(operation.saved))
-    return kept, most
+    return most + whole * np.any(most)
+
+
+_INPUT_SPREADS: Final[Mapping[str, Spread]] = {"row": "tensor", "expert_row": "copies_tensor"}
 
 
 def by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMode, Modules], Array]) -> Array:

@@ -211,7 +211,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     ending = pricing.contents.embeddings * activations.first_chunk(pricing)
     gathers, (in_backward, at_loss, at_table) = kept_gathers_bytes(pricing), _gradients_absent(pricing)
     inside = np.maximum(layer_gradient_bytes(pricing), dequantised_bytes(pricing) + _product_bytes(pricing))
-    inside = np.maximum(inside, largest(decomposing_bytes(pricing, kind)[1] for kind in pricing.contents.layer_kinds))
+    inside = np.maximum(inside, largest(decomposing_bytes(pricing, kind) for kind in pricing.contents.layer_kinds))
     # Casts of a forward pass are there at its loss, whatever is done again.
     at_end = other.at_loss + gathers
     if pricing.scenario.lora_rank is not None:

@@ -33,6 +33,7 @@ from simulator.cost.operations.sums import (
     adapters_of,
     classed,
     local_sides,
+    on_device,
     tensor_class,
     weight_totals,
     weights_of,
@@ -217,12 +218,6 @@ def linear_by_class(pricing: Pricing) -> ByClass:
     return ByClass(*(over_layers(contents.with_prediction, each) for each in zip(*kinds, strict=True)))
 
 
-def _on_device(pricing: Pricing, matrix: Weight) -> Array:
-    """Return how many matrices like one a device has, shape (n,): its share of the experts, or one."""
-    ranks = pricing.block.expert_parallel if matrix.routed else 1.0
-    return np.full(len(pricing), float(matrix.copies)) / ranks
-
-
 @remembered
 def _matrices(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """Return the unnamed matrices of a layer that an optimizer updates whole.
@@ -269,7 +264,7 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> ByClass:
         sides = local_sides(pricing, matrix)
         short, long = np.minimum(*sides), np.maximum(*sides)
         each = steps * (4.0 * short**2 * long + 2.0 * short**3)
-        flops[matrix.routed] = flops[matrix.routed] + each * _on_device(pricing, matrix)
+        flops[matrix.routed] = flops[matrix.routed] + each * on_device(pricing, matrix)
     return ByClass(flops[False], flops[True])
 
 
@@ -296,7 +291,7 @@ def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
     for matrix, count in counts.items():
         inputs, outputs = local_sides(pricing, matrix)
         left = np.where((ranks > 1.0) & (count > 0.0), np.maximum(np.mod(count, ranks), 1.0), 0.0)
-        largest = np.maximum(largest, left * inputs * outputs * _on_device(pricing, matrix))
+        largest = np.maximum(largest, left * inputs * outputs * on_device(pricing, matrix))
     return HALF * copies * largest
 
 

@@ -25,8 +25,11 @@ from simulator.cost.operations.record import (
     Split,
     Spread,
     Weight,
+    conditions_of,
 )
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
+from simulator.records import NamedTuple
 
 
 def vector(name: str, length: int, split: Split = "replicated") -> Weight:
@@ -229,6 +232,28 @@ def multiplies_dropped(conditions: Conditions) -> bool:
     return decomposes(conditions) and framework.decomposed_adapters == "apart" and framework.adapter_dropout == "before"
 
 
+class Decomposing(NamedTuple):
+    """Bytes of a number in DoRA's products with a weight (M42)."""
+
+    width: float
+    """As the adapters are stored, and what they read is."""
+    narrow: float
+    """As autocast has products read it."""
+    copied: bool
+    """Whether the weight is widened first: to that of the input, or from 4 bits."""
+    kept: float
+    """What autograd keeps of a number of a weight that multiplies what adapters drop."""
+
+
+def decomposing(scenario: Scenario) -> Decomposing:
+    """Return the bytes of a number in DoRA's products with a weight."""
+    width, element = adapter_bytes(scenario), element_bytes(scenario)
+    narrow = element if scenario.framework.autocast else width
+    copied = scenario.framework.quantised_base or width > (FP32 if scenario.frozen_in_fp32 else element)
+    keeps = multiplies_dropped(conditions_of(scenario)) and (copied or narrow < width)
+    return Decomposing(width, narrow, copied, narrow * keeps)
+
+
 def puts_out_wide(conditions: Conditions) -> bool:
     """Return whether products over a quantised base read fp32 as autocast has it (M36), or magnitudes make it (M42)."""
     framework = conditions.framework
@@ -239,20 +264,19 @@ def puts_out_wide(conditions: Conditions) -> bool:
 def adapted(conditions: Conditions, operation: Operation) -> Iterator[Weight]:
     """Yield the weights of an operation that have adapters."""
     framework = conditions.framework
-    targets, names = framework.adapter_targets, _QUERY_VALUE
-    if framework.shared_adapters == "true":
-        names = (*names, "k")  # of a joint product
+    targets, joint = framework.adapter_targets, framework.shared_adapters == "true"
     if conditions.lora_rank is None or (targets != "all" and operation.group != "attention_projection"):
         return
     for weight in operation.weights:
         left_out = (weight.routed or weight.name == "router") and not framework.expert_adapters
-        other = targets == "query_value" and weight.name not in names
+        other = targets == "query_value" and weight.name not in (_JOINT if joint else _QUERY_VALUE)
         if weight.matmul and weight.split != "vocabulary" and not left_out and not other:
             yield weight
 
 
 _QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
 """Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
+_JOINT: Final = (*_QUERY_VALUE, "k")  # what that mapping names of a joint product
 
 
 def into_products(conditions: Conditions) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 
 from simulator.cost.derived import remembered
-from simulator.cost.dtypes import FP32, adapter_bytes, element_bytes
+from simulator.cost.dtypes import adapter_bytes, element_bytes
 from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
 from simulator.cost.operations.blocks import (
     adapted,

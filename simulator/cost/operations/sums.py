@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, Literal, assert_never, cast
+from typing import Literal, assert_never, cast
 
 import numpy as np
 
@@ -165,6 +165,18 @@ def local_sides(pricing: Pricing, matrix: Weight) -> tuple[Array, Array]:
     if matrix.split.endswith("row"):
         return inputs / cut, outputs
     return inputs, outputs if matrix.split == "replicated" else outputs / cut
+
+
+def local_numbers(pricing: Pricing, matrix: Weight) -> Array:
+    """Return the numbers of a matrix on a device, of all its copies there, shape (n,)."""
+    inputs, outputs = local_sides(pricing, matrix)
+    return inputs * outputs * on_device(pricing, matrix)
+
+
+def on_device(pricing: Pricing, matrix: Weight) -> Array:
+    """Return how many matrices like one a device has, shape (n,): its share of the experts, or one."""
+    ranks = pricing.block.expert_parallel if matrix.routed else 1.0
+    return np.full(len(pricing), float(matrix.copies)) / ranks
 
 
 def total(pricing: Pricing, amounts: Mapping[Spread, float]) -> Array:
@@ -450,6 +462,8 @@ class Work(NamedTuple):
     """Products of one routed expert."""
     adapters: WeightTotals
     """LoRA parameters on those products; 0 without adapters."""
+    decomposed: tuple[Weight, ...]
+    """Weights whose adapters have magnitudes (DoRA)."""
     core_width: float
     """Width of attention's two products over all scores."""
     windows: tuple[tuple[Window, float], ...]
@@ -495,6 +509,7 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
         shapes=_shapes(conditions, operations, routed=False),
         grouped=_shapes(conditions, operations, routed=True),
         adapters=adapters_of(conditions, operations),
+        decomposed=tuple(each for part in operations if decomposes(conditions) for each in adapted(conditions, part)),
         core_width=core_width(operations),
         windows=tuple(
             (operation.core_window, operation.core_width)
