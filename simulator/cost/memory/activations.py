@@ -6,7 +6,7 @@ context parallel), t tensor parallel and h hidden size; bytes are those of 16-bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final
@@ -17,9 +17,7 @@ from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_wor
 from simulator.cost.dtypes import FP32, HALF, adapter_bytes, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
 from simulator.cost.operations.blocks import (
-    adapted,
     casts_listed,
-    decomposes,
     decomposing,
     inputs,
     keeps_inputs,
@@ -35,7 +33,6 @@ from simulator.cost.operations.record import (
     Conditions,
     Operation,
     Saved,
-    Spread,
     conditions_of,
     merges_experts,
     moved,
@@ -45,9 +42,10 @@ from simulator.cost.operations.record import (
 from simulator.cost.operations.sums import (
     adapters_of,
     extent,
-    local_numbers,
+    layer_work,
     local_sides,
     micro_batches,
+    on_device,
     saved_amounts,
     total,
     weights_of,
@@ -180,8 +178,10 @@ def embedded_bytes(pricing: Pricing) -> Array:
 @of_work
 def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
-    apart = merged_bytes(pricing, kind)[0] + _dropped_weights(pricing, kind)
-    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind)) + apart
+    conditions, kept = conditions_of(pricing.scenario), decomposing(pricing.scenario)[3]
+    weights = layer_work(conditions, kind).decomposed if kept else ()  # they multiply what DoRA drops (M42)
+    apart = sum(np.multiply(*local_sides(pricing, each)) * on_device(pricing, each) for each in weights)
+    return total(pricing, saved_amounts(conditions, kind)) + merged_bytes(pricing, kind)[0] + kept * apart
 
 
 def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Array | float]:
@@ -198,49 +198,6 @@ def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Arra
     number = np.where(wide, FP32, element_bytes(scenario)) / pricing.block.expert_ranks
     beside = sum(sizes) if scenario.framework.merged_expert_adapters == "added" else min(sizes)
     return number * sum(sizes), number * beside
-
-
-def _dropped_weights(pricing: Pricing, kind: LayerKind) -> Array | float:
-    """Return the bytes of the weights that a layer keeps for what adapters drop at random (M42)."""
-    conditions, kept = conditions_of(pricing.scenario), decomposing(pricing.scenario).kept
-    operations = layer_operations(conditions, kind) if kept else ()
-    weights = [weight for operation in operations for weight in adapted(conditions, operation)]
-    return kept * np.asarray(sum(local_numbers(pricing, each) for each in weights))
-
-
-def decomposing_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
-    """Return the most bytes beside what a layer saves while DoRA makes a weight's norms and outputs (M42).
-
-    The norms read a sum as wide as the input; `B A` is the adapters' product of an identity matrix that autograd holds
-    as long. Beside them are the input, a residual and, in a backward pass, the gradients that came first. What later
-    operations save is not there yet.
-    """
-    scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
-    most: Array | float = 0.0
-    later: Array | float = 0.0
-    (width, narrow, copied, kept), element = decomposing(scenario), element_bytes(scenario)
-    full, dropped = pricing.recomputes("full"), scenario.framework.adapter_dropout == "before"
-    # What adapters read is kept itself, unless it is cast or dropped for them: then its source is there too.
-    source = element * (dropped | ((width > element) & ~(has_wide_stream(pricing) & (narrow == width))))
-    read = source + width * (width > element) * (dropped + (narrow < width and not scenario.framework.quantised_base))
-    came = (full & scenario.framework.recompute_stops_early) * (1.0 + (width > element)) * width
-    whole = ((1.0 + full) * element + source) * scenario.model.hidden_size * extent(pricing, "sequence")
-    for operation in reversed(layer_operations(conditions, kind) if decomposes(conditions) else ()):
-        for weight in reversed([*adapted(conditions, operation)]):
-            (inputs, outputs), last = local_sides(pricing, weight), not np.any(later)
-            number, out = inputs * outputs, weight.outputs * extent(pricing, OUTPUT_SPREADS[weight.split])
-            made = narrow * inputs**2 + width * (1.0 + copied) * number
-            cast = (width + narrow) * inputs**2 + narrow * number
-            norms = np.maximum(made + 2.0 * width * number, cast * (narrow < width)) - kept * number - narrow * out
-            entered = weight.inputs * extent(pricing, _INPUT_SPREADS.get(weight.split, "sequence"))
-            outputs = made + np.where(came > 0.0, came + width, 3.0 * width) * out * last
-            most = np.maximum(most, np.maximum(norms + came * out, outputs) + read * entered - later)
-        if operation.group != "adapter":
-            later = later + total(pricing, summed(operation.saved))
-    return most + whole * np.any(most)
-
-
-_INPUT_SPREADS: Final[Mapping[str, Spread]] = {"row": "tensor", "expert_row": "copies_tensor"}
 
 
 def by_policy(pricing: Pricing, otherwise: Array, figure: Callable[[RecomputeMode, Modules], Array]) -> Array:

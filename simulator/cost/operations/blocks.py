@@ -29,7 +29,6 @@ from simulator.cost.operations.record import (
 )
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
-from simulator.records import NamedTuple
 
 
 def vector(name: str, length: int, split: Split = "replicated") -> Weight:
@@ -232,26 +231,17 @@ def multiplies_dropped(conditions: Conditions) -> bool:
     return decomposes(conditions) and framework.decomposed_adapters == "apart" and framework.adapter_dropout == "before"
 
 
-class Decomposing(NamedTuple):
-    """Bytes of a number in DoRA's products with a weight (M42)."""
+def decomposing(scenario: Scenario) -> tuple[float, float, bool, float]:
+    """Return the bytes of a number in DoRA's products with a weight (M42).
 
-    width: float
-    """As the adapters are stored, and what they read is."""
-    narrow: float
-    """As autocast has products read it."""
-    copied: bool
-    """Whether the weight is widened first: to that of the input, or from 4 bits."""
-    kept: float
-    """What autograd keeps of a number of a weight that multiplies what adapters drop."""
-
-
-def decomposing(scenario: Scenario) -> Decomposing:
-    """Return the bytes of a number in DoRA's products with a weight."""
+    They are the adapters', those that autocast leaves, whether the weight is copied for it, and what autograd keeps of
+    a number of a weight that multiplies what adapters drop.
+    """
     width, element = adapter_bytes(scenario), element_bytes(scenario)
     narrow = element if scenario.framework.autocast else width
     copied = scenario.framework.quantised_base or width > (FP32 if scenario.frozen_in_fp32 else element)
     keeps = multiplies_dropped(conditions_of(scenario)) and (copied or narrow < width)
-    return Decomposing(width, narrow, copied, narrow * keeps)
+    return width, narrow, copied, narrow * keeps
 
 
 def puts_out_wide(conditions: Conditions) -> bool:

@@ -237,24 +237,15 @@ def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, 
         outputs = model.query_width + heads * model.kv_width + products * inner
         saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
         saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
-    kept, moved = _decomposed(conditions, others) if decomposes(conditions) else ((), ())
-    return (Operation(name="adapters", group="adapter", saved=(*saved, *kept), moved=moved),)
-
-
-def _decomposed(
-    conditions: Conditions, operations: tuple[Operation, ...]
-) -> tuple[tuple[Saved, ...], tuple[Amount, ...]]:
-    """Return the outputs of base and adapter that DoRA's magnitudes multiply, and the bytes that it moves (M42).
-
-    What is dropped at random is multiplied with the base in the type of the adapters' own products.
-    """
-    framework, element, outputs = conditions.framework, element_bytes(conditions), Counter[Spread]()
+    kept = Counter[Spread]()
+    for each in others if decomposes(conditions) else ():
+        for weight in adapted(conditions, each):
+            kept[OUTPUT_SPREADS[weight.split]] += weight.outputs
+    # DoRA's magnitudes multiply outputs of base and adapter; what is dropped the base multiplies as adapters do (M42).
     number = element if framework.autocast else adapter_bytes(conditions)
-    for operation in operations:
-        for weight in adapted(conditions, operation):
-            outputs[OUTPUT_SPREADS[weight.split]] += weight.outputs
     base = number if multiplies_dropped(conditions) else element
-    kept = [Saved(f"{spread}_magnitude_input", number * width, spread) for spread, width in outputs.items()]
-    kept += [Saved(f"{spread}_base_output", base * width, spread) for spread, width in outputs.items()]
+    saved += [Saved(f"{spread}_magnitude_input", number * width, spread) for spread, width in kept.items()]
+    saved += [Saved(f"{spread}_base_output", base * width, spread) for spread, width in kept.items()]
     moves = element + 4.0 * adapter_bytes(conditions)  # two products by magnitudes, and a sum
-    return tuple(kept), tuple(Amount(moves * width, spread) for spread, width in outputs.items())
+    moved = tuple(Amount(moves * width, spread) for spread, width in kept.items())
+    return (Operation(name="adapters", group="adapter", saved=tuple(saved), moved=moved),)

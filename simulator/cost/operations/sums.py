@@ -167,12 +167,6 @@ def local_sides(pricing: Pricing, matrix: Weight) -> tuple[Array, Array]:
     return inputs, outputs if matrix.split == "replicated" else outputs / cut
 
 
-def local_numbers(pricing: Pricing, matrix: Weight) -> Array:
-    """Return the numbers of a matrix on a device, of all its copies there, shape (n,)."""
-    inputs, outputs = local_sides(pricing, matrix)
-    return inputs * outputs * on_device(pricing, matrix)
-
-
 def on_device(pricing: Pricing, matrix: Weight) -> Array:
     """Return how many matrices like one a device has, shape (n,): its share of the experts, or one."""
     ranks = pricing.block.expert_parallel if matrix.routed else 1.0

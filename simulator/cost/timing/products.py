@@ -21,7 +21,6 @@ from simulator.cost.operations.sums import (
     chosen_parameters,
     extent,
     layer_work,
-    local_numbers,
     local_sides,
     mean_attended_share,
     on_device,
@@ -396,19 +395,17 @@ def decomposed_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Arr
     """
     scenario, forward, backward = pricing.scenario, np.zeros(len(pricing)), np.zeros(len(pricing))
     (width, narrow, copied, _), element = decomposing(scenario), element_bytes(scenario)
-    rate = wide_gemm_rate(scenario)
-    if narrow > element:
-        rate = fp32_peak(scenario) * scenario.coefficients.time.gemm_efficiency
+    efficiency = scenario.coefficients.time.gemm_efficiency
+    rate = fp32_peak(scenario) * efficiency if narrow > element else wide_gemm_rate(scenario)
     for weight in work.decomposed:
-        (inputs, outputs), number = local_sides(pricing, weight), local_numbers(pricing, weight)
-        at_once = on_device(pricing, weight)
-        moved = (7.0 * width + narrow + (element + width) * copied + element) * number
-        moved = moved + (2.0 * width + (width + 2.0 * narrow) * (narrow < width)) * inputs**2 * at_once
-        ranked = 2.0 * cast("int", scenario.lora_rank) * inputs * (inputs + outputs) * at_once
-        forward = forward + ranked / rate + moved / memory_rate(scenario)
-        if multiplies_dropped(conditions_of(scenario)):
-            again = 2.0 * inputs * weight.outputs * extent(pricing, OUTPUT_SPREADS[weight.split]) / rate
-            forward, backward = forward + again, backward + again
+        (inputs, outputs), at_once = local_sides(pricing, weight), on_device(pricing, weight)
+        moved = (7.0 * width + narrow + (element + width) * copied + element) * inputs * outputs
+        moved = moved + (2.0 * width + (width + 2.0 * narrow) * (narrow < width)) * inputs**2
+        ranked = 2.0 * cast("int", scenario.lora_rank) * inputs * (inputs + outputs)
+        forward = forward + at_once * (ranked / rate + moved / memory_rate(scenario))
+        again = 2.0 * inputs * weight.outputs * extent(pricing, OUTPUT_SPREADS[weight.split]) / rate
+        again = again * multiplies_dropped(conditions_of(scenario))
+        forward, backward = forward + again, backward + again
     return forward, backward
 
 
