@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import simulator
-from simulator.api import Estimate
+from simulator import Estimate
 
 LAYERS: dict[str, Any] = {
     # Three of Llama-3.1-8B's layers; of the small table no loss hides them.

@@ -18,17 +18,16 @@ from simulator.cost.dtypes import FP32, HALF, adapter_bytes, element_bytes, para
 from simulator.cost.operations.attention import softmax_gradient_bytes
 from simulator.cost.operations.blocks import (
     casts_listed,
+    decomposed,
     decomposing,
     inputs,
     keeps_inputs,
-    multiplies_dropped,
     norm_copies,
     puts_out_wide,
 )
 from simulator.cost.operations.layer import NETWORKS, layer_operations, product_inputs, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
-    OUTPUT_SPREADS,
     Amount,
     Conditions,
     Operation,
@@ -39,17 +38,7 @@ from simulator.cost.operations.record import (
     sent,
     summed,
 )
-from simulator.cost.operations.sums import (
-    adapters_of,
-    extent,
-    layer_work,
-    local_sides,
-    micro_batches,
-    on_device,
-    saved_amounts,
-    total,
-    weights_of,
-)
+from simulator.cost.operations.sums import adapters_of, extent, micro_batches, saved_amounts, total, weights_of
 from simulator.cost.schedule.orders import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
 from simulator.cost.stages import over_layers
@@ -110,7 +99,7 @@ def _cast_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     operations, framework, copies = layer_operations(conditions, kind), conditions.framework, norm_copies(conditions)
     every, more = [each for operation in operations for each in operation.saved], FP32 / element_bytes(conditions) - 1.0
     entered = [tensor for tensor in every if tensor.name.endswith("_norm_input") and copies < FP32]
-    bases = [each for each in every if each.name.endswith("_base_output") and not multiplies_dropped(conditions)]
+    bases = [each for each in every if each.name.endswith("_base_output")]
     if conditions.lora_rank is not None and not framework.quantised_base:
         narrow = HALF * sum(w.parameters for w in weights_of(operations) if w.matmul) / pricing.block.tensor_parallel
         return narrow + more * total(pricing, summed(entered))
@@ -178,10 +167,10 @@ def embedded_bytes(pricing: Pricing) -> Array:
 @of_work
 def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
-    conditions, kept = conditions_of(pricing.scenario), decomposing(pricing.scenario)[3]
-    weights = layer_work(conditions, kind).decomposed if kept else ()  # they multiply what DoRA drops (M42)
-    apart = sum(np.multiply(*local_sides(pricing, each)) * on_device(pricing, each) for each in weights)
-    return total(pricing, saved_amounts(conditions, kind)) + merged_bytes(pricing, kind)[0] + kept * apart
+    conditions, split = conditions_of(pricing.scenario), (pricing.block.tensor_parallel, pricing.block.expert_ranks)
+    kept, weights = decomposing(conditions)[3], decomposed(conditions, layer_operations(conditions, kind))
+    dropped = kept * sum(each.parameters / split[each.routed] for each in weights)  # of which the inputs are (M42)
+    return total(pricing, saved_amounts(conditions, kind)) + merged_bytes(pricing, kind)[0] + dropped
 
 
 def merged_bytes(pricing: Pricing, kind: LayerKind) -> tuple[Array | float, Array | float]:
@@ -245,7 +234,7 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
-    amounts = [Amount(float(w.outputs), OUTPUT_SPREADS[w.split]) for w in weights_of(operations) if w.matmul]
+    amounts = [Amount(float(w.outputs), w.output_spread) for w in weights_of(operations) if w.matmul]
     if any(operation.name == "dispatch" for operation in operations):
         amounts.append(Amount(2.0 * conditions.model.expert_width, "copies"))
     return element_bytes(conditions) * total(pricing, summed(amounts))

@@ -51,9 +51,9 @@ from simulator.cost.memory.state import (
     resident_optimizer,
     training_state,
 )
-from simulator.cost.operations.blocks import adapted, decomposes, decomposing, input_casts
+from simulator.cost.operations.blocks import decomposed, decomposing, input_casts
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import OUTPUT_SPREADS, Saved, conditions_of, summed
+from simulator.cost.operations.record import Saved, conditions_of, summed
 from simulator.cost.operations.sums import extent, local_sides, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
@@ -413,17 +413,17 @@ def _norm_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     most, later = 0.0 * tokens_per_device(pricing), 0.0 * tokens_per_device(pricing)
-    (width, narrow, copied, kept), element = decomposing(scenario), element_bytes(scenario)
+    (width, narrow, copied, kept), element = decomposing(conditions), element_bytes(scenario)
     full, dropped = pricing.recomputes("full"), scenario.framework.adapter_dropout == "before"
     # What adapters read is kept itself, unless it is cast or dropped for them: then its source is there too.
     source = element * (dropped | ((width > element) & ~(has_wide_stream(pricing) & (narrow == width))))
     read = source + width * (width > element) * (dropped + (narrow < width and not scenario.framework.quantised_base))
     came = (full & scenario.framework.recompute_stops_early) * (1.0 + (width > element)) * width
     beside = ((1.0 + full) * element + source) * scenario.model.hidden_size * extent(pricing, "sequence")
-    for operation in reversed(layer_operations(conditions, kind) if decomposes(conditions) else ()):
-        for weight in adapted(conditions, operation):
+    for operation in reversed(layer_operations(conditions, kind)):
+        for weight in decomposed(conditions, (operation,)):
             (inputs, outputs), last = local_sides(pricing, weight), not later.any()
-            number, spread = inputs * outputs, OUTPUT_SPREADS[weight.split]
+            number, spread = inputs * outputs, weight.output_spread
             made = narrow * inputs**2 + width * (1.0 + copied) * number
             cast = ((width + narrow) * inputs**2 + narrow * number) * (narrow < width)
             norms = np.maximum(made + 2.0 * width * number, cast) - kept * number

@@ -25,9 +25,7 @@ from simulator.cost.operations.record import (
     Split,
     Spread,
     Weight,
-    conditions_of,
 )
-from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 
 
@@ -220,35 +218,26 @@ def input_casts(conditions: Conditions) -> Literal["none", "each", "wide"]:
     return "wide" if framework.autocast and (framework.widened_rest or puts_out_wide(conditions)) else "none"
 
 
-def decomposes(conditions: Conditions) -> bool:
-    """Return whether adapters have magnitudes (M42)."""
-    return conditions.lora_rank is not None and conditions.framework.decomposed_adapters != "none"
-
-
 def multiplies_dropped(conditions: Conditions) -> bool:
     """Return whether DoRA multiplies the base with what adapters drop at random, apart from what its layer reads."""
     framework = conditions.framework
-    return decomposes(conditions) and framework.decomposed_adapters == "apart" and framework.adapter_dropout == "before"
+    return framework.decomposed_adapters == "apart" and framework.adapter_dropout == "before"
 
 
-def decomposing(scenario: Scenario) -> tuple[float, float, bool, float]:
-    """Return the bytes of a number in DoRA's products with a weight (M42).
-
-    They are the adapters', those that autocast leaves, whether the weight is copied for it, and what autograd keeps of
-    a number of a weight that multiplies what adapters drop.
-    """
-    width, element = adapter_bytes(scenario), element_bytes(scenario)
-    narrow = element if scenario.framework.autocast else width
-    copied = scenario.framework.quantised_base or width > (FP32 if scenario.frozen_in_fp32 else element)
-    keeps = multiplies_dropped(conditions_of(scenario)) and (copied or narrow < width)
+def decomposing(conditions: Conditions) -> tuple[float, float, bool, float]:
+    """Return the bytes of a number of DoRA: of adapters, as autocast leaves, if a weight is copied, kept of it (M42)."""
+    framework, width, element = conditions.framework, adapter_bytes(conditions), element_bytes(conditions)
+    narrow = element if framework.autocast else width
+    copied = framework.quantised_base or width > (FP32 if framework.frozen_dtype == "fp32" else element)
+    keeps = multiplies_dropped(conditions) and (copied or narrow < width)
     return width, narrow, copied, narrow * keeps
 
 
 def puts_out_wide(conditions: Conditions) -> bool:
     """Return whether products over a quantised base read fp32 as autocast has it (M36), or magnitudes make it (M42)."""
-    framework = conditions.framework
-    wide = framework.autocast and decomposes(conditions) and adapter_bytes(conditions) > element_bytes(conditions)
-    return framework.quantised_base and (wide or casts_listed(conditions)[1])
+    (width, narrow, *_), framework = decomposing(conditions), conditions.framework
+    magnified = framework.decomposed_adapters != "none" and width > narrow
+    return framework.quantised_base and (casts_listed(conditions)[1] or magnified)
 
 
 def adapted(conditions: Conditions, operation: Operation) -> Iterator[Weight]:
@@ -262,6 +251,12 @@ def adapted(conditions: Conditions, operation: Operation) -> Iterator[Weight]:
         other = targets == "query_value" and weight.name not in (_JOINT if joint else _QUERY_VALUE)
         if weight.matmul and weight.split != "vocabulary" and not left_out and not other:
             yield weight
+
+
+def decomposed(conditions: Conditions, operations: tuple[Operation, ...]) -> tuple[Weight, ...]:
+    """Return the weights of operations whose adapters have magnitudes (M42)."""
+    chosen = operations if conditions.framework.decomposed_adapters != "none" else ()
+    return tuple(weight for operation in chosen for weight in adapted(conditions, operation))
 
 
 _QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")

@@ -12,10 +12,9 @@ from simulator.cost.derived import remembered
 from simulator.cost.dtypes import adapter_bytes, element_bytes
 from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
 from simulator.cost.operations.blocks import (
-    adapted,
     aggregated,
     collapsed,
-    decomposes,
+    decomposed,
     expanded,
     input_casts,
     keeps_inputs,
@@ -27,7 +26,7 @@ from simulator.cost.operations.blocks import (
     residual,
 )
 from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
-from simulator.cost.operations.record import OUTPUT_SPREADS, Amount, Conditions, Operation, Saved, Spread, moved
+from simulator.cost.operations.record import Amount, Conditions, Operation, Saved, Spread, moved
 from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
@@ -238,14 +237,13 @@ def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, 
         saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
         saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
     kept = Counter[Spread]()
-    for each in others if decomposes(conditions) else ():
-        for weight in adapted(conditions, each):
-            kept[OUTPUT_SPREADS[weight.split]] += weight.outputs
+    for weight in decomposed(conditions, others):
+        kept[weight.output_spread] += weight.outputs
     # DoRA's magnitudes multiply outputs of base and adapter; what is dropped the base multiplies as adapters do (M42).
-    number = element if framework.autocast else adapter_bytes(conditions)
-    base = number if multiplies_dropped(conditions) else element
-    saved += [Saved(f"{spread}_magnitude_input", number * width, spread) for spread, width in kept.items()]
-    saved += [Saved(f"{spread}_base_output", base * width, spread) for spread, width in kept.items()]
+    number, dropped = element if framework.autocast else adapter_bytes(conditions), multiplies_dropped(conditions)
+    for spread, width in kept.items():
+        saved.append(Saved(f"{spread}_magnitude_input", number * width * (1.0 + dropped), spread))
+        saved.append(Saved(f"{spread}_base_output", element * width * (not dropped), spread))
     moves = element + 4.0 * adapter_bytes(conditions)  # two products by magnitudes, and a sum
     moved = tuple(Amount(moves * width, spread) for spread, width in kept.items())
     return (Operation(name="adapters", group="adapter", saved=tuple(saved), moved=moved),)

@@ -112,17 +112,13 @@ class Weight(NamedTuple):
         """Whether it belongs to routed experts."""
         return self.split in ("expert_column", "expert_row")
 
+    @property
+    def output_spread(self) -> Spread:
+        """Spread of its product's outputs over ranks."""
+        return _SPREADS.get(self.split, "sequence")
 
-OUTPUT_SPREADS: Final[Mapping[str, Spread]] = MappingProxyType(
-    {
-        "column": "tensor",
-        "row": "sequence",
-        "replicated": "sequence",
-        "expert_column": "copies_tensor",
-        "expert_row": "copies",
-    }
-)
-"""Spread of a product's outputs over ranks, by how its weight is split."""
+
+_SPREADS: Final[dict[str, Spread]] = {"column": "tensor", "expert_column": "copies_tensor", "expert_row": "copies"}
 
 
 class Amount(NamedTuple):

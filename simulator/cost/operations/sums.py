@@ -14,7 +14,7 @@ from typing import Literal, assert_never, cast
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work, remembered
-from simulator.cost.operations.blocks import adapted, decomposes, embedding, inputs, output_layer
+from simulator.cost.operations.blocks import adapted, decomposed, embedding, inputs, output_layer
 from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import (
@@ -327,7 +327,7 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     if rank is None:
         return WeightTotals()
     result = WeightTotals()
-    magnitudes = 1.0 if decomposes(conditions) else 0.0
+    magnitudes = float(conditions.framework.decomposed_adapters != "none")
     for operation in operations:
         fused = sharing == "true" or (sharing == "network" and operation.group == "feed_forward")
         shared: set[tuple[int, str]] = set()
@@ -503,7 +503,7 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
         shapes=_shapes(conditions, operations, routed=False),
         grouped=_shapes(conditions, operations, routed=True),
         adapters=adapters_of(conditions, operations),
-        decomposed=tuple(each for part in operations if decomposes(conditions) for each in adapted(conditions, part)),
+        decomposed=decomposed(conditions, operations),
         core_width=core_width(operations),
         windows=tuple(
             (operation.core_window, operation.core_width)

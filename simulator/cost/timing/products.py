@@ -13,7 +13,7 @@ from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_
 from simulator.cost.operations.attention import composed
 from simulator.cost.operations.blocks import decomposing, multiplies_dropped, output_layer, prediction
 from simulator.cost.operations.recompute import Modules
-from simulator.cost.operations.record import OUTPUT_SPREADS, conditions_of, merges_experts
+from simulator.cost.operations.record import conditions_of, merges_experts
 from simulator.cost.operations.sums import (
     Product,
     WeightTotals,
@@ -388,13 +388,9 @@ def dequantised_seconds(pricing: Pricing, work: Work) -> Array | float:
 
 
 def decomposed_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Array | float]:
-    """Return the seconds that DoRA adds to a forward and a backward pass (T6).
-
-    `B A` is the adapters' product of an identity matrix; it is scaled, added to the weight and read for the norms. What
-    is dropped at random is multiplied with the weight apart, and so is its gradient; in fp32 without autocast.
-    """
+    """Return the seconds that DoRA adds to a forward and a backward pass: `B A`, norms, what is dropped (M42)."""
     scenario, forward, backward = pricing.scenario, np.zeros(len(pricing)), np.zeros(len(pricing))
-    (width, narrow, copied, _), element = decomposing(scenario), element_bytes(scenario)
+    (width, narrow, copied, _), element = decomposing(conditions_of(scenario)), element_bytes(scenario)
     efficiency = scenario.coefficients.time.gemm_efficiency
     rate = fp32_peak(scenario) * efficiency if narrow > element else wide_gemm_rate(scenario)
     for weight in work.decomposed:
@@ -403,7 +399,7 @@ def decomposed_seconds(pricing: Pricing, work: Work) -> tuple[Array | float, Arr
         moved = moved + (2.0 * width + (width + 2.0 * narrow) * (narrow < width)) * inputs**2
         ranked = 2.0 * cast("int", scenario.lora_rank) * inputs * (inputs + outputs)
         forward = forward + at_once * (ranked / rate + moved / memory_rate(scenario))
-        again = 2.0 * inputs * weight.outputs * extent(pricing, OUTPUT_SPREADS[weight.split]) / rate
+        again = 2.0 * inputs * weight.outputs * extent(pricing, weight.output_spread) / rate
         again = again * multiplies_dropped(conditions_of(scenario))
         forward, backward = forward + again, backward + again
     return forward, backward
