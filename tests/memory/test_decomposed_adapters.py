@@ -6,6 +6,7 @@ import pytest
 
 import simulator
 from simulator import Estimate
+from simulator.errors import InputError
 
 LAYERS: dict[str, Any] = {
     # Three of Llama-3.1-8B's layers; of the small table no loss hides them.
@@ -119,3 +120,10 @@ def test_every_pass_makes_the_norms_anew() -> None:
     assert parts["joint"]["memory_bound"] > 2 * parts["none"]["memory_bound"]
     assert parts["joint"]["recompute"] > parts["none"]["recompute"]
     assert parts["joint"]["gemm"] == pytest.approx(parts["none"]["gemm"], rel=1e-3)
+
+
+def test_peft_has_no_magnitudes_of_merged_experts() -> None:
+    """ParamWrapper stops with use_dora."""
+    with pytest.raises(InputError, match="decomposed_adapters=apart: peft has none for experts of one parameter"):
+        adapted("peft", model="qwen3-30b-a3b", decomposed_adapters="apart")
+    adapted("peft", model="qwen3-30b-a3b", decomposed_adapters="apart", adapter_targets="attention")

@@ -225,7 +225,7 @@ def multiplies_dropped(conditions: Conditions) -> bool:
 
 
 def decomposing(conditions: Conditions) -> tuple[float, float, bool, float]:
-    """Return the bytes of a number of DoRA: of adapters, as autocast leaves, if a weight is copied, kept of it (M42)."""
+    """Return DoRA's bytes of a number: of adapters, in autocast, whether weights are copied, kept of these (M42)."""
     framework, width, element = conditions.framework, adapter_bytes(conditions), element_bytes(conditions)
     narrow = element if framework.autocast else width
     copied = framework.quantised_base or width > (FP32 if framework.frozen_dtype == "fp32" else element)

@@ -378,6 +378,12 @@ class FrameworkProfile(Switches, kw_only=True):
     unmeasured_runtime: bool = switch(default=False)
 
 
+def merges_experts(profile: FrameworkProfile) -> bool:
+    """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
+    merges = profile.merged_expert_adapters != "none"
+    return merges and profile.expert_adapters and profile.adapter_targets == "all"
+
+
 def switches() -> tuple[dataclasses.Field[Any], ...]:
     """Return every switch as a dataclass field; `metadata` holds choices, range and effects."""
     return tuple(f for f in dataclasses.fields(FrameworkProfile) if "moves" in f.metadata)
