@@ -140,9 +140,7 @@ class Scenario(Workload, kw_only=True):
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         decomposed = self.lora_rank is not None and self.framework.decomposed_adapters == "apart"
-        if (
-            decomposed and self.model.is_moe and merges_experts(self.framework)
-        ):  # peft 0.21, ParamWrapper
+        if decomposed and self.model.is_moe and merges_experts(self.framework):  # peft 0.21, ParamWrapper
             other = "merged_expert_adapters=none or adapter_targets=attention"
             raise InputError(f"--option decomposed_adapters=apart: peft has none for experts of one parameter: {other}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
