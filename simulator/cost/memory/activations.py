@@ -168,8 +168,8 @@ def embedded_bytes(pricing: Pricing) -> Array:
 def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
     conditions, split = conditions_of(pricing.scenario), (pricing.block.tensor_parallel, pricing.block.expert_ranks)
-    kept, weights = decomposing(conditions)[3], decomposed(conditions, layer_operations(conditions, kind))
-    dropped = kept * sum(each.parameters / split[each.routed] for each in weights)  # of which the inputs are (M42)
+    width, weights = decomposing(conditions)[3], decomposed(conditions, layer_operations(conditions, kind))
+    dropped = width * sum(each.parameters / split[each.routed] for each in weights)  # of which the inputs are (M42)
     return total(pricing, saved_amounts(conditions, kind)) + merged_bytes(pricing, kind)[0] + dropped
 
 

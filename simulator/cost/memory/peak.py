@@ -413,7 +413,7 @@ def _norm_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     most, later = 0.0 * tokens_per_device(pricing), 0.0 * tokens_per_device(pricing)
-    (width, narrow, copied, kept), element = decomposing(conditions), element_bytes(scenario)
+    (width, narrow, copied, saved), element = decomposing(conditions), element_bytes(scenario)
     full, dropped = pricing.recomputes("full"), scenario.framework.adapter_dropout == "before"
     # What adapters read is kept itself, unless it is cast or dropped for them: then its source is there too.
     source = element * (dropped | ((width > element) & ~(has_wide_stream(pricing) & (narrow == width))))
@@ -426,7 +426,7 @@ def _norm_bytes(pricing: Pricing, kind: LayerKind) -> Array | float:
             number, spread = inputs * outputs, weight.output_spread
             made = narrow * inputs**2 + width * (1.0 + copied) * number
             cast = ((width + narrow) * inputs**2 + narrow * number) * (narrow < width)
-            norms = np.maximum(made + 2.0 * width * number, cast) - kept * number
+            norms = np.maximum(made + 2.0 * width * number, cast) - saved * number
             out, entered = weight.outputs * extent(pricing, spread), inputs * tokens_per_device(pricing)
             products = made + np.where(came > 0.0, came + width, 3.0 * width) * out * last
             here = np.maximum(norms + (came - narrow) * out, products) + read * entered

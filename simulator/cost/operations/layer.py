@@ -236,14 +236,14 @@ def _adapters(conditions: Conditions, kind: LayerKind, others: tuple[Operation, 
         outputs = model.query_width + heads * model.kv_width + products * inner
         saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
         saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
-    kept = Counter[Spread]()
+    widths = Counter[Spread]()
     for weight in decomposed(conditions, others):
-        kept[weight.output_spread] += weight.outputs
+        widths[weight.output_spread] += weight.outputs
     # DoRA's magnitudes multiply outputs of base and adapter; what is dropped the base multiplies as adapters do (M42).
     number, dropped = element if framework.autocast else adapter_bytes(conditions), multiplies_dropped(conditions)
-    for spread, width in kept.items():
+    for spread, width in widths.items():
         saved.append(Saved(f"{spread}_magnitude_input", number * width * (1.0 + dropped), spread))
         saved.append(Saved(f"{spread}_base_output", element * width * (not dropped), spread))
     moves = element + 4.0 * adapter_bytes(conditions)  # two products by magnitudes, and a sum
-    moved = tuple(Amount(moves * width, spread) for spread, width in kept.items())
+    moved = tuple(Amount(moves * width, spread) for spread, width in widths.items())
     return (Operation(name="adapters", group="adapter", saved=tuple(saved), moved=moved),)
