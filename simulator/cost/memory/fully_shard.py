@@ -201,7 +201,7 @@ class _Policy(NamedTuple):
     """Bytes of a gradient as it is reduced, and as it is summed whole over micro batches."""
     root: Array
     """Gathered bytes of table, norm and output layer, which are one unit of FSDP 1 and stay through both passes."""
-    kept: Array
+    group_sum: Array
     """Bytes of a part of a gradient that its sum over groups of shards holds until the pass ends (`AllReduceState`)."""
 
 
@@ -232,7 +232,7 @@ def _policy(pricing: Pricing) -> _Policy:
         buffer=np.where(reduces & (each | whole) & ~flat, sent, 0.0),
         sent=sent,
         root=np.where(wrapped & flat, element, 0.0),
-        kept=np.where(reduces & ~flat & (shard_degrees(pricing).dense < block.replicas), sent, 0.0),
+        group_sum=np.where(reduces & ~flat & (shard_degrees(pricing).dense < block.replicas), sent, 0.0),
     )
 
 
@@ -408,7 +408,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     no_layer, narrow = no_table + shard, fsdp.sent < FP32  # in fp32 a layer's reduction is as large as its passes
     shard = narrow * np.where(fsdp.reduces_each, shard, fsdp.sent * units.layer)
     buffer = np.where(fsdp.reduces_each & (fsdp.root == 0.0), fsdp.sent, 0.0)
-    each = step._replace(fsdp=fsdp._replace(buffer=buffer, kept=fsdp.reduces_each * fsdp.kept))
+    each = step._replace(fsdp=fsdp._replace(buffer=buffer, group_sum=fsdp.reduces_each * fsdp.group_sum))
     middle = np.maximum(behind, 1.0)
     # FSDP 1's outer unit has the head's gradient beside it (`_end`) until the first pass ends.
     head = np.where(fsdp.reduces_each, 0.0, np.maximum(2.0 * fsdp.root - fsdp.stored / fsdp.ranks, 0.0)) * units.head
@@ -502,8 +502,8 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], when
     of_head = np.where(fsdp.reduces_each, 0.0, fsdp.root) - np.where(apart, 0.0, fsdp.stored / fsdp.ranks)
     outer = fsdp.root * (units.table + 2.0 * units.head) + of_head * units.head
     # A sum over groups of shards is the gradient itself where it is neither cast nor added to an earlier pass's.
-    kept = np.where(again | (fsdp.sent < fsdp.stored), fsdp.kept, 0.0)
-    summed = kept * (units.shards / fsdp.stored - units.table_shard)
+    waiting = np.where(again | (fsdp.sent < fsdp.stored), fsdp.group_sum, 0.0)
+    summed = waiting * (units.shards / fsdp.stored - units.table_shard)
     return [
         _Allocate(parameters=_parameters(step), activations=_held(step, flight, ended=True)),
         _Allocate(gradients=gradients[0], reduction=fsdp.buffer * units.layer, layer=ranks.backward),
@@ -511,7 +511,7 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, ...], when
         _Allocate(
             done=done - fsdp.stays * units.layer,
             ahead=fsdp.ahead * units.next_layer,
-            summed=summed - kept * units.layer_shard,
+            summed=summed - waiting * units.layer_shard,
         ),
         _Mark("backward", when & (ranks.first_chunk > 1.0)),
         _Free({"first_layer"}),
