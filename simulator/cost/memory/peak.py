@@ -53,7 +53,7 @@ from simulator.cost.memory.state import (
 )
 from simulator.cost.operations.blocks import decomposed, decomposing, input_casts
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Saved, conditions_of, summed
+from simulator.cost.operations.record import conditions_of, summed
 from simulator.cost.operations.sums import extent, local_sides, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
@@ -365,9 +365,6 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     freed = widest("freed")
     if (wide := has_wide_stream(pricing)).any():
         freed = np.where(wide, widest("freed in fp32"), freed)
-    if profile.returned_scores and not profile.recompute_stops_early:  # of a reentrant checkpoint, with zeros (M6)
-        pair = Saved("scores", 2.0 * element_bytes(scenario) * scenario.model.num_attention_heads, "scores")
-        freed = freed + np.where(pricing.recomputes("full"), total(pricing, summed([pair])), 0.0)
     return by_policy(pricing, freed, lambda _mode, _modules: widest("held"))
 
 
