@@ -332,7 +332,18 @@ def test_what_most_runs_with_adapters_set_is_the_base_and_the_rest_stays_open() 
 
 
 def test_a_ranking_where_nothing_fits_judges_its_nearest_miss_as_an_estimate_does() -> None:
-    words = "--model qwen3-14b --method full --hardware a100-80g --devices 2 --seq-length 8192".split()
+    words = [
+        "--model",
+        "qwen3-14b",
+        "--method",
+        "full",
+        "--hardware",
+        "a100-80g",
+        "--devices",
+        "2",
+        "--seq-length",
+        "8192",
+    ]
     shown = run("rank", *words).stdout
     assert "Nothing fits with the defaults of what nobody said. Nearest miss: " in shown
     assert "\ndepends: needs " in shown
