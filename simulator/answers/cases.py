@@ -12,7 +12,14 @@ from simulator.answers.rules import LaunchFacts, Mark, replicated_key_value_head
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster, device_kinds
-from simulator.question.frameworks.stacks import METHOD_FRAMEWORK, RECOMPUTES, decided_by, framework, usual_profile
+from simulator.question.frameworks.stacks import (
+    METHOD_FRAMEWORK,
+    RECOMPUTES,
+    decided_by,
+    framework,
+    practice_of,
+    usual_profile,
+)
 from simulator.question.origin import Remark, Severity, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
@@ -483,8 +490,11 @@ def _with_open_experts(
     """
     stack = question.stated("stack")
     stated = options.keys() | ((stack and decided_by(stack)) or frozenset())
+    if any(model.architecture in each.families for each in practice_of("torch", adapters=True)):
+        stated -= {"expert_adapters"} - question.inputs.keys()
     wide = options.get("quantised_base") == "true" and "quantised_experts" not in stated
-    adapted = options.get("adapter_targets", "all") == "all" and "expert_adapters" not in stated
+    places = {*options.get("adapter_targets", "all").split("+")}
+    adapted = not places.isdisjoint(("all", "up", "down")) and "expert_adapters" not in stated
     if not (recipe.experts_open and model.is_moe and (wide or adapted)):
         return options, ()
     merged = adapted and "merged_expert_adapters" not in stated
@@ -493,6 +503,7 @@ def _with_open_experts(
     place = recipe.places.get("quantised_base" if wide else "lora_rank")
     remark = Remark("upper-bound", "warning", message, place, bound="experts")
     options |= {"quantised_experts": "false"} if wide else {}
+    options |= {"expert_adapters": "true"} if adapted else {}
     return options | ({"merged_expert_adapters": "added"} if merged else {}), (remark,)
 
 

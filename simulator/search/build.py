@@ -332,7 +332,8 @@ def provenance(scenario: Scenario) -> Provenance:
     if scenario.model.note:
         notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
-        targets = _ADAPTED[scenario.framework.adapter_targets]
+        targets = scenario.framework.adapter_targets
+        targets = _ADAPTED.get(targets) or " ".join(targets.split("+"))
         notes.append(f"adapters on {targets}; model FLOPs count no gradients of frozen weights")
     if profile.release:
         notes.append(f"switches of {profile.stack}: {profile.release_source}")

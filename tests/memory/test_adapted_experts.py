@@ -148,7 +148,7 @@ GPT_OSS: dict[str, Any] = {
 }
 FOLDED = {"merged_expert_adapters": "folded"}
 ADDED = {"merged_expert_adapters": "added"}
-EAGER = {**FOLDED, "flash_attention": "false"}  # transformers 5.24 has no other attention of gpt-oss in its own code
+EAGER = {**FOLDED, "flash_attention": "false", "expert_adapters": "true"}  # no other attention in transformers 5.24
 TRACED = [
     # Three layers of the whole width, one sample, adapters of rank 8 on all linear layers (gpt-oss: target_parameters):
     # most bytes of tensors alive under FakeTensorMode, with transformers 5.24 and peft 0.21 (folded) or 0.20 (added).

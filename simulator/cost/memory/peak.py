@@ -53,7 +53,7 @@ from simulator.cost.memory.state import (
 )
 from simulator.cost.operations.blocks import input_casts
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Saved, conditions_of, summed
+from simulator.cost.operations.record import Saved, adapts, conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected
@@ -350,7 +350,8 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     Attention needs less than the network in every shipped model, except for saved scores.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
-    reads = input_casts(conditions_of(scenario)) == "each" and profile.adapter_targets == "all"
+    conditions = conditions_of(scenario)
+    reads = input_casts(conditions) == "each" and adapts(conditions, "feed_forward", "down")
 
     def widest(network: NetworkTensors) -> Array:
         plain = _widest_gradients(pricing, network, copied=False)
@@ -358,7 +359,7 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
             return plain
         return np.where(gathers_adapters(pricing), plain, _widest_gradients(pricing, network, copied=True))
 
-    if not any(score_tensors(conditions_of(scenario), kind) for kind in scenario.model.layer_kinds):
+    if not any(score_tensors(conditions, kind) for kind in scenario.model.layer_kinds):
         return widest("held")
     freed = widest("freed")
     if (wide := has_wide_stream(pricing)).any():

@@ -17,7 +17,17 @@ from simulator.cost.operations.blocks import (
     tensor_collective,
     vector,
 )
-from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
+from simulator.cost.operations.record import (
+    Amount,
+    Collective,
+    Conditions,
+    Operation,
+    Saved,
+    Spread,
+    Weight,
+    Window,
+    adapts,
+)
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
 
@@ -113,7 +123,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     scores = (FP32 if math else profile.attention_matrix_bytes * (element / HALF)) * queries
     fused = profile.flash_attention and not math
     # Behind other products it is what an adapter copies, or a trained product reads.
-    narrow = conditions.lora_rank is not None and profile.adapter_targets == "query_value"
+    narrow = conditions.lora_rank is not None and not adapts(conditions, "attention_projection", "o")
     saves = fused or keeps_inputs(conditions) or not (narrow or input_casts(conditions) == "each")
     output = (Saved("attention_output", element * heads.output_width, "tensor"),) if saves else ()
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)

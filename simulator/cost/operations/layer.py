@@ -23,7 +23,7 @@ from simulator.cost.operations.blocks import (
     residual,
 )
 from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
-from simulator.cost.operations.record import Conditions, Operation, Saved, moved
+from simulator.cost.operations.record import Conditions, Operation, OperationGroup, Saved, adapts, moved
 from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
@@ -133,18 +133,25 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
         feed_forward = _parallel(conditions, feed_forward)
-    feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
+    feed_forward = _read_by_trained(conditions, feed_forward)
     return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions, kind))
 
 
-def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
-    """Return a feed-forward operation without the inputs of frozen products that have no adapter (M2)."""
-    framework = conditions.framework
-    has_adapters = framework.adapter_targets == "all" and (framework.expert_adapters or operation.group not in _EXPERTS)
-    if conditions.lora_rank is None or has_adapters or keeps_inputs(conditions):
-        return operation
-    read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
-    return operation._replace(saved=read)
+def _read_by_trained(conditions: Conditions, part: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a feed-forward part without the inputs of frozen products that have no adapter (M2)."""
+    if conditions.lora_rank is None or keeps_inputs(conditions):
+        return part
+    first = ((each.group, weight) for each in part for weight in each.weights if not weight.name.endswith("down"))
+    entered = any(adapts(conditions, group, each.name) for group, each in first if each.matmul and not each.routed)
+
+    def is_read(group: OperationGroup, name: str) -> bool:
+        if name == "dispatched_tokens":
+            return adapts(conditions, "experts", "expert_up")
+        if name.endswith("_product"):
+            return adapts(conditions, group, "expert_down" if group == "experts" else "down")
+        return entered or not name.endswith(_PRODUCT_INPUTS)
+
+    return tuple(each._replace(saved=tuple(x for x in each.saved if is_read(each.group, x.name))) for each in part)
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
@@ -203,20 +210,23 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     if conditions.lora_rank is None:
         return ()
     framework, model, element = conditions.framework, conditions.model, element_bytes(conditions)
-    targets, dropout, hidden = framework.adapter_targets, framework.adapter_dropout, float(model.hidden_size)
-    groups = {"query_value": 1.0, "attention": 2.0}.get(targets, 4.0)
+    hidden, dropout, sharing = float(model.hidden_size), framework.adapter_dropout, framework.shared_adapters
+    places = {name: float(adapts(conditions, "attention_projection", name)) for name in ("q", "k", "v", "o")}
+    dense = kind.feed_forward in ("gated", "plain")
+    into, down = (float(dense * adapts(conditions, "feed_forward", name)) for name in ("up", "down"))
+    products = into * (1.0 + (kind.feed_forward == "gated"))
+    heads, output = places["q"] + places["k"] + places["v"], places["o"] * float(model.query_width)
+    groups = min(heads, 1.0) + places["o"] + 2.0 * (framework.adapter_targets == "all" or into)
     saved = [Saved("adapter_inner", groups * element * float(conditions.lora_rank), "whole")]
-    dense = targets == "all" and kind.feed_forward in ("gated", "plain")
-    inner, products = float(dense * model.intermediate_size), float(dense * (1 + (kind.feed_forward == "gated")))
-    heads, output = (1.0, 0.0) if targets == "query_value" else (2.0, float(model.query_width))
+    inner = down * model.intermediate_size
     # Adapters that read the layer's input, and the feed-forward part's.
-    joint = framework.shared_adapters == "true" or framework.joint_adapters != "none"
-    reads, entered = 1.0 if joint else 1.0 + heads, products if framework.shared_adapters == "false" else float(dense)
+    joint = sharing in ("attention", "true") or framework.joint_adapters != "none"
+    reads, entered = min(heads, 1.0) if joint else heads, into if sharing in ("network", "true") else products
     cast = input_casts(conditions)
     casts = "each" if dropout == "before" else cast
     if casts != "none":
         apart = keeps_inputs(conditions)
-        more = reads + entered if apart else reads - 1.0 + max(entered - (not model.shared_norm), 0.0)
+        more = reads + entered if apart else max(reads - 1.0, 0.0) + max(entered - (not model.shared_norm), 0.0)
         # Without autocast they stay in fp32, as the first of each input does then.
         wide = framework.adapter_copies and not framework.autocast and parameter_dtype(conditions) == "fp32"
         width, narrow = FP32 if wide else element, cast == "each" and not apart
@@ -230,7 +240,8 @@ def _adapters(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
         saved.append(Saved("adapter_input_masks", (reads + entered) * hidden + output, "sequence"))
         saved.append(Saved("adapter_inner_mask", inner, "tensor"))
     if dropout == "after":
-        outputs = model.query_width + heads * model.kv_width + products * inner
-        saved.append(Saved("adapter_output_masks", ((output > 0.0) + dense) * hidden, "sequence"))
+        outputs = places["q"] * model.query_width + (places["k"] + places["v"]) * model.kv_width
+        outputs += products * model.intermediate_size
+        saved.append(Saved("adapter_output_masks", (places["o"] + down) * hidden, "sequence"))
         saved.append(Saved("adapter_inner_masks", outputs, "tensor"))
     return (Operation(name="adapters", group="adapter", saved=tuple(saved)),)

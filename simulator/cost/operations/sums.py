@@ -7,7 +7,7 @@ A norm's output has 2 h bytes a token and the spread `sequence`: a device holds 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, assert_never, cast
 
@@ -27,6 +27,7 @@ from simulator.cost.operations.record import (
     Spread,
     Weight,
     Window,
+    adapts,
     merges_experts,
     summed,
 )
@@ -305,42 +306,52 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     Of those with `below` numbers or more none count.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
-    side. Products of one input may share an adapter.
+    side. A joint product has one adapter.
     """
-    rank, sharing = conditions.lora_rank, conditions.framework.shared_adapters
-    if rank is None:
-        return WeightTotals()
-    result = WeightTotals()
-    targets = conditions.framework.adapter_targets
-    for operation in operations:
-        if targets != "all" and operation.group != "attention_projection":
+    rank, sharing, result = conditions.lora_rank, conditions.framework.shared_adapters, WeightTotals()
+    if conditions.framework.adapter_targets not in ("all", "attention") and any(
+        each.name == "scan_projection" or (sharing, each.name) in _OF_MIXERS for each in operations
+    ):  # lists name the products of attention
+        operations = tuple(each for each in operations if each.group != "attention_projection")
+    for operation, weight in ((each, weight) for each in operations for weight in each.weights):
+        names = _joint(sharing, operation, weight)
+        if rank is None or not any(adapts(conditions, operation.group, name) for name in names):
             continue
-        fused = sharing == "true" or (sharing == "network" and operation.group == "feed_forward")
-        shared: set[tuple[int, str]] = set()
-        for weight in operation.weights:
-            left_out = (weight.routed or weight.name == "router") and not conditions.framework.expert_adapters
-            other = targets == "query_value" and weight.name not in (_JOINT if fused else _QUERY_VALUE)
-            if left_out or other or not weight.matmul or weight.split == "vocabulary":
-                continue
-            joined = fused and (weight.inputs, weight.split) in shared and weight.split.endswith("column")
-            shared.add((weight.inputs, weight.split))
-            first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
-            first = 0.0 if joined or first >= below else first * weight.copies
-            second = 0.0 if second >= below else second * weight.copies
-            if weight.routed and merges_experts(conditions):  # what reads one input has one adapter of their ranks' sum
-                second *= sum(each.matmul and each.split == weight.split for each in operation.weights)
-            if weight.split == "column":
-                result += WeightTotals(split=second, replicated=first)
-            elif weight.split == "row":
-                result += WeightTotals(split=first, replicated=second)
-            else:
-                result += classed(weight, first + second)
+        first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
+        first = 0.0 if weight.name != names[0] or first >= below else first * weight.copies
+        second = 0.0 if second >= below else second * weight.copies
+        if weight.routed and merges_experts(conditions):  # what reads one input has one adapter of their ranks' sum
+            second *= sum(each.matmul and each.split == weight.split for each in operation.weights)
+        if weight.split == "column":
+            result += WeightTotals(split=second, replicated=first)
+        elif weight.split == "row":
+            result += WeightTotals(split=first, replicated=second)
+        else:
+            result += classed(weight, first + second)
     return result
 
 
-_QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
-"""Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
-_JOINT: Final = (*_QUERY_VALUE, "k")  # what that mapping names of a joint product
+def _joint(sharing: str, operation: Operation, weight: Weight) -> Sequence[str]:
+    """Return the weights of an operation that are one product with one adapter; none for what no token multiplies."""
+    if not weight.matmul:
+        return ()
+    side = weight.inputs, weight.split
+    alike = [each.name for each in operation.weights if each.matmul and (each.inputs, each.split) == side]
+    whole = sharing == "true" or operation.group in _SHARING.get(sharing, ()) or operation.name == "scan_projection"
+    if whole and weight.split.endswith("column"):
+        return alike
+    gated = sharing in ("mixers", "gates") and operation.name == "query_key_value"
+    joined = ("q+g",) if gated else _OF_MIXERS.get((sharing, operation.name), ())
+    return next((names.split("+") for names in joined if weight.name in names.split("+")), (weight.name,))
+
+
+_SHARING: Final = {"network": ("feed_forward", "shared_experts"), "attention": ("attention_projection",)}
+_OF_MIXERS: Final = {
+    ("mixers", "query_key_value_gate"): ("q+k+v",),
+    ("mixers", "delta_projection"): ("q+k+v",),
+    ("gates", "delta_projection"): ("q+k+v+z", "a+b"),
+}
+"""Joint products of linear attention, by the value of `shared_adapters`."""
 
 
 def classed(weight: Weight, parameters: float) -> WeightTotals:

@@ -13,6 +13,7 @@ from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
 from simulator.frameworks.take import part, read_optimizer, take
+from simulator.question.frameworks.profile import ADAPTED
 from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options, targets_of_peft
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
@@ -35,20 +36,18 @@ _ENDS: Final = {
     **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "output"),
 }  # names of the input table and the output layer, of which peft takes what ends in them
 _ADAPTED: Final = ("lora_target", "lora_target_modules", "target_modules")
-_LINEAR: Final = ("q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_QKV: Final = ("q_proj", "k_proj", "v_proj")
-_JOINT: Final[Mapping[str, Sequence[str]]] = {
-    **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"), _QKV),
-    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in", "c_fc"), ("gate_proj", "up_proj")),
-    "w1": ("gate_proj",),
-    "w3": ("up_proj",),
-    "c_proj": ("o_proj", "down_proj"),
-    **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), ("down_proj",)),
-    **dict.fromkeys(("dense", "out_proj", "wo"), ("o_proj",)),
+_EVERY: Final = frozenset(("all", "all-linear", "all_linear"))
+_PLACES: Final[Mapping[str, str]] = {
+    **{f"{name}_proj": name for name in ADAPTED[:-1]},
+    **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"), "q+k+v"),
+    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in", "c_fc"), "gate+up"),
+    **{"w1": "gate", "w3": "up", "c_proj": "o+down"},
+    **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), "down"),
+    **dict.fromkeys(("dense", "out_proj", "wo"), "o"),
 }  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
 _TOGETHER: Final = re.compile(r"\(([\w|]{1,80})\)_proj")
 _PATH: Final = frozenset(
-    ("model", "language_model", "layers", "mlp", "self_attn", "cross_attn", "d", "_checkpoint_wrapped_module")
+    ("model", "language_model", "layers", "experts", "mlp", "self_attn", "cross_attn", "d", "_checkpoint_wrapped_module")
 )  # words of a pattern of whole paths that name no linear layer
 _LORA_RANK: Final = 8
 _ADAPTER_LENGTH: Final = 128
@@ -258,19 +257,21 @@ def _ends_early(arguments: Arguments, *, reentrant: bool) -> dict[str, str]:
 
 
 def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict[str, str]:
-    """Return the switch of the layers with adapters: the fewest that hold all of a list (transformers)."""
+    """Return the switch of the layers with adapters: those of a list, or all where it names others."""
     entry = arguments.entry(*names)
     if rank is None or entry is None or arguments.switch("adapter_targets", "lora_target_linear"):
         return {}
-    text = _TOGETHER.sub(lambda each: " ".join(f"{word}_proj" for word in each[1].split("|")), entry.text)
-    words = set(re.findall(r"[\w-]+", text)) - _PATH if text and not entry.causes else {"unknown"}
-    alone = {*map(_JOINT.get, words)} == {_QKV}  # one adapter, where q, k and v are one product
-    named = {*_LINEAR[:2]} if alone else {name for word in words for name in _JOINT.get(word, (word,))}
-    sets = (("query_value", _LINEAR[:2]), ("attention", _LINEAR[:4]), ("all", _LINEAR))
-    targets, layers = next((each for each in sets if named <= set(each[1])), sets[-1])
-    if named != set(layers) and not named <= {"all", "all-linear", "all_linear"}:
-        arguments.remark("not-modelled", "warning", f"layers with adapters: priced as {targets}", *names)
-    return {"adapter_targets": targets}
+    # Parameters that are named have adapters as experts do (peft 0.21, `target_parameters`).
+    experts = arguments.text("adapter_targets", "lora_target_parameters", "target_parameters") or ""
+    text = _TOGETHER.sub(lambda each: " ".join(f"{word}_proj" for word in each[1].split("|")), f"{entry.text} {experts}")
+    own = {"expert_adapters": "true"} if "experts" in experts else {}
+    words = set() if entry.causes else set(re.findall(r"[\w-]+", text)) - _PATH
+    if words and words <= _PLACES.keys():
+        places = {place for word in words for place in _PLACES[word].split("+")}
+        return {"adapter_targets": "+".join(filter(places.__contains__, ADAPTED)), **own}
+    if not words or not words <= (_EVERY | _PLACES.keys()):
+        arguments.remark("not-modelled", "warning", "layers with adapters: priced as all", *names)
+    return {"adapter_targets": "all", **own}
 
 
 def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
@@ -282,8 +283,6 @@ def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
     if not targets:
         message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
         arguments.not_modelled(message, fix="target modules `all-linear`, for all linear layers")
-    elif targets == "all":
-        arguments.remark("not-modelled", "warning", f"layers with adapters: peft's of {family} are priced as all")
     return replace(run, options={"adapter_targets": targets or "all", **run.options})
 
 
