@@ -42,6 +42,11 @@ def read_table(beside: str, table: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def read_words(beside: str, table: str) -> dict[str, str]:
+    """Return the second column of `table`.csv beside a module file, by every word of the first."""
+    return {word: row[1] for row in read_rows(beside, table)[1:] for word in row[0].split()}
+
+
 def data_folder(folder: str) -> Path:
     """Return one of the top-level folders of data: in a wheel inside the package, in a checkout beside it."""
     return _data_folder(PACKAGE, folder)

@@ -554,6 +554,17 @@ def test_a_list_of_modules_with_what_is_no_name_is_refused(name: str, value: str
     ]
 
 
+def test_parameters_that_are_named_have_adapters_of_experts(tmp_path: Path) -> None:
+    """peft 0.21, `target_parameters`; all-linear alone passes over gpt-oss's experts."""
+    text = "model_name_or_path: openai/gpt-oss-20b\nuse_peft: true\nper_device_train_batch_size: 1\n"
+    text += "lora_target_modules: [q_proj, o_proj]\n"
+    plain = read(tmp_path, "sft.yaml", text)
+    assert (plain.options["adapter_targets"], plain.options["expert_adapters"]) == ("q+o", "false")
+    named = f"{text}lora_target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]\n"
+    adapted = read(tmp_path, "sft.yaml", named)
+    assert (adapted.options["adapter_targets"], adapted.options["expert_adapters"]) == ("q+o+gate+up+down", "true")
+
+
 SEVEN = "q+k+v+o+gate+up+down"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.cost.derived import Pricing, derived, of_passes, of_sizes, of_work, recomputed_inside, remembered
 from simulator.cost.dtypes import FP32, HALF, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import softmax_gradient_bytes
-from simulator.cost.operations.blocks import casts_listed, inputs, keeps_inputs, norm_copies
+from simulator.cost.operations.blocks import casts_listed, inputs, keeps_inputs, merges_experts, norm_copies
 from simulator.cost.operations.layer import NETWORKS, layer_operations, product_inputs, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, parts, returning
 from simulator.cost.operations.record import (
@@ -26,7 +26,6 @@ from simulator.cost.operations.record import (
     Saved,
     Spread,
     conditions_of,
-    merges_experts,
     moved,
     sent,
     summed,

@@ -51,9 +51,9 @@ from simulator.cost.memory.state import (
     resident_optimizer,
     training_state,
 )
-from simulator.cost.operations.blocks import input_casts
+from simulator.cost.operations.blocks import adapts, input_casts
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Saved, adapts, conditions_of, summed
+from simulator.cost.operations.record import Saved, conditions_of, summed
 from simulator.cost.operations.sums import extent, micro_batches, tokens_per_device, total
 from simulator.cost.stages import StageContents
 from simulator.question.arrays import Index, NDArray, largest, selected

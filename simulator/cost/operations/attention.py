@@ -7,6 +7,7 @@ from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import (
+    adapts,
     cast,
     columns,
     input_casts,
@@ -17,17 +18,7 @@ from simulator.cost.operations.blocks import (
     tensor_collective,
     vector,
 )
-from simulator.cost.operations.record import (
-    Amount,
-    Collective,
-    Conditions,
-    Operation,
-    Saved,
-    Spread,
-    Weight,
-    Window,
-    adapts,
-)
+from simulator.cost.operations.record import Amount, Collective, Conditions, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 from simulator.question.vocabulary import NARROW, ContextExchange
 

@@ -193,6 +193,29 @@ def keeps_inputs(conditions: Conditions) -> bool:
     return conditions.lora_rank is not None and framework.quantised_base and framework.quantised_bits == "8"
 
 
+def merges_experts(conditions: Conditions) -> bool:
+    """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
+    merges = conditions.model.is_moe and conditions.framework.merged_expert_adapters != "none"
+    return merges and adapts(conditions, "experts", "expert_down")
+
+
+def adapts(conditions: Conditions, group: OperationGroup, name: str) -> bool:
+    """Return whether the product of a weight has an adapter (M2).
+
+    peft 0.21 takes the names of networks beside merged experts for those of the experts, and gives them none.
+    """
+    targets, plain = conditions.framework.adapter_targets, name.removeprefix("expert_").removeprefix("shared_")
+    passed = ("false",) if name == "router" else ("false", "router") if name.startswith("expert_") else ()
+    if conditions.lora_rank is None or group == "residual" or conditions.framework.expert_adapters in passed:
+        return False
+    if group != "experts" and plain in ("gate", "up", "down") and merges_experts(conditions):
+        return False
+    if targets in ("all", "attention"):
+        return (targets == "all" and name != "head") or group == "attention_projection"
+    # peft 0.19, utils/constants.py: queries and values, which most models' mapping names.
+    return plain in (("q", "v", "q_b", "kv_b") if targets == "query_value" else targets.split("+"))
+
+
 def casts_listed(conditions: Conditions) -> tuple[bool, bool]:
     """Return whether autocast runs the operations of its list in fp32, and whether norms are among them (M36)."""
     framework = conditions.framework

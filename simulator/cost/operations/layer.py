@@ -11,6 +11,7 @@ from simulator.cost.derived import remembered
 from simulator.cost.dtypes import FP32, element_bytes, parameter_dtype
 from simulator.cost.operations.attention import compressed, grouped_query, latent, reused
 from simulator.cost.operations.blocks import (
+    adapts,
     aggregated,
     collapsed,
     expanded,
@@ -23,7 +24,7 @@ from simulator.cost.operations.blocks import (
     residual,
 )
 from simulator.cost.operations.feed_forward import dense, experts, experts_beside, hashed_experts, linear
-from simulator.cost.operations.record import Conditions, Operation, OperationGroup, Saved, adapts, moved
+from simulator.cost.operations.record import Conditions, Operation, OperationGroup, Saved, moved
 from simulator.cost.operations.recurrent import filtered, gated_delta, kimi_delta, lightning, mamba, selective_scan
 from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
@@ -36,24 +37,20 @@ def nothing(_conditions: Conditions) -> tuple[Operation, ...]:
     return ()
 
 
+_ALIKE: Mapping[Callable[..., tuple[Operation, ...]], tuple[Mixer, ...]] = {
+    grouped_query: ("grouped_query", "sliding", "sparse"),
+    latent: ("latent", "sparse_latent", "shared_sparse_latent"),
+    reused: ("reused_grouped_query", "reused_sliding"),
+    compressed: ("window_shared", "compressed_sparse", "heavily_compressed"),
+}
 MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
     {
-        "grouped_query": grouped_query,
-        "sliding": partial(grouped_query, mixer="sliding"),
-        "sparse": partial(grouped_query, mixer="sparse"),
+        **{mixer: partial(listing, mixer=mixer) for listing, mixers in _ALIKE.items() for mixer in mixers},
         "filtered": filtered,
-        "latent": latent,
-        "sparse_latent": partial(latent, mixer="sparse_latent"),
-        "shared_sparse_latent": partial(latent, mixer="shared_sparse_latent"),
         "gated_delta": gated_delta,
         "lightning": lightning,
         "mamba": mamba,
         "selective_scan": selective_scan,
-        "reused_grouped_query": partial(reused, mixer="reused_grouped_query"),
-        "reused_sliding": partial(reused, mixer="reused_sliding"),
-        "window_shared": partial(compressed, mixer="window_shared"),
-        "compressed_sparse": partial(compressed, mixer="compressed_sparse"),
-        "heavily_compressed": partial(compressed, mixer="heavily_compressed"),
         "kimi_delta": kimi_delta,
         "linear": linear,
         "none": nothing,
@@ -145,11 +142,9 @@ def _read_by_trained(conditions: Conditions, part: tuple[Operation, ...]) -> tup
     entered = any(adapts(conditions, group, each.name) for group, each in first if each.matmul and not each.routed)
 
     def is_read(group: OperationGroup, name: str) -> bool:
-        if name == "dispatched_tokens":
-            return adapts(conditions, "experts", "expert_up")
-        if name.endswith("_product"):
-            return adapts(conditions, group, "expert_down" if group == "experts" else "down")
-        return entered or not name.endswith(_PRODUCT_INPUTS)
+        place = "expert_up" if group in _EXPERTS else "down" if name.endswith("_product") else ""
+        read = adapts(conditions, "experts" if place == "expert_up" else group, place) if place else entered
+        return read or not name.endswith(_PRODUCT_INPUTS)
 
     return tuple(each._replace(saved=tuple(x for x in each.saved if is_read(each.group, x.name))) for each in part)
 

@@ -225,36 +225,6 @@ def conditions_of(scenario: Scenario) -> Conditions:
     return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank, windowed)
 
 
-def merges_experts(conditions: Conditions) -> bool:
-    """Return whether adapters of routed experts multiply a merged copy of all experts' weights (M40)."""
-    merges = conditions.model.is_moe and conditions.framework.merged_expert_adapters != "none"
-    return merges and adapts(conditions, "experts", "expert_down")
-
-
-def adapts(conditions: Conditions, group: OperationGroup, name: str) -> bool:
-    """Return whether the product of a weight has an adapter (M2).
-
-    peft 0.21 takes the names of networks beside merged experts for those of the experts, and gives them none.
-    """
-    targets, experts = conditions.framework.adapter_targets, conditions.framework.expert_adapters
-    plain = name.removeprefix("expert_").removeprefix("shared_")
-    if name == "head":  # which no word but its own names
-        return conditions.lora_rank is not None and "head" in targets.split("+")
-    left_out = experts == "false" if name == "router" else name.startswith("expert_") and experts != "true"
-    if conditions.lora_rank is None or left_out or group == "residual":
-        return False
-    if group != "experts" and plain in _NETWORK and merges_experts(conditions):
-        return False
-    if targets in ("all", "attention"):
-        return targets == "all" or group == "attention_projection"
-    return plain in (_QUERY_VALUE if targets == "query_value" else targets.split("+"))
-
-
-_NETWORK: Final = ("gate", "up", "down")
-_QUERY_VALUE: Final = ("q", "v", "q_b", "kv_b")
-"""Projections of queries and values, which most models' mapping in peft names (peft 0.19, utils/constants.py)."""
-
-
 SWAPPED: Final = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))
 """Groups of operations swapped with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
 _EXPERT_INPUTS: Final = frozenset(("experts_gate_up", "experts_up", "experts_silu"))

@@ -14,7 +14,7 @@ from typing import Final, Literal, assert_never, cast
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes, of_work, remembered
-from simulator.cost.operations.blocks import embedding, inputs, output_layer
+from simulator.cost.operations.blocks import adapts, embedding, inputs, merges_experts, output_layer
 from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import (
@@ -27,8 +27,6 @@ from simulator.cost.operations.record import (
     Spread,
     Weight,
     Window,
-    adapts,
-    merges_experts,
     summed,
 )
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -309,16 +307,16 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
     side. A joint product has one adapter.
     """
     rank, sharing, result = conditions.lora_rank, conditions.framework.shared_adapters, WeightTotals()
-    if conditions.framework.adapter_targets not in ("all", "attention") and any(
-        each.name == "scan_projection" or (sharing, each.name) in _OF_MIXERS for each in operations
-    ):  # lists name the products of attention
+    names = {each.name for each in operations}
+    linear = "scan_projection" in names or (sharing in _MIXED and "query_key_value" not in names)
+    if linear and conditions.framework.adapter_targets not in ("all", "attention"):  # a list names attention's products
         operations = tuple(each for each in operations if each.group != "attention_projection")
-    for operation, weight in ((each, weight) for each in operations for weight in each.weights):
-        names = _joint(sharing, operation, weight)
-        if rank is None or not any(adapts(conditions, operation.group, name) for name in names):
+    for operation, weight in ((each, weight) for each in operations for weight in each.weights if weight.matmul):
+        joint = _joint(sharing, operation, weight)
+        if rank is None or not any(adapts(conditions, operation.group, name) for name in joint):
             continue
         first, second = (float(rank * side) for side in (weight.inputs, weight.outputs))
-        first = 0.0 if weight.name != names[0] or first >= below else first * weight.copies
+        first = 0.0 if weight.name != joint[0] or first >= below else first * weight.copies
         second = 0.0 if second >= below else second * weight.copies
         if weight.routed and merges_experts(conditions):  # what reads one input has one adapter of their ranks' sum
             second *= sum(each.matmul and each.split == weight.split for each in operation.weights)
@@ -332,26 +330,16 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...], below
 
 
 def _joint(sharing: str, operation: Operation, weight: Weight) -> Sequence[str]:
-    """Return the weights of an operation that are one product with one adapter; none for what no token multiplies."""
-    if not weight.matmul:
-        return ()
-    side = weight.inputs, weight.split
-    alike = [each.name for each in operation.weights if each.matmul and (each.inputs, each.split) == side]
-    whole = sharing == "true" or operation.group in _SHARING.get(sharing, ()) or operation.name == "scan_projection"
-    if whole and weight.split.endswith("column"):
-        return alike
-    gated = sharing in ("mixers", "gates") and operation.name == "query_key_value"
-    joined = ("q+g",) if gated else _OF_MIXERS.get((sharing, operation.name), ())
-    return next((names.split("+") for names in joined if weight.name in names.split("+")), (weight.name,))
+    """Return the weights of an operation that are one product with one adapter."""
+    side, of_group = (weight.inputs, weight.split), operation.group in _SHARING.get(sharing, ())
+    if weight.split.endswith("column") and (of_group or sharing == "true" or operation.name == "scan_projection"):
+        return [each.name for each in operation.weights if each.matmul and (each.inputs, each.split) == side]
+    parts = ("qg",) if sharing in _MIXED and operation.name == "query_key_value" else _MIXED.get(sharing, ())
+    return next((names for names in parts if weight.name in names), (weight.name,))
 
 
 _SHARING: Final = {"network": ("feed_forward", "shared_experts"), "attention": ("attention_projection",)}
-_OF_MIXERS: Final = {
-    ("mixers", "query_key_value_gate"): ("q+k+v",),
-    ("mixers", "delta_projection"): ("q+k+v",),
-    ("gates", "delta_projection"): ("q+k+v+z", "a+b"),
-}
-"""Joint products of linear attention, by the value of `shared_adapters`."""
+_MIXED: Final = {"mixers": ("qkv",), "gates": ("qkvz", "ab")}  # joint products of linear attention, by their letters
 
 
 def classed(weight: Weight, parameters: float) -> WeightTotals:

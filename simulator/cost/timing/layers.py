@@ -233,13 +233,13 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
     if work.adapters.all:
         adapters = np.add(*product_flops(pricing, work.adapters)) / gemm_rate(pricing.scenario)
     rate = memory_rate(pricing.scenario)
-    forward, anew = total(pricing, work.moved) / rate, dequantised_seconds(pricing, work)
+    forward, (before, anew) = total(pricing, work.moved) / rate, dequantised_seconds(pricing, work)
     return _Compute(
         dense=summed_products(pricing, work.shapes),
         routed=expert_products(pricing, work),
         adapters=adapters,
         attention=attention_seconds(pricing, work.core_width) + bounded_seconds(pricing, work),
-        elementwise=(forward + anew, 2.0 * forward + total(pricing, work.moved_backward) / rate + anew),
+        elementwise=(forward + before, 2.0 * forward + total(pricing, work.moved_backward) / rate + anew),
     )
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from simulator.files import read_words
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, LaunchCommand, half_precision
 from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, written_keys
 from simulator.frameworks.models import QUANTIZED, named_model
-from simulator.frameworks.take import part, read_optimizer, take
-from simulator.question.frameworks.profile import ADAPTED
-from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options, targets_of_peft
+from simulator.frameworks.take import part, places_of, read_optimizer, take
+from simulator.question.frameworks.stacks import IN_16_BITS, library_options, stack_options
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
@@ -29,25 +29,12 @@ _REENTRANT: Final = (
     *("use_reentrant_gc", "use_reentrant"),
 )
 _SAVED: Final = ("additional_target", "lora_modules_to_save", "modules_to_save")
-_ENDS: Final = {
-    **dict.fromkeys(
-        ("embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "all-embedding"), "embedding"
-    ),
-    **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "output"),
-}  # names of the input table and the output layer, of which peft takes what ends in them
+_ENDS: Final = read_words(__file__, "_ends")
 _ADAPTED: Final = ("lora_target", "lora_target_modules", "target_modules")
 _EVERY: Final = frozenset(("all", "all-linear", "all_linear"))
-_PLACES: Final[Mapping[str, str]] = {
-    **{f"{name}_proj": name for name in ADAPTED[:-1]},
-    **dict.fromkeys(("query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"), "q+k+v"),
-    **dict.fromkeys(("gate_up_proj", "dense_h_to_4h", "fc1", "fc_in", "c_fc"), "gate+up"),
-    **{"w1": "gate", "w3": "up", "c_proj": "o+down"},
-    **dict.fromkeys(("dense_4h_to_h", "fc2", "fc_out", "w2"), "down"),
-    **dict.fromkeys(("dense", "out_proj", "wo"), "o"),
-}  # layers of models that join or name them otherwise, by those of Llama (`dense_h_to_4h` is all before the activation)
 _TOGETHER: Final = re.compile(r"\(([\w|]{1,80})\)_proj")
 _PATH: Final = frozenset(
-    ("model", "language_model", "layers", "experts", "mlp", "self_attn", "cross_attn", "d", "_checkpoint_wrapped_module")
+    ("model", "language_model", "layers", "mlp", "self_attn", "cross_attn", "d", "_checkpoint_wrapped_module")
 )  # words of a pattern of whole paths that name no linear layer
 _LORA_RANK: Final = 8
 _ADAPTER_LENGTH: Final = 128
@@ -229,7 +216,6 @@ def _quantised(arguments: Arguments, rank: int | None, *, again: bool, deepspeed
         return {}
     own = arguments.has(*_TUNING)
     if "8" in texts:
-        arguments.remark("not-modelled", "note", "products of 8 bits are timed as those of 4", *narrow)
         eight = {"quantised_base": "true", "quantised_bits": "8", "widened_rest": str(not own).lower()}
         reentrant = arguments.has("finetuning_type") or (own and deepspeed)
         return eight | (_ends_early(arguments, reentrant=reentrant) if again else {})
@@ -261,17 +247,14 @@ def adapter_targets(arguments: Arguments, rank: int | None, *names: str) -> dict
     entry = arguments.entry(*names)
     if rank is None or entry is None or arguments.switch("adapter_targets", "lora_target_linear"):
         return {}
-    # Parameters that are named have adapters as experts do (peft 0.21, `target_parameters`).
     experts = arguments.text("adapter_targets", "lora_target_parameters", "target_parameters") or ""
-    text = _TOGETHER.sub(lambda each: " ".join(f"{word}_proj" for word in each[1].split("|")), f"{entry.text} {experts}")
-    own = {"expert_adapters": "true"} if "experts" in experts else {}
-    words = set() if entry.causes else set(re.findall(r"[\w-]+", text)) - _PATH
-    if words and words <= _PLACES.keys():
-        places = {place for word in words for place in _PLACES[word].split("+")}
-        return {"adapter_targets": "+".join(filter(places.__contains__, ADAPTED)), **own}
-    if not words or not words <= (_EVERY | _PLACES.keys()):
+    text = _TOGETHER.sub(lambda each: " ".join(f"{word}_proj" for word in each[1].split("|")), entry.text)
+    words = set() if entry.causes else set(re.findall(r"[\w-]+", f"{text} {experts}")) - _PATH - {"experts"}
+    if places := places_of(words):
+        return {"adapter_targets": places}
+    if words.isdisjoint(_EVERY):
         arguments.remark("not-modelled", "warning", "layers with adapters: priced as all", *names)
-    return {"adapter_targets": "all", **own}
+    return {"adapter_targets": "all"}
 
 
 def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
@@ -279,7 +262,7 @@ def peft_targets(arguments: Arguments, run: Recipe) -> Recipe:
     if run.lora_rank is None or any(name in each for name in ("lora_target", "target_m") for each in arguments.entries):
         return run
     family = models.load_model(run.model).architecture if run.model else "llama"
-    targets = targets_of_peft(family)
+    targets = read_words(__file__, "_peft").get(family, "")
     if not targets:
         message = f"peft has no usual layers with adapters for {family}, and the run stops: name them"
         arguments.not_modelled(message, fix="target modules `all-linear`, for all linear layers")

@@ -58,11 +58,13 @@ def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> ob
             raise InputError(f"--option {spec.name}={wrong}: allowed are {', '.join(spec.metadata['choices'])}")
         return tuple(word for word in spec.metadata["choices"] if word in words)
     if isinstance(current, str):
-        parts, words = spec.metadata["parts"], text.split("+")
-        if text not in spec.metadata["choices"] and not set(words) <= set(parts):
-            joined = f", or several of {' '.join(parts)} joined by +" if parts else ""
-            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}{joined}")
-        return text if text in spec.metadata["choices"] else "+".join(part for part in parts if part in words)
+        choices = spec.metadata["choices"]
+        parts = [part for choice in choices if "+" in choice for part in choice.split("+")]
+        if text in choices:
+            return text
+        if not set(text.split("+")) <= set(parts):
+            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(choices)}")
+        return "+".join(part for part in parts if part in text.split("+"))
     kind = int if isinstance(current, int) else float
     low, high = spec.metadata["low"], spec.metadata["high"]
     try:
@@ -85,18 +87,13 @@ def switch(
     *,
     default: Any,
     choices: tuple[Any, ...] = (),
-    parts: tuple[str, ...] = (),
     low: float = 0,
     high: float = 1,
     moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
 ) -> Any:
-    """Return the profile field of a switch: default, words, `parts` that a word may join, or range, its effects."""
-    meta = {"choices": choices, "parts": parts, "low": low, "high": high, "moves": moves}
+    """Return the profile field of a switch: default, words or range, its effects; of a word with + parts are words."""
+    meta = {"choices": choices, "low": low, "high": high, "moves": moves}
     return field(default=default, metadata=meta)
-
-
-ADAPTED: Final = ("q", "k", "v", "o", "gate", "up", "down", "head")
-"""Linear layers of a decoder, and its output layer, by which a list of adapters' places names them (`adapter_targets`)."""
 
 
 class Switches(Record, kw_only=True):
@@ -169,6 +166,10 @@ class FrameworkLimits(Record, kw_only=True):
 DType = Literal["fp32", "bf16"]
 MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
+
+
+_JOINED: Final = ("false", "network", "attention", "mixers", "gates", "true")
+_TARGETS: Final = ("q+k+v+o+gate+up+down+head",)
 
 
 class FrameworkProfile(Switches, kw_only=True):
@@ -269,9 +270,9 @@ class FrameworkProfile(Switches, kw_only=True):
     saves_on_host: str = switch(default="none", choices=("none", "weights", "state"), moves=("host",))
     loads_on_host: str = switch(default="none", choices=("none", "sharded", "always"), moves=("host",))
     fused_projections: bool = switch(default=True)
-    shared_adapters: str = switch(default="false", choices=("false", *"network attention mixers gates true".split()))
+    shared_adapters: str = switch(default="false", choices=_JOINED)
     joint_adapters: str = switch(default="none", choices=("none", "whole", "padded"), moves=("memory", "host"))
-    adapter_targets: str = switch(default="all", choices=("all", "attention", "query_value"), parts=ADAPTED)
+    adapter_targets: str = switch(default="all", choices=(*_TARGETS, "all", "attention", "query_value"))
     expert_adapters: str = switch(default="true", choices=("false", "router", "true"))
     merged_expert_adapters: str = switch(default="none", choices=("none", "folded", "added"))
     saved_modules: str = switch(default="none", choices=("none", "embedding", "output", "both"))
